@@ -1,0 +1,3 @@
+"""Capsule networks for PyTorch."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,45 @@
+"""Readers and makers of image tensors. Knows no model.
+
+``load("mnist", root=None)`` gives a :class:`~torchcaps.data.images.Dataset` with fixed splits; any
+of :data:`DATASETS` or, by ``load("folder", root=…)``, a folder of images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from torchcaps.data.digits import load_digits
+from torchcaps.data.folder import load_folder
+from torchcaps.data.images import Dataset, Images
+from torchcaps.data.mnist import load_fashion_mnist, load_mnist
+from torchcaps.data.pairs import Pairs
+from torchcaps.ops.checks import check_choice
+
+#: Every data set, by name. Each takes ``root`` (the folder of its files, None for the cache) and
+#: ``image_size`` (None, or what to resize to where the data set allows it).
+DATASETS: dict[str, Callable[..., Dataset]] = {
+    "digits": load_digits,
+    "fashion-mnist": load_fashion_mnist,
+    "folder": load_folder,
+    "mnist": load_mnist,
+}
+
+
+def load(name: str, root: str | Path | None = None, image_size: tuple[int, int] | None = None) -> Dataset:
+    """Load a data set by name.
+
+    Args:
+        name: one of :data:`DATASETS`.
+        root: a folder that has the files already. Without it they are downloaded into the cache
+            (``$TORCHCAPS_DATA``, by default ``~/.cache/torchcaps``).
+        image_size: (height, width) to resize to; the data set's own size by default.
+
+    Raises:
+        ValueError: an unknown name; files missing, broken or with a wrong checksum.
+    """
+    check_choice("data.name", name, DATASETS)
+    return DATASETS[name](root=None if root is None else Path(root), image_size=image_size)
+
+
+__all__ = ["DATASETS", "Dataset", "Images", "Pairs", "load"]

@@ -1,0 +1,68 @@
+"""Files from the public addresses: found, fetched and checked against their checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Where downloads go: ``$TORCHCAPS_DATA``, else ``$XDG_CACHE_HOME/torchcaps`` or ``~/.cache/torchcaps``."""
+    own = os.environ.get("TORCHCAPS_DATA")
+    if own:
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "torchcaps"
+
+
+def require(name: str, sha256: str, *, root: Path | None, folder: str, address: str) -> Path:
+    """A data file whose content is known to be right.
+
+    Args:
+        name: the file's name.
+        sha256: its checksum.
+        root: a folder that has the file; None downloads into the cache, with a progress bar.
+        folder: the data set's folder, under the cache.
+        address: where the file is published, without its name.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        ValueError: the file is missing, or has another checksum, or cannot be downloaded.
+    """
+    if root is not None:
+        path = root / name
+        if not path.is_file():
+            raise ValueError(f"data.root must hold {name}, but {path} is not there")
+        check_sha256(path, sha256)
+        return path
+    import pooch
+
+    try:
+        return Path(
+            pooch.retrieve(
+                address + name,
+                known_hash=f"sha256:{sha256}",
+                fname=name,
+                path=cache_folder() / folder,
+                downloader=pooch.HTTPDownloader(progressbar=True, timeout=60),
+            )
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"could not download {address}{name}: {error}\n"
+            f"Where there is no network, put the file into a folder and name that as data.root."
+        ) from error
+
+
+def check_sha256(path: Path, sha256: str) -> None:
+    """Refuse a file whose content is not the expected one.
+
+    Raises:
+        ValueError: naming the file and both checksums.
+    """
+    with path.open("rb") as file:
+        got = hashlib.file_digest(file, "sha256").hexdigest()
+    if got != sha256:
+        raise ValueError(f"{path} must have the sha256 {sha256}, got {got}: it is damaged or another file")

@@ -1,0 +1,87 @@
+"""Two overlapping images of different classes, without end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchcaps.data.augment import shift
+from torchcaps.data.images import Images, to_float
+from torchcaps.ops.checks import check_at_least, check_choice
+
+BLENDS = ("sum", "max")
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """Pairs of overlapping images.
+
+    Attributes:
+        images: what the network sees, ``[B, C, H, W]`` floats 0 … 1.
+        labels: the two classes, ``[B, 2]``; always different ones.
+        parts: each of the two alone, ``[B, 2, C, H, W]``.
+    """
+
+    images: Tensor
+    labels: Tensor
+    parts: Tensor
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs drawn from labelled images: MultiMNIST, when those are MNIST.
+
+    Each is shifted by up to ``most`` pixels in each direction on a canvas that is ``most`` larger on
+    every side, then both are laid over each other. Pair number k depends on the seed and k alone,
+    not on how the pairs are batched.
+
+    Args:
+        source: the images, at least two classes.
+        seed: of the draw.
+        most: largest shift; 4 in the paper, which makes 36×36 of 28×28.
+        blend: "sum", clipped at full brightness (the paper's), or "max".
+
+    Raises:
+        ValueError: one class only, an unknown ``blend``, or a negative ``most``.
+
+    Source: Sabour et al. 2017, section 6.
+    """
+
+    source: Images
+    seed: int = 0
+    most: int = 4
+    blend: str = "sum"
+
+    def __post_init__(self) -> None:
+        check_choice("blend", self.blend, BLENDS)
+        check_at_least("most", self.most, 0)
+        if len(self.source.labels.unique()) < 2:
+            raise ValueError("source must have images of at least two classes to make pairs of")
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of the canvas."""
+        channels, height, width = self.source.images.shape[1:]
+        return channels, height + 2 * self.most, width + 2 * self.most
+
+    def batch(self, first: int, n: int) -> PairBatch:
+        """Pairs number ``first`` … ``first + n − 1``, on the device of the source."""
+        # A counter-based generator: pair k owns the raw numbers 8k … 8k + 7 of its key, the seed.
+        raw = np.random.Philox(key=self.seed).advance(2 * first).random_raw(8 * n).reshape(n, 8)
+        draws = torch.from_numpy((raw >> np.uint64(2)).astype(np.int64))  # [n, 8], not negative
+        labels = self.source.labels.cpu()
+        one = draws[:, 0] % len(labels)
+        # The other is drawn among the images that are not of the first one's class.
+        order, counts = labels.argsort(stable=True), labels.bincount()
+        starts = counts.cumsum(0) - counts
+        own = labels[one]
+        rank = draws[:, 1] % (len(labels) - counts[own])
+        two = order[torch.where(rank < starts[own], rank, rank + counts[own])]
+        pair = torch.stack((one, two), dim=1).to(self.source.images.device)  # [n, 2]
+        offsets = (draws[:, 2:6] % (2 * self.most + 1) - self.most).reshape(-1, 2).to(pair.device)
+        parts = shift(to_float(self.source.images[pair.flatten()]), offsets, self.most).unflatten(0, (n, 2))
+        images = parts.sum(dim=1).clamp_max(1) if self.blend == "sum" else parts.amax(dim=1)
+        return PairBatch(images, self.source.labels[pair], parts)

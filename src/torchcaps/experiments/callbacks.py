@@ -1,0 +1,102 @@
+"""What happens beside the training steps: rows of metrics, and checkpoints that survive a kill."""
+
+from __future__ import annotations
+
+import csv
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from torch import Tensor
+
+from torchcaps.experiments.run import Run, write_atomically
+
+COLUMNS = ("epoch", "step", "lr", "train_loss", "val_loss", "val_error", "seconds")
+
+
+class Metrics(L.Callback):
+    """Writes ``metrics.csv``, one row an epoch. Its state goes into the checkpoint, so that a resumed
+    run has the same rows as an unbroken one.
+
+    Args:
+        run: where to.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.rows: list[dict[str, Any]] = []
+        self.seconds, self.total, self.n = 0.0, 0.0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows, "seconds": self.elapsed(), "total": self.total, "n": self.n}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
+        self.total, self.n = state_dict["total"], state_dict["n"]
+
+    def elapsed(self) -> float:
+        """Seconds of training so far, over all resumptions, not counting what a kill lost."""
+        return self.seconds + (time.monotonic() - self.started if hasattr(self, "started") else 0.0)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.started = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss = outputs["loss"]
+        assert isinstance(loss, Tensor)
+        self.total += loss.item()
+        self.n += 1
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        values = trainer.callback_metrics
+        row = {
+            "epoch": trainer.current_epoch + 1,
+            "step": trainer.global_step,
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            "train_loss": self.total / max(1, self.n),
+            "val_loss": values["val_loss"].item(),
+            "val_error": values["val_error"].item(),
+            "seconds": self.elapsed(),
+        }
+        self.total, self.n = 0.0, 0
+        # An epoch whose end was reached twice, before and after a kill, has one row.
+        self.rows = [old for old in self.rows if old["epoch"] != row["epoch"]] + [row]
+        write_atomically(self.run.metrics, self._write)
+
+    def _write(self, path: Path) -> None:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+
+class Checkpoints(L.Callback):
+    """Keeps ``checkpoints/last.ckpt``: at the end of every epoch, and in its midst every so often.
+
+    Args:
+        run: where to.
+        every_seconds: time after which a long epoch is saved in its midst.
+    """
+
+    def __init__(self, run: Run, every_seconds: float = 120.0) -> None:
+        self.run, self.every_seconds = run, every_seconds
+        self.saved = time.monotonic()
+
+    def save(self, trainer: L.Trainer) -> None:
+        """Write the checkpoint, whole or not at all."""
+        write_atomically(self.run.checkpoint, trainer.save_checkpoint)
+        self.saved = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if time.monotonic() - self.saved >= self.every_seconds and not trainer.is_last_batch:
+            self.save(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.save(trainer)

@@ -1,0 +1,50 @@
+"""What an experiment makes small, and what it counts as an error."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchcaps.experiments.batches import Batch
+from torchcaps.experiments.experiment import Experiment
+from torchcaps.models import Output
+from torchcaps.ops import margin_loss, reconstruction_loss
+
+
+def total_loss(config: Experiment, model: nn.Module, output: Output, batch: Batch) -> Tensor:
+    """Classification loss, plus the weighted reconstruction loss where the model has a decoder.
+
+    With several classes in an image each is reconstructed from its own capsule alone, and their
+    losses add up.
+    """
+    loss = _classification_loss(config.loss, output.scores.float(), batch.labels)
+    decoder = getattr(model, "decoder", None)
+    if decoder is None or config.reconstruction == 0:
+        return loss
+    images = decoder.each(output.capsules[-1].pose, batch.labels)  # [B, K, C, H, W]
+    error = reconstruction_loss(images.flatten(0, 1), batch.parts.flatten(0, 1)) * batch.labels.shape[1]
+    return loss + config.reconstruction * error
+
+
+def _classification_loss(name: str, scores: Tensor, labels: Tensor) -> Tensor:
+    present = torch.zeros_like(scores).scatter(1, labels, 1.0)  # [B, J]
+    if name == "margin":
+        return margin_loss(scores, present)
+    if labels.shape[1] == 1:
+        return F.cross_entropy(scores, labels.squeeze(1))
+    return F.binary_cross_entropy_with_logits(scores, present, reduction="none").sum(dim=1).mean()
+
+
+def wrong(scores: Tensor, labels: Tensor) -> Tensor:
+    """Which predictions are wrong: the K largest scores must be the K true classes, all of them.
+
+    Args:
+        scores: ``[B, J]``.
+        labels: ``[B, K]``.
+
+    Returns:
+        ``[B]`` bool.
+    """
+    predicted = scores.topk(labels.shape[1], dim=1).indices.sort(dim=1).values
+    return (predicted != labels.sort(dim=1).values).any(dim=1)

@@ -1,0 +1,119 @@
+"""The folder of one run: configuration, metrics, checkpoint, model, result, report."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
+
+#: Fields that may differ when a run is resumed: they say where it runs, not what is run.
+_WHERE = ("threads", "device", "data.root")
+
+
+class Run:
+    """Paths and files of one run.
+
+    Attributes:
+        path: the folder.
+        config: ``config.json``, the experiment.
+        metrics: ``metrics.csv``, one row an epoch.
+        checkpoint: ``checkpoints/last.ckpt``, from which training resumes.
+        model: ``model.pt``, the trained model: name, options and ``state_dict``.
+        result: ``result.json``, written once, when all is done.
+        report: ``report.html``.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.json"
+        self.metrics = self.path / "metrics.csv"
+        self.checkpoint = self.path / "checkpoints" / "last.ckpt"
+        self.model = self.path / "model.pt"
+        self.result = self.path / "result.json"
+        self.report = self.path / "report.html"
+
+    def open(self, config: Experiment) -> None:
+        """Claim the folder for this experiment, or see that it belongs to it already.
+
+        Raises:
+            ValueError: the folder holds a run of another experiment, or files that are no run.
+        """
+        if self.config.is_file():
+            mine, theirs = flat(config.to_dict()), flat(self.read(self.config))
+            differing = [k for k in sorted(mine | theirs) if mine.get(k) != theirs.get(k) and k not in _WHERE]
+            if differing:
+                what = ", ".join(f"{k} = {theirs.get(k)!r} there, {mine.get(k)!r} here" for k in differing[:5])
+                raise ValueError(
+                    f"{self.path} holds a run of another experiment ({what}): name another folder by --out"
+                )
+            return
+        if self.path.is_dir() and any(self.path.iterdir()):
+            raise ValueError(f"{self.path} is not empty and holds no run: name another folder by --out")
+        self.write(self.config, config.to_dict())
+
+    def experiment(self) -> Experiment:
+        """The experiment, from ``config.json``.
+
+        Raises:
+            ValueError: the folder holds no run.
+        """
+        if not self.config.is_file():
+            raise ValueError(f"{self.path} must be a run folder, but it has no config.json")
+        return experiment_from(self.read(self.config))
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """Read one of the run's JSON files.
+
+        Raises:
+            ValueError: it is missing or broken.
+        """
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
+
+    def write(self, path: Path, content: dict[str, Any]) -> None:
+        """Write one of the run's JSON files, whole or not at all."""
+        write_atomically(path, lambda temporary: temporary.write_text(json.dumps(content, indent=2) + "\n"))
+
+
+def experiment_from(content: dict[str, Any]) -> Experiment:
+    """The experiment that was written as ``config.json``."""
+    content = dict(content)
+    data = dict(content.pop("data"))
+    for name in ("image_size", "n_pairs"):
+        data[name] = tuple(data[name]) if data[name] is not None else None
+    return Experiment(
+        **content | {"data": Data(**data), "model": Model(**content["model"]), "optim": Optim(**content["optim"])}
+    )
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` make a file under a temporary name, then rename it.
+
+    Whatever stops it, ``path`` holds either what it held or all of what is new.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one with dotted names; tuples as JSON would give them back."""
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = json.loads(json.dumps(value))
+    return found

@@ -1,0 +1,80 @@
+"""One experiment as Lightning sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from torchcaps.experiments.batches import Batch, Batches, mixed_seed
+from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.objective import total_loss, wrong
+from torchcaps.experiments.schedule import learning_rate
+
+
+class NonFiniteLoss(ValueError):
+    """The loss became NaN or infinite; the last checkpoint is still good."""
+
+
+class Task(L.LightningModule):
+    """Trains and validates one model.
+
+    Args:
+        config: the experiment.
+        model: returns :class:`~torchcaps.models.Output`.
+        train: batches to train on.
+        val: batches to validate on.
+    """
+
+    def __init__(self, config: Experiment, model: nn.Module, train: Batches, val: Batches) -> None:
+        super().__init__()
+        self.config, self.model = config, model
+        self.train_batches, self.val_batches = train, val
+        self.n_steps = config.epochs * len(train)
+
+    def train_dataloader(self) -> Any:
+        return self.train_batches
+
+    def val_dataloader(self) -> Any:
+        return self.val_batches
+
+    def configure_optimizers(self) -> Any:
+        optim = self.config.optim
+        adam = torch.optim.Adam(self.model.parameters(), lr=optim.lr, eps=optim.eps)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            adam, lambda step: learning_rate(optim, step, self.n_steps) / optim.lr
+        )
+        return {"optimizer": adam, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_epoch_start(self) -> None:
+        # A resumed epoch goes on behind the batches it has seen.
+        self.train_batches.epoch = self.current_epoch
+        self.train_batches.start = self.global_step - self.current_epoch * len(self.train_batches)
+
+    def training_step(self, batch: Batch, _: int) -> Tensor:
+        torch.manual_seed(mixed_seed(self.config.seed, 2, self.global_step))  # dropout, reproducibly
+        loss = total_loss(self.config, self.model, self.model(batch.images), batch)
+        if not torch.isfinite(loss):
+            raise NonFiniteLoss(
+                f"the loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch}); "
+                f"the last checkpoint is kept. A lower optim.lr or optim.clip may help."
+            )
+        self.log("loss", loss, prog_bar=True, logger=False)
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        self._seen = {"loss": 0.0, "error": 0.0, "n": 0.0}
+
+    def validation_step(self, batch: Batch, _: int) -> None:
+        output = self.model(batch.images)
+        n = len(batch.images)
+        self._seen["loss"] += total_loss(self.config, self.model, output, batch).item() * n
+        self._seen["error"] += wrong(output.scores, batch.labels).sum().item()
+        self._seen["n"] += n
+
+    def on_validation_epoch_end(self) -> None:
+        n = self._seen["n"]
+        self.log("val_loss", self._seen["loss"] / n, prog_bar=True, logger=False)
+        self.log("val_error", self._seen["error"] / n, prog_bar=True, logger=False)

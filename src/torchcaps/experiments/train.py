@@ -1,0 +1,170 @@
+"""Train an experiment in its run folder, resuming what was broken off."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from torch import nn
+
+from torchcaps.data import Dataset, load
+from torchcaps.data.pairs import Pairs
+from torchcaps.experiments.batches import splits
+from torchcaps.experiments.callbacks import Checkpoints, Metrics
+from torchcaps.experiments.evaluate import evaluate
+from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.provenance import commit, device_in_words, versions
+from torchcaps.experiments.run import Run, write_atomically
+from torchcaps.experiments.task import Task
+from torchcaps.layers import ConvCaps, DenseCaps
+from torchcaps.models import build
+from torchcaps.models.baseline_cnn import count_parameters
+
+# Lightning's advice on loader workers and its advertisements do not apply: batches are made on the device.
+for _name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
+warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+
+
+def train(
+    config: Experiment, out: str | Path | None = None, *, progress: bool = True, checkpoint_seconds: float = 120.0
+) -> dict[str, Any]:
+    """Train, evaluate and record one experiment.
+
+    A run that was broken off resumes from its last checkpoint and ends as it would have ended; one
+    that is finished is not touched, and its result returned.
+
+    Args:
+        config: the experiment.
+        out: the run's folder; by default :func:`default_folder`.
+        progress: show a progress bar.
+        checkpoint_seconds: how often a long epoch is saved in its midst.
+
+    Returns:
+        The content of ``result.json``.
+
+    Raises:
+        ValueError: data, model or folder do not fit (before any work is done), or the loss became
+            NaN (the last good checkpoint is kept).
+    """
+    run = Run(out or default_folder(config))
+    run.open(config)
+    if run.result.is_file():
+        return run.read(run.result)
+    device = choose_device(config.device)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    L.seed_everything(config.seed, verbose=False)
+    dataset = load(config.data.name, config.data.root, config.data.image_size)
+    batches = splits(config, dataset, device)
+    model = make_model(config, dataset)
+    if config.compile:
+        for layer in model.modules():
+            if isinstance(layer, DenseCaps | ConvCaps):
+                layer.compile()
+    metrics = Metrics(run)
+    trainer = L.Trainer(
+        accelerator={"cuda": "gpu"}.get(device.type, device.type),
+        devices=1,
+        max_epochs=config.epochs,
+        precision={"32": "32-true", "bf16": "bf16-mixed"}[config.precision],  # type: ignore[arg-type]
+        gradient_clip_val=config.optim.clip or None,
+        callbacks=[metrics, Checkpoints(run, checkpoint_seconds)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=progress,
+        num_sanity_val_steps=0,
+        default_root_dir=run.path,
+    )
+    resume = str(run.checkpoint) if run.checkpoint.is_file() else None
+    trainer.fit(Task(config, model, batches["train"], batches["val"]), ckpt_path=resume)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    save_model(run, config, model)
+    model.to(device)
+    scores = {name: evaluate(config, model, batches[name], progress=progress) for name in ("val", "test")}
+    result = {
+        "recipe": config.recipe,
+        "seed": config.seed,
+        "val_error": scores["val"]["error"],
+        "test_error": scores["test"]["error"],
+        "val_loss": scores["val"]["loss"],
+        "test_loss": scores["test"]["loss"],
+        "epochs": config.epochs,
+        "steps": trainer.global_step,
+        "seconds": round(metrics.elapsed(), 1),
+        "n_parameters": count_parameters(model),
+        "device": device_in_words(device),
+        "versions": versions(),
+        "commit": commit(),
+        "config": config.to_dict(),
+    }
+    run.write(run.result, result)
+    return result
+
+
+def default_folder(config: Experiment) -> Path:
+    """``runs/<recipe>``, and ``runs/<recipe>-seed<n>`` for seeds other than 0."""
+    return Path("runs") / (config.recipe if config.seed == 0 else f"{config.recipe}-seed{config.seed}")
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that was named; "auto" is a GPU where there is one.
+
+    Raises:
+        ValueError: it is not to be had.
+    """
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
+    if not there[name]:
+        raise ValueError(f"device {name} is not there; there is: {', '.join(k for k, found in there.items() if found)}")
+    return torch.device(name)
+
+
+def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
+    """The model that the experiment names, for the shape of its images.
+
+    Raises:
+        ValueError: unknown name or options, or images too small for it.
+    """
+    shape = Pairs(dataset.train).image_shape if config.data.pairs else dataset.image_shape
+    return build(config.model.name, shape, len(dataset.classes), **config.model.options)
+
+
+def save_model(run: Run, config: Experiment, model: nn.Module) -> None:
+    """Write ``model.pt``: what is needed to build the model again, and its plain ``state_dict``."""
+    content = {
+        "model": config.model.name,
+        "options": config.model.options,
+        "state_dict": {name: value.cpu() for name, value in model.state_dict().items()},
+    }
+    write_atomically(run.model, lambda path: torch.save(content, path))
+
+
+def load_model(run: Run, dataset: Dataset) -> nn.Module:
+    """The trained model of a run, ready to predict.
+
+    Raises:
+        ValueError: there is none, it is broken, or it is the checkpoint of another model.
+    """
+    if not run.model.is_file():
+        raise ValueError(f"{run.path} must hold a finished run, but it has no model.pt")
+    config = run.experiment()
+    try:
+        content = torch.load(run.model, weights_only=True, map_location="cpu")
+    except Exception as error:
+        raise ValueError(f"{run.model} cannot be read: {error}") from error
+    model = make_model(config, dataset)
+    if content.get("model") != config.model.name:
+        raise ValueError(f"{run.model} must be a {config.model.name}, got a {content.get('model')}")
+    try:
+        model.load_state_dict(content["state_dict"])
+    except RuntimeError as error:
+        raise ValueError(f"{run.model} does not fit the model of {run.config}: {error}") from error
+    return model.eval()

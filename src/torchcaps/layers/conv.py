@@ -1,0 +1,92 @@
+"""Capsules that see a receptive field of the map below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from torchcaps.layers.routed_layer import RoutedLayer, pose_of
+from torchcaps.layers.sizes import conv_size
+from torchcaps.ops import Routed, receptive_fields
+from torchcaps.ops.checks import check_at_least
+
+
+class ConvCaps(RoutedLayer):
+    """Convolutional capsules: votes are shared over places, and routed within each receptive field.
+
+    At every place the K×K×T lower capsules of the field choose among the J upper types *of that
+    place*; a lower capsule seen from several places makes its choice in each of them. Where the
+    kernel covers the whole map this is :class:`DenseCaps`, with the same weights.
+
+    Args:
+        n_in: types of capsule T in the map below.
+        n_out: types of capsule in this map.
+        d_in: pose size of the lower ones.
+        d_out: pose size of the upper ones.
+        kernel_size: K, or (rows, columns).
+        n_iters: passes of the routing.
+        stride: places from one receptive field to the next.
+        options: as :class:`~torchcaps.layers.routed_layer.RoutedLayer`.
+
+    Input:
+        capsules: a ``Routed`` or its pose, ``[B, T, H, W, d_in]``, any H and W.
+        n_iters, return_coupling: as :class:`DenseCaps`.
+
+    Output:
+        :class:`~torchcaps.ops.Routed` with pose ``[B, n_out, H', W', d_out]``, activation
+        ``[B, n_out, H', W']``, and on request coupling ``[B, H', W', T·K·K, n_out]``.
+
+    Raises:
+        ValueError: another number of types or pose size, or a map smaller than the kernel.
+
+    Source: Sabour et al. 2017, section 2, last paragraph ("all but the last layer of capsules are
+    convolutional").
+    """
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        d_in: int,
+        d_out: int,
+        kernel_size: int | tuple[int, int],
+        n_iters: int = 3,
+        *,
+        stride: int = 1,
+        **options: Any,
+    ) -> None:
+        kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        for size in kernel:
+            check_at_least("kernel_size", size, 1)
+        check_at_least("stride", stride, 1)
+        super().__init__(n_in * kernel[0] * kernel[1], n_out, d_in, d_out, n_iters, **options)
+        self.n_types, self.kernel_size, self.stride = n_in, kernel, stride
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the map made from a map of this size."""
+        (rows, _), (_, columns) = (conv_size((height, width), size, self.stride) for size in self.kernel_size)
+        return rows, columns
+
+    def forward(
+        self, capsules: Routed | Tensor, *, n_iters: int | None = None, return_coupling: bool = False
+    ) -> Routed:
+        u = pose_of(capsules)
+        if u.dim() != 5 or u.shape[1] != self.n_types or u.shape[4] != self.d_in:
+            raise ValueError(
+                f"capsules must be [B, T={self.n_types}, H, W, d_in={self.d_in}], got shape {list(u.shape)}"
+            )
+        fields = receptive_fields(u, self.kernel_size, (self.stride, self.stride))  # [B, H', W', I, d_in]
+        places = fields.shape[:3]
+        pose, activation, coupling = self.route(fields.flatten(0, 2), n_iters, return_coupling)
+        return Routed(
+            pose.unflatten(0, places).permute(0, 3, 1, 2, 4),  # [B, J, H', W', d_out]
+            activation.unflatten(0, places).permute(0, 3, 1, 2),
+            None if coupling is None else coupling.unflatten(0, places),
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"[B, {self.n_types}, H, W, {self.d_in}] -> [B, {self.n_out}, H', W', {self.d_out}], "
+            f"kernel_size={self.kernel_size}, stride={self.stride}, {self.n_iters} × {self.routing}"
+        )

@@ -1,0 +1,72 @@
+"""From class capsules back to the image."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchcaps.layers.init import truncated_normal_
+from torchcaps.ops import mask_capsules
+from torchcaps.ops.checks import check_shapes
+
+
+class Decoder(nn.Module):
+    """Fully connected decoder that sees only the target's capsule.
+
+    Args:
+        n_classes: class capsules J.
+        d_in: their pose size D.
+        image_shape: (channels, height, width) of the image to make.
+        hidden: widths of the ReLU layers; 512 and 1024 in the paper.
+
+    Output of every call: values 0 … 1 (a sigmoid), so reconstruct the image on that scale.
+
+    Source: Sabour et al. 2017, section 4.1, figure 2.
+    """
+
+    def __init__(
+        self, n_classes: int, d_in: int, image_shape: tuple[int, int, int], hidden: tuple[int, ...] = (512, 1024)
+    ) -> None:
+        super().__init__()
+        self.image_shape = tuple(image_shape)
+        sizes = [n_classes * d_in, *hidden, image_shape[0] * image_shape[1] * image_shape[2]]
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
+        for layer in self.layers:
+            assert isinstance(layer, nn.Linear)
+            truncated_normal_(layer.weight, (2 / layer.in_features) ** 0.5)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, pose: Tensor, target: Tensor | None = None) -> Tensor:
+        """Reconstruct each image from its target's capsule.
+
+        Args:
+            pose: class capsules, ``[B, J, D]``.
+            target: see :func:`torchcaps.ops.mask_capsules`: the true class in training, None (the
+                longest capsule) in test, multi-hot to see several classes in one image.
+
+        Returns:
+            ``[B, C, H, W]``.
+        """
+        x = mask_capsules(pose, target).flatten(1)
+        *hidden, last = self.layers
+        for layer in hidden:
+            x = F.relu(layer(x))
+        return last(x).float().sigmoid().unflatten(1, self.image_shape)
+
+    def each(self, pose: Tensor, classes: Tensor) -> Tensor:
+        """Reconstruct several classes of one image, each from its own capsule alone.
+
+        Args:
+            pose: class capsules, ``[B, J, D]``.
+            classes: K classes of every image, ``[B, K]`` (int64).
+
+        Returns:
+            ``[B, K, C, H, W]``.
+
+        Source: Sabour et al. 2017, section 6 (MultiMNIST).
+        """
+        check_shapes(pose=(pose, "B J D"), classes=(classes, "B K"))
+        images = self.forward(pose.repeat_interleave(classes.shape[1], dim=0), classes.flatten())
+        return images.unflatten(0, classes.shape)

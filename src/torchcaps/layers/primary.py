@@ -1,0 +1,91 @@
+"""From a feature map to the first capsules."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.layers.init import truncated_normal_
+from torchcaps.layers.sizes import conv_size, require_map
+from torchcaps.ops import Routed, conv2d, safe_norm, squash
+from torchcaps.ops.checks import check_at_least
+
+
+class PrimaryCaps(nn.Module):
+    """Vector capsules read off any feature map by one convolution, then squashed.
+
+    A capsule is ``d_out`` channels of one type at one place: v = squash(scale · (x ∗ K) + bias).
+    No non-linearity stands between the convolution and squash.
+
+    Args:
+        in_channels: channels C of the feature map.
+        n_types: types of capsule T at every place.
+        d_out: pose size D.
+        kernel_size: of the convolution, square.
+        stride: of the convolution.
+        padding: zeros on every side.
+        scale: factor before the bias and squash. The paper has none (1); its authors' code sends the
+            primary capsules through one routing step of one input, which makes it 1/T.
+        weight_std: standard deviation of the initial K. By default 1/(scale · √(D · C · K²)), so
+            that for features of mean square 1 E‖s‖² = 1, as in :mod:`torchcaps.layers.init`; the
+            authors' code has 0.1.
+        bias_init: initial value of the bias ``[T, D]``; the authors' code has 0.1.
+
+    Input:
+        x: ``[B, C, H, W]``, any height and width of at least the kernel.
+
+    Output:
+        :class:`~torchcaps.ops.Routed` with pose ``[B, T, H', W', D]`` and activation
+        ``[B, T, H', W']``.
+
+    Raises:
+        ValueError: sizes below 1, another number of channels, a map smaller than the kernel.
+
+    Source: Sabour et al. 2017, section 4.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        n_types: int,
+        d_out: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        scale: float = 1.0,
+        weight_std: float | None = None,
+        bias_init: float = 0.0,
+    ) -> None:
+        super().__init__()
+        for name, value in (("in_channels", in_channels), ("n_types", n_types), ("d_out", d_out)):
+            check_at_least(name, value, 1)
+        check_at_least("kernel_size", kernel_size, 1)
+        check_at_least("stride", stride, 1)
+        check_at_least("padding", padding, 0)
+        self.in_channels, self.n_types, self.d_out = in_channels, n_types, d_out
+        self.kernel_size, self.stride, self.padding, self.scale = kernel_size, stride, padding, scale
+        weight = torch.empty(n_types * d_out, in_channels, kernel_size, kernel_size)
+        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))  # as ops.conv2d wants it
+        self.bias = nn.Parameter(torch.full((n_types, d_out), bias_init))
+        fan_in = in_channels * kernel_size**2
+        truncated_normal_(self.weight, weight_std or 1 / (scale * math.sqrt(d_out * fan_in)))
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the capsule map made from a feature map of this size."""
+        return conv_size((height, width), self.kernel_size, self.stride, self.padding)
+
+    def forward(self, x: Tensor) -> Routed:
+        require_map(x, self.in_channels, self.kernel_size, self.padding)
+        s = conv2d(x, self.weight, self.stride, self.padding)
+        s = s.unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, T, H', W', D]
+        pose = squash(self.scale * s + self.bias[:, None, None])
+        return Routed(pose, safe_norm(pose))
+
+    def extra_repr(self) -> str:
+        return (
+            f"[B, {self.in_channels}, H, W] -> [B, {self.n_types}, H', W', {self.d_out}], "
+            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, scale={self.scale:.4g}"
+        )

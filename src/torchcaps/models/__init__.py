@@ -1,0 +1,61 @@
+"""The networks of the papers, made of layers alone.
+
+``build("capsnet", image_shape=(1, 28, 28), n_classes=10)`` makes any of :data:`MODELS`. Every model
+takes images ``[B, C, H, W]`` with values 0 … 1 and returns a :class:`~torchcaps.models.output.Output`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from torchcaps.models.baseline_cnn import baseline_cnn, matched_cnn
+from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_small, capsnet_stacked
+from torchcaps.models.output import Output
+from torchcaps.ops.checks import check_choice
+
+#: Every model, by the name under which ``build`` and the experiments take it.
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "baseline_cnn": baseline_cnn,
+    "capsnet": capsnet,
+    "capsnet_small": capsnet_small,
+    "capsnet_stacked": capsnet_stacked,
+    "matched_cnn": matched_cnn,
+}
+
+
+def build(name: str, image_shape: tuple[int, int, int], n_classes: int, **options: Any) -> nn.Module:
+    """Make a model by name.
+
+    Args:
+        name: one of :data:`MODELS`.
+        image_shape: (channels, height, width).
+        n_classes: number of classes.
+        options: as the model's own function says.
+
+    Raises:
+        ValueError: an unknown name or option, or images too small for the model.
+    """
+    check_choice("model", name, MODELS)
+    channels, height, width = image_shape
+    try:
+        return MODELS[name](image_shape=(channels, height, width), n_classes=n_classes, **options)
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise ValueError(f"model {name}: {error}") from None
+
+
+__all__ = [
+    "MODELS",
+    "CapsNet",
+    "Output",
+    "baseline_cnn",
+    "build",
+    "capsnet",
+    "capsnet_small",
+    "capsnet_stacked",
+    "matched_cnn",
+]

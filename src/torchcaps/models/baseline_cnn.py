@@ -1,0 +1,116 @@
+"""The convolutional networks that capsules are compared with."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchcaps.layers.sizes import require_map
+from torchcaps.models.output import Output
+from torchcaps.ops.checks import check_at_least
+
+
+class BaselineCNN(nn.Module):
+    """Convolutions, two fully connected layers, dropout, logits.
+
+    Args:
+        image_shape: (channels, height, width).
+        n_classes: number of classes.
+        channels: filters of each 5×5 convolution (stride 1, same size).
+        hidden: widths of the fully connected layers.
+        pool: 2×2 max-pooling after each convolution; the paper has none.
+        dropout: before the logits.
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        n_classes: int,
+        channels: tuple[int, ...],
+        hidden: tuple[int, ...],
+        *,
+        pool: bool = False,
+        dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.image_shape, self.n_classes, self.pool, self.dropout = image_shape, n_classes, pool, dropout
+        sizes = (image_shape[0], *channels)
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 5, padding=2) for a, b in itertools.pairwise(sizes))
+        shrink = 2 ** len(channels) if pool else 1
+        height, width = image_shape[1] // shrink, image_shape[2] // shrink
+        if height < 1 or width < 1:
+            raise ValueError(f"image_shape must be at least {shrink}×{shrink} to be pooled, got {image_shape}")
+        sizes = (channels[-1] * height * width, *hidden)
+        self.dense = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
+        self.logits = nn.Linear(hidden[-1], n_classes)
+
+    def forward(self, x: Tensor) -> Output:
+        """Logits ``[B, J]`` of images ``[B, C, H, W]``.
+
+        Raises:
+            ValueError: images of another shape than the model was made for.
+        """
+        require_map(x, self.image_shape[0])
+        if tuple(x.shape[1:]) != self.image_shape:
+            raise ValueError(f"x must be images of {list(self.image_shape)}, got {list(x.shape[1:])}")
+        for conv in self.convs:
+            x = F.relu(conv(x))
+            if self.pool:
+                x = F.max_pool2d(x, 2)
+        x = x.flatten(1)
+        for layer in self.dense:
+            x = F.relu(layer(x))
+        return Output(self.logits(F.dropout(x, self.dropout, self.training)))
+
+
+def baseline_cnn(
+    image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, dropout: float = 0.5
+) -> BaselineCNN:
+    """The paper's baseline: 256, 256, 128 channels, FC 328 and 192; 35.4 M parameters on 28×28.
+
+    Source: Sabour et al. 2017, section 5. (Its parameter count holds with padding that keeps the
+    size, as here.)
+    """
+    return BaselineCNN(image_shape, n_classes, (256, 256, 128), (328, 192), dropout=dropout)
+
+
+def matched_cnn(
+    image_shape: tuple[int, int, int] = (1, 28, 28),
+    n_classes: int = 10,
+    n_parameters: int = 6_804_224,
+    dropout: float = 0.5,
+) -> BaselineCNN:
+    """A pooled CNN of the baseline's shape, as wide as ``n_parameters`` allows.
+
+    The convolutions stand in the baseline's proportions, 2 : 2 : 1, and take about half of the
+    parameters; one fully connected layer takes what remains, as near as one neuron allows.
+
+    Args:
+        image_shape: (channels, height, width).
+        n_classes: number of classes.
+        n_parameters: to come near to, such as a capsule network's. The default is that of CapsNet
+            without its decoder, which takes no part in classification.
+        dropout: before the logits.
+
+    Raises:
+        ValueError: fewer parameters than the smallest such network has.
+    """
+    check_at_least("n_parameters", n_parameters, 1)
+    width = max(1, round((n_parameters / 300) ** 0.5))  # the convolutions' 150 width² take about half
+
+    def made(hidden: int) -> BaselineCNN:
+        channels = (2 * width, 2 * width, width)
+        return BaselineCNN(image_shape, n_classes, channels, (hidden,), pool=True, dropout=dropout)
+
+    smallest = count_parameters(made(1))
+    hidden = 1 + round((n_parameters - smallest) / (count_parameters(made(2)) - smallest))
+    if hidden < 1:
+        raise ValueError(f"n_parameters must be at least {smallest} for {image_shape} images, got {n_parameters}")
+    return made(hidden)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Number of trainable numbers."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -1,0 +1,122 @@
+"""CapsNet: dynamic routing between capsules (Sabour, Frosst, Hinton 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps
+from torchcaps.layers.init import truncated_normal_
+from torchcaps.layers.sizes import conv_size, require_map
+from torchcaps.models.output import Output
+from torchcaps.ops import Routed
+
+
+@dataclass(frozen=True)
+class HiddenCaps:
+    """A layer of convolutional capsules between primary and class capsules."""
+
+    n_types: int = 16
+    d_out: int = 8
+    kernel_size: int = 3
+    stride: int = 1
+
+
+class CapsNet(nn.Module):
+    """Convolution → primary capsules → (convolutional capsules) → class capsules → decoder.
+
+    Args:
+        image_shape: (channels, height, width).
+        n_classes: class capsules.
+        channels: filters of the first convolution.
+        kernel_size: of the first convolution and the primary capsules.
+        padding: of both; the paper has 0, for CIFAR-10 its authors keep the size.
+        n_types: types of primary capsules.
+        d_primary: their pose size.
+        primary_scale: see :class:`~torchcaps.layers.PrimaryCaps`.
+        hidden: layers of convolutional capsules between primary and class capsules.
+        d_class: pose size of the class capsules.
+        n_iters: passes of every routing.
+        decoder: widths of the decoder's hidden layers; None for no decoder.
+        options: of every routed layer: ``learned_prior``, ``leaky``, ``gradient``, ``impl`` …
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int] = (1, 28, 28),
+        n_classes: int = 10,
+        *,
+        channels: int = 256,
+        kernel_size: int = 9,
+        padding: int = 0,
+        n_types: int = 32,
+        d_primary: int = 8,
+        primary_scale: float = 1.0,
+        hidden: tuple[HiddenCaps, ...] = (),
+        d_class: int = 16,
+        n_iters: int = 3,
+        decoder: tuple[int, ...] | None = (512, 1024),
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.image_shape, self.n_classes = image_shape, n_classes
+        self.conv = nn.Conv2d(image_shape[0], channels, kernel_size, padding=padding)
+        truncated_normal_(self.conv.weight, (2 / (image_shape[0] * kernel_size**2)) ** 0.5)
+        nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
+        size = conv_size(image_shape[1:], kernel_size, 1, padding)
+        self.primary = PrimaryCaps(
+            channels, n_types, d_primary, kernel_size, stride=2, padding=padding, scale=primary_scale
+        )
+        size = self.primary.output_size(*size)
+        types, d_in = n_types, d_primary
+        self.hidden = nn.ModuleList()
+        for spec in hidden:
+            layer = ConvCaps(
+                types, spec.n_types, d_in, spec.d_out, spec.kernel_size, n_iters, stride=spec.stride, **options
+            )
+            self.hidden.append(layer)
+            size, types, d_in = layer.output_size(*size), spec.n_types, spec.d_out
+        self.classes = DenseCaps(types * size[0] * size[1], n_classes, d_in, d_class, n_iters, **options)
+        self.map_shape = (types, *size)  #: (T, H, W) of the capsules below the class capsules
+        self.decoder = None if decoder is None else Decoder(n_classes, d_class, image_shape, decoder)
+
+    def forward(self, x: Tensor, *, n_iters: int | None = None, return_coupling: bool = False) -> Output:
+        """Find the classes in images.
+
+        Args:
+            x: ``[B, C, H, W]``, values 0 … 1.
+            n_iters: overrides the class capsules' number of iterations.
+            return_coupling: keep the couplings of the class capsules.
+
+        Returns:
+            Scores: the class capsules' lengths ``[B, J]``.
+
+        Raises:
+            ValueError: images of another shape than the model was made for.
+        """
+        require_map(x, self.image_shape[0])
+        if tuple(x.shape[1:]) != self.image_shape:
+            raise ValueError(f"x must be images of {list(self.image_shape)}, got {list(x.shape[1:])}")
+        capsules: list[Routed] = [self.primary(F.relu(self.conv(x)))]
+        for layer in self.hidden:
+            capsules.append(layer(capsules[-1]))
+        capsules.append(self.classes(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))
+        return Output(capsules[-1].activation, tuple(capsules))
+
+
+def capsnet(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, **options: Any) -> CapsNet:
+    """The paper's network: 8.2 M parameters with decoder, 6.8 M without, on 28×28 (figure 1)."""
+    return CapsNet(image_shape, n_classes, **options)
+
+
+def capsnet_small(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, **options: Any) -> CapsNet:
+    """Its small sibling: 64 filters, 8 types of primary capsules. Trains in seconds on a CPU."""
+    return CapsNet(image_shape, n_classes, **{"channels": 64, "n_types": 8, **options})
+
+
+def capsnet_stacked(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, **options: Any) -> CapsNet:
+    """The small sibling with one layer of convolutional capsules in between: three layers of capsules."""
+    return capsnet_small(image_shape, n_classes, **{"hidden": (HiddenCaps(),), **options})

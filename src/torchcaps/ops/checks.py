@@ -1,0 +1,51 @@
+"""Checks of arguments at the public door: each raises a ValueError that names the argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+def check_shapes(**named: tuple[Tensor, str]) -> dict[str, int]:
+    """Bind the letters of each shape, and refuse tensors that disagree.
+
+    Args:
+        named: for each argument its tensor and its axes, e.g. ``u=(u, "B I d_in")``. A letter
+            that occurs in several tensors must have one size in all of them.
+
+    Returns:
+        The size of every letter.
+
+    Raises:
+        ValueError: a tensor has another number of axes, or another size than one seen before.
+    """
+    sizes: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    for name, (tensor, axes) in named.items():
+        letters = axes.split()
+        got = list(tensor.shape)
+        wanted = f"[{', '.join(letters)}]"
+        if len(got) != len(letters):
+            raise ValueError(f"{name} must be {wanted}, got shape {got}")
+        for letter, size in zip(letters, got, strict=True):
+            if sizes.setdefault(letter, size) != size:
+                raise ValueError(
+                    f"{name} must be {wanted} with {letter}={sizes[letter]} as in {origin[letter]}, got shape {got}"
+                )
+            origin.setdefault(letter, name)
+    return sizes
+
+
+def check_choice(name: str, value: object, known: Iterable[Any] | Mapping[Any, Any]) -> None:
+    """Refuse a value that is not one of the known ones, and list those."""
+    known = list(known)
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}; got {value!r}")
+
+
+def check_at_least(name: str, value: int, least: int) -> None:
+    """Refuse anything but an integer of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")

@@ -1,0 +1,139 @@
+"""Routing by agreement between capsules whose length is their probability."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchcaps.ops.checks import check_at_least, check_choice, check_shapes
+from torchcaps.ops.routed import Routed
+from torchcaps.ops.squash import safe_norm, squash
+from torchcaps.ops.votes import dense_votes
+
+GRADIENTS = ("full", "last")
+IMPLS = ("auto", "reference")
+
+
+def dynamic_routing(
+    u: Tensor,
+    weight: Tensor,
+    *,
+    n_iters: int = 3,
+    bias: Tensor | None = None,
+    prior: Tensor | None = None,
+    leaky: bool = False,
+    gradient: str = "full",
+    impl: str = "auto",
+    return_coupling: bool = False,
+) -> Routed:
+    """Route I lower capsules to J upper ones by agreement.
+
+    Lower capsule i votes û_ij = u_i W_ij for upper capsule j; the votes that agree with the outcome
+    gain weight in the next iteration. Computed in float32 at least, whatever autocast is in force;
+    the result has the common dtype of ``u`` and ``weight``.
+
+    Args:
+        u: poses of the lower capsules, ``[B, I, d_in]``.
+        weight: transformation matrices, ``[I, J, d_in, d_out]``.
+        n_iters: passes over the votes, at least 1; the paper uses 3. The couplings of iteration t
+            are those of a call with ``n_iters=t``.
+        bias: added to the weighted sum before squashing, ``[J, d_out]``. Not in the paper, but in
+            its authors' code.
+        prior: initial logits b, ``[I, J]``; 0 in the paper.
+        leaky: let a capsule route to nothing: the softmax runs over J + 1 places, the extra one
+            with logit 0 and no output ("none of the above", section 7 on CIFAR-10).
+        gradient: "full" flows through every iteration, as in the authors' code. "last" takes what
+            agreement added to the logits as a constant: it flows through the final weighted sum,
+            squash, bias and votes, and to ``prior`` through the final softmax.
+        impl: "reference" is the procedure as the paper prints it; "auto" takes the fastest one
+            that is to be had.
+        return_coupling: also return the coupling coefficients of the last iteration.
+
+    Returns:
+        pose ``[B, J, d_out]``, activation ``[B, J]`` (the pose's length, 0 … 1), and coupling
+        ``[B, I, J]``, or None unless asked for: Σ_j c_ij = 1, or less than 1 with ``leaky``.
+
+    Raises:
+        ValueError: shapes that do not fit, ``n_iters`` below 1, an unknown ``gradient`` or ``impl``.
+
+    Source: Sabour et al. 2017, section 2, procedure 1.
+    """
+    sizes = check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
+    _check(sizes, n_iters, bias, prior, gradient, impl)
+    dtype = torch.promote_types(u.dtype, weight.dtype)
+    with torch.autocast(u.device.type, enabled=False):
+        votes = dense_votes(_wide(u, dtype), _wide(weight, dtype))
+        routed = _route(votes, n_iters, bias, prior, leaky, gradient)
+    return _finish(routed, dtype, return_coupling)
+
+
+def dynamic_routing_from_votes(
+    votes: Tensor,
+    *,
+    n_iters: int = 3,
+    bias: Tensor | None = None,
+    prior: Tensor | None = None,
+    leaky: bool = False,
+    gradient: str = "full",
+    impl: str = "auto",
+    return_coupling: bool = False,
+) -> Routed:
+    """Route votes that were made elsewhere: :func:`dynamic_routing` without its first line.
+
+    Args:
+        votes: û, ``[B, I, J, d_out]``. The other arguments are those of :func:`dynamic_routing`.
+    """
+    sizes = check_shapes(votes=(votes, "B I J d_out"))
+    _check(sizes, n_iters, bias, prior, gradient, impl)
+    with torch.autocast(votes.device.type, enabled=False):
+        routed = _route(_wide(votes, votes.dtype), n_iters, bias, prior, leaky, gradient)
+    return _finish(routed, votes.dtype, return_coupling)
+
+
+def _route(
+    votes: Tensor, n_iters: int, bias: Tensor | None, prior: Tensor | None, leaky: bool, gradient: str
+) -> Routed:
+    """Procedure 1 of the paper, line by line; û is ``votes``."""
+    b0 = votes.new_zeros(votes.shape[1:3]) if prior is None else prior.to(votes.dtype)
+    agreement = votes.new_zeros(votes.shape[:3])
+    for t in range(n_iters):
+        last = t == n_iters - 1
+        u_hat = votes if last or gradient == "full" else votes.detach()
+        b = b0 + agreement  # [B, I, J]
+        c = _leaky_softmax(b) if leaky else b.softmax(dim=2)  # eq. 3: over the upper capsules
+        s = torch.einsum("bij,bije->bje", c, u_hat)  # eq. 2
+        v = squash(s if bias is None else s + bias.to(s.dtype))  # eq. 1
+        if not last:
+            agreement = agreement + torch.einsum("bije,bje->bij", u_hat, v)
+            if gradient == "last":
+                agreement = agreement.detach()
+    return Routed(v, safe_norm(v), c)
+
+
+def _leaky_softmax(b: Tensor) -> Tensor:
+    """Softmax over the last axis and one more logit, 0, whose share is dropped."""
+    leak = b.new_zeros((*b.shape[:-1], 1))
+    return torch.cat((leak, b), dim=-1).softmax(dim=-1)[..., 1:]
+
+
+def _check(
+    sizes: dict[str, int], n_iters: int, bias: Tensor | None, prior: Tensor | None, gradient: str, impl: str
+) -> None:
+    check_at_least("n_iters", n_iters, 1)
+    check_choice("gradient", gradient, GRADIENTS)
+    check_choice("impl", impl, IMPLS)
+    for name, tensor, letters in (("bias", bias, ("J", "d_out")), ("prior", prior, ("I", "J"))):
+        wanted = [sizes[letter] for letter in letters]
+        if tensor is not None and list(tensor.shape) != wanted:
+            raise ValueError(f"{name} must be [{', '.join(letters)}] = {wanted}, got shape {list(tensor.shape)}")
+
+
+def _wide(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """At least float32: sums over a thousand votes lose too much in half precision."""
+    return x.to(torch.promote_types(dtype, torch.float32))
+
+
+def _finish(routed: Routed, dtype: torch.dtype, return_coupling: bool) -> Routed:
+    pose, activation, coupling = routed
+    assert coupling is not None
+    return Routed(pose.to(dtype), activation.to(dtype), coupling.to(dtype) if return_coupling else None)

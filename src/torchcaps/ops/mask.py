@@ -1,0 +1,64 @@
+"""The mask between class capsules and decoder."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchcaps.ops.checks import check_shapes
+from torchcaps.ops.squash import safe_norm
+
+
+def multi_hot(target: Tensor, n_classes: int) -> Tensor:
+    """Bring targets to the form ``[B, J]``, 1 where the class is present.
+
+    Args:
+        target: class indices ``[B]`` (int64), or already multi-hot ``[B, J]``.
+        n_classes: J.
+
+    Raises:
+        ValueError: neither form; an index that is not in 0 … J − 1 (looked at on the CPU only:
+            elsewhere looking would stop the device).
+    """
+    if target.dim() == 1 and target.dtype == torch.int64:
+        if (
+            target.device.type == "cpu"
+            and target.numel()
+            and not 0 <= int(target.min()) <= int(target.max()) < n_classes
+        ):
+            raise ValueError(
+                f"target must hold classes 0 … {n_classes - 1}, got {int(target.min())} … {int(target.max())}"
+            )
+        return F.one_hot(target, n_classes)
+    if target.dim() == 2 and target.shape[1] == n_classes:
+        return target
+    raise ValueError(
+        f"target must be class indices [B] (int64) or multi-hot [B, J={n_classes}], "
+        f"got shape {list(target.shape)} of {target.dtype}"
+    )
+
+
+def mask_capsules(pose: Tensor, target: Tensor | None = None) -> Tensor:
+    """Set every capsule but the target's to zero.
+
+    Args:
+        pose: class capsules, ``[B, J, D]``.
+        target: class indices ``[B]`` or multi-hot ``[B, J]`` (several classes stay): the true ones,
+            as in training. None keeps the longest capsule, as in test.
+
+    Returns:
+        ``[B, J, D]``.
+
+    Raises:
+        ValueError: shapes that do not fit.
+
+    Source: Sabour et al. 2017, section 4.1.
+    """
+    sizes = check_shapes(pose=(pose, "B J D"))
+    if target is None:
+        target = safe_norm(pose).argmax(dim=1)
+    mask = multi_hot(target, sizes["J"])
+    if len(mask) != sizes["B"]:
+        raise ValueError(f"target must have B={sizes['B']} rows as pose has, got shape {list(target.shape)}")
+    return pose * mask.unsqueeze(2).to(pose.dtype)

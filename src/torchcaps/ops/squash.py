@@ -1,0 +1,53 @@
+"""The squashing non-linearity and the norm under it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def safe_norm(s: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
+    """Euclidean norm whose gradient at the zero vector is 0 instead of NaN.
+
+    Exact for the largest and the smallest numbers too: each vector is divided by its largest
+    element before it is squared, so that nothing overflows or vanishes.
+
+    Args:
+        s: any shape.
+        dim: the axis that is summed over.
+        keepdim: keep that axis, with size 1.
+
+    Returns:
+        The norms, without the axis ``dim`` unless ``keepdim``.
+    """
+    largest = s.detach().abs().amax(dim, keepdim=True)
+    zero = largest == 0
+    scale = torch.where(zero, 1.0, largest)
+    squared = (s / scale).square().sum(dim, keepdim=True)  # in 1 … D, or 0
+    norm = torch.where(zero, 0.0, torch.where(zero, 1.0, squared).sqrt() * scale)
+    return norm if keepdim else norm.squeeze(dim)
+
+
+def squash(s: Tensor, dim: int = -1) -> Tensor:
+    """Shrink each vector to a length in 0 … 1, keeping its direction.
+
+    v = ‖s‖² / (1 + ‖s‖²) · s / ‖s‖ = s · ‖s‖ / (1 + ‖s‖²)
+
+    Exact (there is no ε in it), with value 0 and gradient 0 at the zero vector. Half-precision
+    input is computed in float32.
+
+    Args:
+        s: any shape.
+        dim: the axis of the pose.
+
+    Returns:
+        v, of the shape and dtype of ``s``.
+
+    Source: Sabour et al. 2017, section 2, equation 1.
+    """
+    if s.dtype in (torch.bfloat16, torch.float16):
+        return squash(s.float(), dim).to(s.dtype)
+    norm = safe_norm(s, dim, keepdim=True)
+    # n / (1 + n²) is the same for n and 1/n; taking the one below 1 keeps n² from overflowing.
+    ratio = torch.where(norm > 1, 1 / norm.clamp_min(1), norm)
+    return s * (ratio / (1 + ratio.square()))
