@@ -44,7 +44,7 @@ class Batches:
     def __init__(self, data: Data, source: Images, batch_size: int, *, seed: int, train: bool) -> None:
         self.data, self.source, self.batch_size = data, source, batch_size
         self.seed, self.train = seed, train
-        self.epoch = self.start = 0
+        self.epoch = self.done = self._start = 0
         n = data.n_pairs[0 if train else 1] if data.pairs else len(source)
         self.n = n
         if train and n < batch_size:
@@ -54,8 +54,20 @@ class Batches:
         """Batches in an epoch; in training the incomplete last one is dropped."""
         return self.n // self.batch_size if self.train else -(-self.n // self.batch_size)
 
+    def state_dict(self) -> dict[str, int]:
+        """Where the iteration stands; Lightning keeps it in the checkpoint."""
+        return {"epoch": self.epoch, "done": self.done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next iteration go on behind the batches that were done."""
+        self.epoch, self._start = state["epoch"], state["done"]
+
     def __iter__(self) -> Iterator[Batch]:
-        start, self.start = self.start, 0
+        start, self._start = self._start, 0
+        for self.done, batch in enumerate(self._batches(start), start + 1):
+            yield batch
+
+    def _batches(self, start: int) -> Iterator[Batch]:
         if self.data.pairs:
             pairs = Pairs(self.source, seed=mixed_seed(self.seed, 1), blend=self.data.blend)
             first = self.epoch * self.n if self.train else 0

@@ -49,9 +49,7 @@ class Task(L.LightningModule):
         return {"optimizer": adam, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_epoch_start(self) -> None:
-        # A resumed epoch goes on behind the batches it has seen.
         self.train_batches.epoch = self.current_epoch
-        self.train_batches.start = self.global_step - self.current_epoch * len(self.train_batches)
 
     def training_step(self, batch: Batch, _: int) -> Tensor:
         torch.manual_seed(mixed_seed(self.config.seed, 2, self.global_step))  # dropout, reproducibly
