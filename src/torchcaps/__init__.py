@@ -1,3 +1,59 @@
-"""Capsule networks for PyTorch."""
+"""Capsule networks for PyTorch: correct, fast, and every number re-made with one command.
+
+The names a user starts from; each is imported when it is first used.
+
+Mathematics: :func:`squash`, :func:`dynamic_routing`, :func:`dynamic_routing_from_votes`,
+:func:`margin_loss`, :func:`reconstruction_loss`, :class:`Routed`. Layers: :class:`PrimaryCaps`,
+:class:`ConvCaps`, :class:`DenseCaps`, :class:`Decoder`. Models and data: :func:`build`, :func:`load`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchcaps.data import load as load
+    from torchcaps.layers import ConvCaps as ConvCaps
+    from torchcaps.layers import Decoder as Decoder
+    from torchcaps.layers import DenseCaps as DenseCaps
+    from torchcaps.layers import PrimaryCaps as PrimaryCaps
+    from torchcaps.models import build as build
+    from torchcaps.ops import Routed as Routed
+    from torchcaps.ops import dynamic_routing as dynamic_routing
+    from torchcaps.ops import dynamic_routing_from_votes as dynamic_routing_from_votes
+    from torchcaps.ops import margin_loss as margin_loss
+    from torchcaps.ops import reconstruction_loss as reconstruction_loss
+    from torchcaps.ops import squash as squash
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "ConvCaps": "layers",
+    "Decoder": "layers",
+    "DenseCaps": "layers",
+    "PrimaryCaps": "layers",
+    "Routed": "ops",
+    "build": "models",
+    "dynamic_routing": "ops",
+    "dynamic_routing_from_votes": "ops",
+    "load": "data",
+    "margin_loss": "ops",
+    "reconstruction_loss": "ops",
+    "squash": "ops",
+}
+
+__all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    # The command line must answer --help without waiting for torch, and it passes through here.
+    if name in _HOME:
+        return getattr(import_module(f"torchcaps.{_HOME[name]}"), name)
+    if name in {"ops", "layers", "models", "data", "analysis", "experiments"}:
+        return import_module(f"torchcaps.{name}")
+    raise AttributeError(f"module 'torchcaps' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -49,8 +49,13 @@ def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = N
     return Dataset(root.name, tuple(classes), every.take(train), every.take(val), every.take(test))
 
 
-def read_image(path: Path, size: tuple[int, int]) -> Tensor:
-    """Read one image as ``[3, H, W]`` uint8, resized to (height, width).
+def read_image(path: Path, size: tuple[int, int], channels: int = 3) -> Tensor:
+    """Read one image as ``[C, H, W]`` uint8, resized to (height, width).
+
+    Args:
+        path: the file.
+        size: (height, width).
+        channels: 3 for colour, 1 for grey.
 
     Raises:
         ValueError: the file is missing or not an image.
@@ -59,10 +64,12 @@ def read_image(path: Path, size: tuple[int, int]) -> Tensor:
 
     try:
         with Image.open(path) as image:
-            resized = image.convert("RGB").resize((size[1], size[0]), Image.Resampling.BICUBIC)
+            resized = image.convert("RGB" if channels == 3 else "L").resize(
+                (size[1], size[0]), Image.Resampling.BICUBIC
+            )
     except (OSError, SyntaxError) as error:
         raise ValueError(f"{path} cannot be read as an image: {error}") from error
-    return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
+    return torch.from_numpy(np.array(resized)).view(*size, channels).permute(2, 0, 1)
 
 
 def _by_class(labels: Tensor) -> list[Tensor]:

@@ -64,7 +64,8 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         start, self._start = self._start, 0
-        for self.done, batch in enumerate(self._batches(start), start + 1):
+        for done, batch in enumerate(self._batches(start), start + 1):
+            self.done = done
             yield batch
 
     def _batches(self, start: int) -> Iterator[Batch]:
@@ -106,3 +107,8 @@ def splits(config: Experiment, dataset: Dataset, device: torch.device) -> dict[s
         options: dict[str, Any] = {"seed": seed, "train": name == "train"}
         made[name] = Batches(config.data, part.to(device), config.batch_size, **options)
     return made
+
+
+def image_shape(config: Experiment, dataset: Dataset) -> tuple[int, int, int]:
+    """(channels, height, width) of the images that the model sees; pairs lie on a larger canvas."""
+    return Pairs(dataset.train).image_shape if config.data.pairs else dataset.image_shape

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from torchcaps.data import Dataset, load
-from torchcaps.data.pairs import Pairs
-from torchcaps.experiments.batches import splits
+from torchcaps.experiments.batches import image_shape, splits
 from torchcaps.experiments.callbacks import Checkpoints, Metrics
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.provenance import commit, device_in_words, versions
-from torchcaps.experiments.run import Run, write_atomically
+from torchcaps.experiments.run import Run
+from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.task import Task
 from torchcaps.layers import ConvCaps, DenseCaps
 from torchcaps.models import build
@@ -85,7 +85,7 @@ def train(
     trainer.fit(Task(config, model, batches["train"], batches["val"]), ckpt_path=resume)
     if trainer.interrupted:
         raise KeyboardInterrupt
-    save_model(run, config, model)
+    save_model(run, model, config, dataset)
     model.to(device)
     scores = {name: evaluate(config, model, batches[name], progress=progress) for name in ("val", "test")}
     result = {
@@ -133,38 +133,4 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
     Raises:
         ValueError: unknown name or options, or images too small for it.
     """
-    shape = Pairs(dataset.train).image_shape if config.data.pairs else dataset.image_shape
-    return build(config.model.name, shape, len(dataset.classes), **config.model.options)
-
-
-def save_model(run: Run, config: Experiment, model: nn.Module) -> None:
-    """Write ``model.pt``: what is needed to build the model again, and its plain ``state_dict``."""
-    content = {
-        "model": config.model.name,
-        "options": config.model.options,
-        "state_dict": {name: value.cpu() for name, value in model.state_dict().items()},
-    }
-    write_atomically(run.model, lambda path: torch.save(content, path))
-
-
-def load_model(run: Run, dataset: Dataset) -> nn.Module:
-    """The trained model of a run, ready to predict.
-
-    Raises:
-        ValueError: there is none, it is broken, or it is the checkpoint of another model.
-    """
-    if not run.model.is_file():
-        raise ValueError(f"{run.path} must hold a finished run, but it has no model.pt")
-    config = run.experiment()
-    try:
-        content = torch.load(run.model, weights_only=True, map_location="cpu")
-    except Exception as error:
-        raise ValueError(f"{run.model} cannot be read: {error}") from error
-    model = make_model(config, dataset)
-    if content.get("model") != config.model.name:
-        raise ValueError(f"{run.model} must be a {config.model.name}, got a {content.get('model')}")
-    try:
-        model.load_state_dict(content["state_dict"])
-    except RuntimeError as error:
-        raise ValueError(f"{run.model} does not fit the model of {run.config}: {error}") from error
-    return model.eval()
+    return build(config.model.name, image_shape(config, dataset), len(dataset.classes), **config.model.options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,8 @@ class CapsNet(nn.Module):
         n_types: types of primary capsules.
         d_primary: their pose size.
         primary_scale: see :class:`~torchcaps.layers.PrimaryCaps`.
-        hidden: layers of convolutional capsules between primary and class capsules.
+        hidden: layers of convolutional capsules between primary and class capsules, each a
+            :class:`HiddenCaps` or a dict of its fields.
         d_class: pose size of the class capsules.
         n_iters: passes of every routing.
         decoder: widths of the decoder's hidden layers; None for no decoder.
@@ -55,10 +57,10 @@ class CapsNet(nn.Module):
         n_types: int = 32,
         d_primary: int = 8,
         primary_scale: float = 1.0,
-        hidden: tuple[HiddenCaps, ...] = (),
+        hidden: Sequence[HiddenCaps | Mapping[str, int]] = (),
         d_class: int = 16,
         n_iters: int = 3,
-        decoder: tuple[int, ...] | None = (512, 1024),
+        decoder: Sequence[int] | None = (512, 1024),
         **options: Any,
     ) -> None:
         super().__init__()
@@ -73,7 +75,8 @@ class CapsNet(nn.Module):
         size = self.primary.output_size(*size)
         types, d_in = n_types, d_primary
         self.hidden = nn.ModuleList()
-        for spec in hidden:
+        for given in hidden:
+            spec = given if isinstance(given, HiddenCaps) else HiddenCaps(**given)
             layer = ConvCaps(
                 types, spec.n_types, d_in, spec.d_out, spec.kernel_size, n_iters, stride=spec.stride, **options
             )
@@ -81,7 +84,7 @@ class CapsNet(nn.Module):
             size, types, d_in = layer.output_size(*size), spec.n_types, spec.d_out
         self.classes = DenseCaps(types * size[0] * size[1], n_classes, d_in, d_class, n_iters, **options)
         self.map_shape = (types, *size)  #: (T, H, W) of the capsules below the class capsules
-        self.decoder = None if decoder is None else Decoder(n_classes, d_class, image_shape, decoder)
+        self.decoder = None if decoder is None else Decoder(n_classes, d_class, image_shape, tuple(decoder))
 
     def forward(self, x: Tensor, *, n_iters: int | None = None, return_coupling: bool = False) -> Output:
         """Find the classes in images.

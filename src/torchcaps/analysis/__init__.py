@@ -1,0 +1,52 @@
+"""What a trained capsule means: functions that compute, and functions that draw what was computed.
+
+Computing needs torch alone; the functions ``draw_…`` return a matplotlib ``Figure`` that belongs to
+the caller (``figure.savefig("picture.png")``, or the last line of a notebook cell).
+"""
+
+from torchcaps.analysis.confusion import confusion_matrix
+from torchcaps.analysis.couplings import Couplings, coupling_maps
+from torchcaps.analysis.draw.confusion import draw_confusion
+from torchcaps.analysis.draw.couplings import draw_couplings
+from torchcaps.analysis.draw.curves import draw_curves
+from torchcaps.analysis.draw.images import draw_mistakes, draw_reconstructions
+from torchcaps.analysis.draw.perturbations import draw_perturbations, draw_strongest
+from torchcaps.analysis.draw.segmentation import draw_segmentation
+from torchcaps.analysis.draw.tree import draw_parse_tree
+from torchcaps.analysis.metrics import read_metrics
+from torchcaps.analysis.perturb import OFFSETS, dimension_strengths, perturb
+from torchcaps.analysis.places import Field, capsule_places, receptive_fields_of
+from torchcaps.analysis.predict import predict
+from torchcaps.analysis.reconstruct import Reconstructions, reconstruct
+from torchcaps.analysis.segment import Segmentation, red_and_green, segment
+from torchcaps.analysis.tree import ParseTree, parse_tree
+
+__all__ = [
+    "OFFSETS",
+    "Couplings",
+    "Field",
+    "ParseTree",
+    "Reconstructions",
+    "Segmentation",
+    "capsule_places",
+    "confusion_matrix",
+    "coupling_maps",
+    "dimension_strengths",
+    "draw_confusion",
+    "draw_couplings",
+    "draw_curves",
+    "draw_mistakes",
+    "draw_parse_tree",
+    "draw_perturbations",
+    "draw_reconstructions",
+    "draw_segmentation",
+    "draw_strongest",
+    "parse_tree",
+    "perturb",
+    "predict",
+    "read_metrics",
+    "receptive_fields_of",
+    "reconstruct",
+    "red_and_green",
+    "segment",
+]

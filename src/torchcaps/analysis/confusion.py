@@ -1,0 +1,31 @@
+"""Which class is taken for which."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchcaps.ops.checks import check_shapes
+
+
+def confusion_matrix(labels: Tensor, predicted: Tensor, n_classes: int) -> Tensor:
+    """Count how often each class was predicted for each true one.
+
+    Args:
+        labels: true classes, ``[B]`` int64.
+        predicted: predicted classes, ``[B]`` int64.
+        n_classes: J.
+
+    Returns:
+        Counts ``[J, J]`` int64: the row is the true class, the column the predicted one.
+
+    Raises:
+        ValueError: shapes that do not fit, or a class that is not in 0 … J − 1.
+    """
+    check_shapes(labels=(labels, "B"), predicted=(predicted, "B"))
+    for name, classes in (("labels", labels), ("predicted", predicted)):
+        if classes.numel() and not 0 <= int(classes.min()) <= int(classes.max()) < n_classes:
+            raise ValueError(
+                f"{name} must hold classes 0 … {n_classes - 1}, got {int(classes.min())} … {int(classes.max())}"
+            )
+    return torch.bincount(labels * n_classes + predicted, minlength=n_classes**2).view(n_classes, n_classes)

@@ -1,0 +1,76 @@
+"""What all figures share: colours, an empty figure, and images as pixels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, MUTED, LINES = "#1d2433", "#667085", "#d5dae3"
+RIGHT, WRONG = "#13804a", "#cc2f1d"
+FIRST, SECOND = "#d62f2f", "#1f8f3f"  # the red and the green of a pair, dark enough for text on white
+SERIES = ("#2458b8", "#d9730d", "#13804a", "#8a3fb5", "#0e8a9a", "#b0305c", "#7a6a1c", "#475467")
+SMALL, TEXT, TITLE = 8.0, 9.0, 11.0
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty white figure of this size in inches, known to no global list of figures."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("drawing needs matplotlib: pip install matplotlib") from error
+    return Figure(figsize=(width, height), facecolor="white", layout="constrained")
+
+
+def pixels(images: Tensor) -> np.ndarray:
+    """Images ``[..., C, H, W]`` of values 0 … 1 as RGB pixels ``[..., H, W, 3]``.
+
+    Three channels are colours; of any other number the mean is shown in grey.
+    """
+    if images.shape[-3] != 3:
+        images = images.mean(dim=-3, keepdim=True).expand(*images.shape[:-3], 3, *images.shape[-2:])
+    return images.detach().cpu().float().clamp(0, 1).movedim(-3, -1).numpy()
+
+
+def tiled(rows: np.ndarray, gap: int = 1) -> np.ndarray:
+    """Rows of pictures ``[R, K, H, W, 3]`` as one picture, ``gap`` white pixels between them."""
+    n_rows, n_columns, height, width, _ = rows.shape
+    sheet = np.ones((n_rows * (height + gap) - gap, n_columns * (width + gap) - gap, 3), dtype=np.float32)
+    for i in range(n_rows):
+        for j in range(n_columns):
+            top, left = i * (height + gap), j * (width + gap)
+            sheet[top : top + height, left : left + width] = rows[i, j]
+    return sheet
+
+
+def show(axes: Any, picture: np.ndarray, title: str = "", colour: str = INK, size: float = TEXT) -> None:
+    """Show one picture, pixel by pixel, without scales."""
+    axes.imshow(picture, interpolation="nearest", vmin=0, vmax=1)
+    bare(axes)
+    if title:
+        axes.set_title(title, fontsize=size, color=colour, pad=4)
+
+
+def bare(axes: Any) -> None:
+    """No ticks and no frame."""
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
+def scales(axes: Any, title: str, x: str) -> None:
+    """A plain chart: title, light grid, no box."""
+    axes.set_title(title, fontsize=TITLE, color=INK, loc="left", pad=8)
+    axes.set_xlabel(x, fontsize=TEXT, color=MUTED)
+    axes.tick_params(labelsize=SMALL, colors=MUTED, length=0, which="both")
+    axes.grid(color=LINES, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_visible(False)
+
+
+def shortened(name: str, n: int = 12) -> str:
+    """A class name that fits beside a picture."""
+    return name if len(name) <= n else name[: n - 1] + "…"

@@ -1,0 +1,56 @@
+"""Couplings over the image, iteration by iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from torchcaps.analysis.couplings import Couplings
+from torchcaps.analysis.draw.canvas import INK, MUTED, TEXT, bare, new_figure, pixels, shortened, show
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw_couplings(
+    image: Tensor, couplings: Couplings, classes: Sequence[str], index: int = 0, n_classes: int = 10
+) -> Figure:
+    """One row an iteration, one column a class: the brighter a place, the more it votes for the class.
+
+    All maps have one scale. Under each stands the length of the class capsule.
+
+    Args:
+        image: ``[C, H, W]``.
+        couplings: as :func:`torchcaps.analysis.coupling_maps` gives them for this image.
+        classes: J names.
+        index: which image of ``couplings`` this is.
+        n_classes: show the likeliest so many, in their own order.
+    """
+    maps, scores = couplings.maps[:, index].cpu(), couplings.scores[:, index].cpu()  # [r, J, H, W], [r, J]
+    shown = scores[-1].topk(min(n_classes, len(classes))).indices.sort().values.tolist()
+    grey = pixels(image).mean(axis=2)
+    height, width = grey.shape
+    n_iters = len(maps)
+    figure = new_figure(1.0 * (len(shown) + 1) + 0.8, (1.0 * height / width + 0.22) * n_iters + 0.2)
+    grid = figure.subplots(n_iters, len(shown) + 1, squeeze=False)
+    largest = float(maps[:, shown].max()) or 1.0
+    for t, row in enumerate(grid):
+        show(row[0], pixels(image), "input" if t == 0 else "", MUTED)
+        row[0].set_ylabel(f"iteration {t + 1}", fontsize=TEXT, color=MUTED)
+        best = int(scores[t].argmax())
+        for axes, j in zip(row[1:], shown, strict=True):
+            axes.imshow(1 - 0.35 * grey, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            share = (maps[t, j] / largest).numpy()
+            colour = np.broadcast_to(np.array([0.80, 0.10, 0.05]), (*share.shape, 3))
+            overlay = np.concatenate((colour, share[..., None]), axis=2)
+            axes.imshow(overlay, extent=couplings.extent, interpolation="bilinear", zorder=2)
+            axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+            bare(axes)
+            if t == 0:
+                axes.set_title(shortened(classes[j], 9), fontsize=TEXT + 2, color=INK, pad=4)
+            weight = "bold" if j == best and t else "normal"
+            axes.set_xlabel(f"{scores[t, j]:.2f}", fontsize=TEXT, color=INK, labelpad=2, fontweight=weight)
+    return figure

@@ -1,0 +1,62 @@
+"""Training curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torchcaps.analysis.draw.canvas import INK, MUTED, SERIES, SMALL, new_figure, scales
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
+    """Losses, validation error and learning rate over the epochs, of one run or several.
+
+    Args:
+        runs: rows of ``metrics.csv`` (see :func:`torchcaps.analysis.read_metrics`) by the name of
+            the run.
+
+    Raises:
+        ValueError: no run, or a run without rows.
+    """
+    if not runs or not all(runs.values()):
+        raise ValueError(f"runs must have at least one row each, got {({k: len(v) for k, v in runs.items()})}")
+    figure = new_figure(11, 3.6)
+    loss, error, rate = figure.subplots(1, 3, width_ratios=(4, 4, 3))
+    for k, (name, rows) in enumerate(runs.items()):
+        colour = SERIES[k % len(SERIES)]
+        style: dict[str, Any] = {"color": colour, "linewidth": 1.8}
+        if len(rows) == 1:
+            style["marker"] = "o"
+        epochs = [row["epoch"] for row in rows]
+        loss.plot(epochs, [row["train_loss"] for row in rows], **style | {"linewidth": 1.1, "linestyle": (0, (4, 2))})
+        loss.plot(epochs, [row["val_loss"] for row in rows], **style)
+        percent = [100 * row["val_error"] for row in rows]
+        error.plot(epochs, percent, label=f"{name} ({percent[-1]:.2f} %)", **style)
+        rate.plot(epochs, [row["lr"] for row in rows], **style)
+    scales(loss, "Loss", "epoch")
+    scales(error, "Validation error, %", "epoch")
+    scales(rate, "Learning rate", "epoch")
+    loss.set_yscale("log")
+    for line_style, label in (("-", "validation"), ((0, (4, 2)), "training")):
+        loss.plot([], [], color=MUTED, linestyle=line_style, label=label)
+    _set_range(error, [100 * row["val_error"] for rows in runs.values() for row in rows])
+    rate.set_ylim(bottom=0)
+    rate.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    rate.yaxis.get_offset_text().set(fontsize=SMALL, color=MUTED)
+    for axes in (loss, error):
+        axes.legend(fontsize=SMALL, labelcolor=INK, frameon=False, loc="upper right")
+    for axes in (loss, error, rate):
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+def _set_range(axes: Any, values: list[float]) -> None:
+    """From 0, or logarithmic where the first epochs would flatten all that follows."""
+    if min(values) > 0 and max(values) > 10 * min(values):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+    else:
+        axes.set_ylim(bottom=0)

@@ -1,0 +1,95 @@
+"""Grids of decoded capsules with one dimension changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from torchcaps.analysis.draw.canvas import INK, MUTED, SERIES, SMALL, TEXT, bare, new_figure, pixels, shortened, tiled
+from torchcaps.analysis.perturb import OFFSETS, dimension_strengths
+from torchcaps.ops.checks import check_shapes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_GAP = 1
+
+
+def draw_perturbations(grid: Tensor, offsets: Sequence[float] = OFFSETS) -> Figure:
+    """Every dimension of one image's class capsule: a row each, decoded from left to right.
+
+    Args:
+        grid: one of :func:`torchcaps.analysis.perturb`'s, ``[D, K, C, H, W]``.
+        offsets: K.
+
+    Raises:
+        ValueError: another number of offsets than of columns.
+    """
+    sizes = check_shapes(grid=(grid, "D K C H W"))
+    _check_offsets(sizes["K"], offsets)
+    ratio = (sizes["H"] + _GAP) / (sizes["W"] + _GAP)
+    figure = new_figure(0.62 * sizes["K"] + 0.5, 0.62 * ratio * sizes["D"] + 0.4)
+    axes = figure.subplots()
+    _sheet(axes, pixels(grid), [str(d + 1) for d in range(sizes["D"])], offsets)
+    axes.set_ylabel("dimension of the capsule", fontsize=TEXT, color=MUTED)
+    return figure
+
+
+def draw_strongest(grids: Tensor, names: Sequence[str], offsets: Sequence[float] = OFFSETS, n: int = 3) -> Figure:
+    """The dimensions that change the picture most, for several images.
+
+    Args:
+        grids: as :func:`torchcaps.analysis.perturb` gives them, ``[B, D, K, C, H, W]``.
+        names: what each image shows, B.
+        offsets: K.
+        n: dimensions of each.
+
+    Raises:
+        ValueError: another number of names or offsets than the grids have.
+    """
+    sizes = check_shapes(grids=(grids, "B D K C H W"))
+    _check_offsets(sizes["K"], offsets)
+    if len(names) != sizes["B"]:
+        raise ValueError(f"names must be B={sizes['B']} as there are grids, got {len(names)}")
+    n = min(n, sizes["D"])
+    ratio = (sizes["H"] + _GAP) / (sizes["W"] + _GAP)
+    n_columns = 1 if sizes["B"] == 1 else 2
+    n_rows = -(-sizes["B"] // n_columns)
+    cell = 0.46
+    figure = new_figure((cell * sizes["K"] + 0.8) * n_columns, (cell * ratio * n + 0.35) * n_rows + 0.1)
+    strongest = dimension_strengths(grids).topk(n, dim=1).indices
+    every = figure.subplots(n_rows, n_columns, squeeze=False).flat
+    for k, axes in enumerate(every):
+        if k >= sizes["B"]:
+            axes.set_visible(False)
+            continue
+        dims = strongest[k].tolist()
+        shown = offsets if k < n_columns else None
+        _sheet(axes, pixels(grids[k, dims]), [str(d + 1) for d in dims], shown)
+        axes.set_ylabel(shortened(names[k]), fontsize=TEXT + 4, color=INK, rotation=0, ha="right", va="center")
+    return figure
+
+
+def _sheet(axes: Any, cells: np.ndarray, rows: list[str], offsets: Sequence[float] | None) -> None:
+    """Cells ``[R, K, H, W, 3]`` with names of rows, and of columns where offsets are given."""
+    n_rows, n_columns, height, width, _ = cells.shape
+    axes.imshow(tiled(cells, _GAP), interpolation="nearest", vmin=0, vmax=1)
+    bare(axes)
+    axes.set_yticks([(height + _GAP) * i + height / 2 for i in range(n_rows)], rows, fontsize=SMALL, color=MUTED)
+    if offsets is not None:
+        at = [(width + _GAP) * j + width / 2 for j in range(n_columns)]
+        axes.set_xticks(at, [f"{x:+.2f}" if x else "0" for x in offsets], fontsize=SMALL - 1, color=MUTED)
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
+    if offsets is not None and 0 in offsets:
+        middle = list(offsets).index(0) * (width + _GAP)
+        box = ([middle - 1, middle + width, middle + width, middle - 1, middle - 1],)
+        edge = len(cells) * (height + _GAP) - 1
+        axes.plot(*box, [-1, -1, edge, edge, -1], color=SERIES[1], linewidth=1.5, clip_on=False)
+
+
+def _check_offsets(n: int, offsets: Sequence[float]) -> None:
+    if len(offsets) != n:
+        raise ValueError(f"offsets must be K={n} as the grid has columns, got {len(offsets)}")

@@ -1,0 +1,75 @@
+"""The parse tree drawn over the image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from torchcaps.analysis.draw.canvas import INK, MUTED, TEXT, TITLE, bare, new_figure, pixels, shortened
+from torchcaps.analysis.tree import ParseTree
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HIGHLIGHT = ("#d9730d", "#2458b8")
+
+
+def draw_parse_tree(
+    image: Tensor,
+    trees: Sequence[ParseTree],
+    classes: Sequence[str],
+    highlight: Sequence[int] = (),
+    colours: Sequence[str] = HIGHLIGHT,
+) -> Figure:
+    """Lines from the image's most active capsules to their parents, one panel for each tree.
+
+    A line is the stronger the more active the capsule and the closer its coupling; where all
+    couplings are alike it goes, faintly, to every class. A class's dot grows with its capsule's length.
+
+    Args:
+        image: ``[C, H, W]``.
+        trees: of this image, such as after the first and after the last iteration.
+        classes: J names.
+        highlight: classes in colour, the true ones for example; the others stay grey.
+        colours: of those.
+    """
+    height, width = image.shape[1:]
+    paint = dict(zip(highlight, colours, strict=False))
+    shown = sorted(set(trees[-1].scores.topk(min(12, len(classes))).indices.tolist()) | set(highlight))
+    figure = new_figure(5.2 * len(trees), 4.6)
+    for axes, tree in zip(figure.subplots(1, len(trees), squeeze=False)[0], trees, strict=True):
+        axes.imshow(0.35 + 0.65 * (1 - pixels(image)) if image.shape[0] != 3 else pixels(image))
+        nodes = {
+            j: (1.55 * width, (k + 0.5) / len(shown) * 1.1 * height - 0.05 * height - 0.5)
+            for k, j in enumerate(shown)
+        }
+        _lines(axes, tree, nodes, paint)
+        for j, (x, y) in nodes.items():
+            colour = paint.get(j, MUTED)
+            length = float(tree.scores[j])
+            axes.scatter([x], [y], s=20 + 260 * length**2, color=colour, zorder=4, linewidths=0)
+            axes.text(1.65 * width, y, shortened(classes[j]), fontsize=TEXT + 2, color=colour if j in paint else INK, va="center")
+            axes.text(2.0 * width, y, f"{length:.2f}", fontsize=TEXT, color=MUTED, va="center")
+        axes.set(xlim=(-0.5, 2.2 * width), ylim=(1.06 * height, -0.08 * height))
+        bare(axes)
+        name = "iteration" if tree.n_iters == 1 else "iterations"
+        axes.set_title(f"after {tree.n_iters} {name}", fontsize=TITLE, color=INK, loc="left")
+    return figure
+
+
+def _lines(axes: Any, tree: ParseTree, nodes: dict[int, tuple[float, float]], paint: dict[int, str]) -> None:
+    parents = tree.parents()
+    for k, (row, column) in enumerate(tree.places.tolist()):
+        # Capsules of several types sit at one place: a sunflower's spiral keeps them apart.
+        angle, radius = 2.4 * int(tree.types[k]), 0.13 * math.sqrt(int(tree.types[k]))
+        y, x = row + radius * math.sin(angle), column + radius * math.cos(angle)
+        axes.plot([x], [y], ".", color=INK, markersize=3, zorder=3)
+        mine = [j for j in parents[k].nonzero().squeeze(1).tolist() if j in nodes]
+        strength = float(tree.activation[k]) * (0.15 if len(mine) > 1 else 0.25 + 0.75 * float(tree.coupling[k].max()))
+        for j in mine:
+            end = nodes[j]
+            colour = paint.get(j, MUTED)
+            axes.plot([x, end[0]], [y, end[1]], color=colour, alpha=strength, linewidth=0.9, zorder=2, solid_capstyle="round")

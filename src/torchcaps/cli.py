@@ -1,0 +1,147 @@
+"""The command line: parses, calls one function, prints."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchcaps.experiments import Experiment
+
+# torch and what stands on it are imported where they are used: --help must answer at once.
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; bad input prints one line and gives exit status 2."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if arguments[:1] == ["train"]:
+            _train(arguments[1:])
+            return 0
+        parsed = _parser().parse_args(arguments)
+        parsed.run_command(parsed)
+        return 0
+    except ValueError as error:
+        print(f"torchcaps: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("torchcaps: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    from torchcaps import __version__
+
+    parser = argparse.ArgumentParser(prog="torchcaps", description="Capsule networks for PyTorch.")
+    parser.add_argument("--version", action="version", version=f"torchcaps {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, function: Callable[[Any], None], text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        made.set_defaults(run_command=function)
+        return made
+
+    command("train", lambda _: None, "train a recipe, evaluate it and record the result")
+    command("list", _list, "list the recipes, models and data sets")
+    run_help = "the folder of a run, such as runs/digits"
+    made = command("evaluate", _evaluate, "measure a trained model on one split of its data")
+    made.add_argument("run", metavar="RUN", help=run_help)
+    made.add_argument("--split", choices=("val", "test"), default="test")
+    made.add_argument("--data.root", dest="root", help="folder that has the data files already")
+    made = command("report", _report, "write report.html: what a trained model has learned")
+    made.add_argument("run", metavar="RUN", help=run_help)
+    made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other runs to compare it with")
+    made = command("predict", _predict, "say what is in images of your own")
+    made.add_argument("run", metavar="RUN", help=run_help)
+    made.add_argument("images", metavar="IMAGE", nargs="+", help="image files of any size")
+    made.add_argument(
+        "--invert", action="store_true", help="for dark ink on light ground, where the model learned light on dark"
+    )
+    return parser
+
+
+def _train(arguments: list[str]) -> None:
+    from torchcaps.experiments.recipes import RECIPES, recipe
+
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    if name is None and not {"-h", "--help"} & set(arguments):
+        raise ValueError(f"train needs a recipe, one of {', '.join(RECIPES)}")
+    config, out = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
+    from torchcaps.experiments.train import train
+
+    result = train(config, out)
+    print(f"{result['recipe']}, seed {result['seed']}: test error {result['test_error']:.2%}, ", end="")
+    print(f"validation error {result['val_error']:.2%}, {result['n_parameters']:,} parameters, ", end="")
+    print(f"{result['epochs']} epochs in {result['seconds']:.0f} s")
+
+
+def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[str]) -> tuple[Experiment, str | None]:
+    from jsonargparse import ActionConfigFile, ArgumentParser
+
+    from torchcaps.experiments import Experiment
+
+    parser = ArgumentParser(
+        prog=f"torchcaps train {name or 'RECIPE'}",
+        description="Train a recipe. Every field of it can be set; a run that was broken off is resumed.",
+    )
+    parser.add_argument("--config", action=ActionConfigFile, help="a YAML file with any of these fields")
+    parser.add_argument("--out", type=str, default=None, help="the run's folder (default: runs/<recipe>)")
+    parser.add_class_arguments(Experiment, skip={"recipe"})
+    fields = defaults.to_dict()
+    fields.pop("recipe")
+    parser.set_defaults(fields)
+    parsed = parser.instantiate_classes(parser.parse_args(arguments))
+    values = {key: value for key, value in vars(parsed).items() if key in fields}
+    return Experiment(recipe=defaults.recipe, **values), parsed.out
+
+
+def _list(_: argparse.Namespace) -> None:
+    from torchcaps.data import DATASETS
+    from torchcaps.experiments.recipes import RECIPES
+    from torchcaps.models import MODELS
+
+    for title, found in (("Recipes", RECIPES), ("Models", MODELS), ("Data sets", DATASETS)):
+        print(f"{title}:")
+        for name, function in found.items():
+            print(f"  {name:16} {(function.__doc__ or '').strip().splitlines()[0]}")
+
+
+def _evaluate(parsed: argparse.Namespace) -> None:
+    from dataclasses import replace
+
+    from torchcaps.data import load
+    from torchcaps.experiments.batches import splits
+    from torchcaps.experiments.evaluate import evaluate
+    from torchcaps.experiments.run import Run
+    from torchcaps.experiments.saved import load_model
+    from torchcaps.experiments.train import choose_device
+
+    run = Run(parsed.run)
+    config, trained = run.experiment(), load_model(run)
+    if parsed.root:
+        config = replace(config, data=replace(config.data, root=parsed.root))
+    device = choose_device(config.device)
+    dataset = load(config.data.name, config.data.root, config.data.image_size)
+    batches = splits(config, dataset, device)[parsed.split]
+    scores = evaluate(config, trained.model.to(device), batches, progress=True)
+    print(f"{run.path}: {parsed.split} error {scores['error']:.2%}, loss {scores['loss']:.5f}, {batches.n:,} examples")
+
+
+def _report(parsed: argparse.Namespace) -> None:
+    from torchcaps.experiments.report import report
+
+    print(f"wrote {report(parsed.run, beside=parsed.beside)}")
+
+
+def _predict(parsed: argparse.Namespace) -> None:
+    from torchcaps.experiments.predict import predict
+    from torchcaps.experiments.run import Run
+
+    for path, found in predict(Run(parsed.run), parsed.images, invert=parsed.invert).items():
+        print(f"{path}: " + ", ".join(f"{name} ({score:.2f})" for name, score in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

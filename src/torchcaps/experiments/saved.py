@@ -1,0 +1,69 @@
+"""``model.pt``: all that is needed to use a trained model, without its training data."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from torchcaps.data import Dataset
+from torchcaps.experiments.batches import image_shape
+from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.run import Run, write_atomically
+from torchcaps.models import build
+
+
+class Trained(NamedTuple):
+    """A trained model, ready to predict.
+
+    Attributes:
+        model: in evaluation mode, on the CPU.
+        image_shape: (channels, height, width) of what it takes.
+        classes: their names, in the order of its scores.
+    """
+
+    model: nn.Module
+    image_shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+
+
+def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset) -> None:
+    """Write ``model.pt``: name, options, shape, classes and the plain ``state_dict``; nothing but
+    numbers, texts and tensors, so that it loads with ``weights_only=True``.
+    """
+    content = {
+        "model": config.model.name,
+        "options": config.model.options,
+        "image_shape": image_shape(config, dataset),
+        "classes": dataset.classes,
+        "state_dict": {name: value.cpu() for name, value in model.state_dict().items()},
+    }
+    write_atomically(run.model, lambda path: torch.save(content, path))
+
+
+def load_model(run: Run) -> Trained:
+    """The trained model of a run.
+
+    Raises:
+        ValueError: there is none, it is broken, or it is the checkpoint of another model than the
+            run's configuration says.
+    """
+    if not run.model.is_file():
+        raise ValueError(f"{run.path} must hold a finished run, but it has no model.pt")
+    try:
+        content = torch.load(run.model, weights_only=True, map_location="cpu")
+        name, options, shape, classes, weights = (
+            content[key] for key in ("model", "options", "image_shape", "classes", "state_dict")
+        )
+    except Exception as error:  # torch raises whatever the broken bytes lead it to
+        raise ValueError(f"{run.model} is not a whole model.pt: {error}") from error
+    wanted = run.experiment().model
+    if name != wanted.name:
+        raise ValueError(f"{run.model} must hold a {wanted.name} as {run.config} says, got a {name}")
+    model = build(name, shape, len(classes), **options)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{run.model} does not fit the {name} that it names: {error}") from error
+    return Trained(model.eval(), tuple(shape), tuple(classes))

@@ -1,0 +1,38 @@
+"""What every test has: one thread, a fixed seed, and memory that was never written shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+#: The real data sets beside the checkout; tests that need them skip where they are absent.
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(autouse=True)
+def _deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    empty = torch.empty
+
+    def poisoned(*arguments: Any, **options: Any) -> torch.Tensor:
+        made = empty(*arguments, **options)
+        return made.fill_(float("nan")) if made.is_floating_point() and not made.requires_grad else made
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def shared_mnist() -> Path:
+    """The folder of MNIST's official files."""
+    folder = SHARED_DATA / "mnist"
+    if not folder.is_dir():
+        pytest.skip(f"the MNIST files are not in {folder}")
+    return folder

@@ -1,0 +1,66 @@
+"""Losses and the mask, by numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from torchcaps.ops import margin_loss, mask_capsules, reconstruction_loss
+
+LENGTHS = torch.tensor([[0.7, 0.3, 0.1], [0.95, 0.0, 0.5]])
+
+
+def test_margin_loss_of_class_indices() -> None:
+    # Row 0, class 0: (0.9 − 0.7)² + 0.5 (0.3 − 0.1)² = 0.04 + 0.02; row 1, class 2: 0.4² + 0.5 · 0.85² = 0.52125.
+    assert margin_loss(LENGTHS, torch.tensor([0, 2])).item() == pytest.approx((0.06 + 0.52125) / 2)
+
+
+def test_margin_loss_of_several_labels() -> None:
+    # Row 0, classes 0 and 1: 0.04 + 0.36; row 1, none: 0.5 (0.85² + 0.4²) = 0.44125.
+    assert margin_loss(LENGTHS, torch.tensor([[1, 1, 0], [0, 0, 0]])).item() == pytest.approx((0.4 + 0.44125) / 2)
+
+
+def test_margins_are_arguments() -> None:
+    loss = margin_loss(LENGTHS[:1], torch.tensor([0]), positive=1.0, negative=0.0, absent_weight=1.0)
+    assert loss.item() == pytest.approx(0.09 + 0.09 + 0.01)
+
+
+def test_margin_loss_derivative() -> None:
+    lengths = torch.rand(4, 3, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda x: margin_loss(x, torch.tensor([0, 1, 2, 0])), (lengths,))
+
+
+def test_reconstruction_loss_sums_pixels_and_averages_images() -> None:
+    image = torch.zeros(2, 1, 2, 2)
+    made = torch.tensor([[[[1.0, 0.0], [0.0, 0.5]]], [[[0.0, 0.0], [0.0, 0.5]]]])
+    assert reconstruction_loss(made, image).item() == pytest.approx((1.25 + 0.25) / 2)
+
+
+def test_mask_keeps_the_target() -> None:
+    pose = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [0.5, 0.5]]])
+    assert mask_capsules(pose, torch.tensor([0])).tolist() == [[[1, 0], [0, 0], [0, 0]]]
+    assert mask_capsules(pose).tolist() == [[[0, 0], [0, 2], [0, 0]]]
+    assert mask_capsules(pose, torch.tensor([[1, 0, 1]])).tolist() == [[[1, 0], [0, 0], [0.5, 0.5]]]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (torch.tensor([0, 3]), "target must hold classes 0 … 2, got 0 … 3"),
+        (torch.tensor([-1, 0]), "target must hold classes 0 … 2, got -1 … 0"),
+        (torch.tensor([0.0, 1.0]), "target must be class indices"),
+        (torch.zeros(2, 4), "or multi-hot \\[B, J=3\\], got shape \\[2, 4\\]"),
+        (torch.tensor([0, 1, 2]), "target must have B=2 rows"),
+    ],
+)
+def test_bad_targets(target: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        margin_loss(LENGTHS, target)
+    with pytest.raises(ValueError, match=message):
+        mask_capsules(torch.zeros(2, 3, 4), target)
+
+
+def test_images_must_fit() -> None:
+    with pytest.raises(ValueError, match="image must be"):
+        reconstruction_loss(torch.zeros(2, 1, 4, 4), torch.zeros(2, 1, 4, 5))

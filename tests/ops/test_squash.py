@@ -1,0 +1,71 @@
+"""squash and the norm under it, by numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from torchcaps.ops import safe_norm, squash
+
+
+@pytest.mark.parametrize(
+    ("s", "v"),
+    [
+        ((1.0, 0.0), (0.5, 0.0)),  # length 1 becomes 1/2
+        ((0.0, -2.0), (0.0, -0.8)),  # 4/5
+        ((3.0, 4.0), (15 / 26, 20 / 26)),  # 25/26 along (3/5, 4/5)
+        ((0.0, 0.0), (0.0, 0.0)),
+    ],
+)
+def test_literal_values(s: tuple[float, float], v: tuple[float, float]) -> None:
+    torch.testing.assert_close(squash(torch.tensor(s, dtype=torch.float64)), torch.tensor(v, dtype=torch.float64))
+
+
+def test_works_along_the_named_axis() -> None:
+    s = torch.randn(3, 5, 4)
+    torch.testing.assert_close(squash(s, dim=1), squash(s.transpose(1, 2)).transpose(1, 2))
+    assert bool((squash(s, dim=1).norm(dim=1) < 1).all())
+
+
+def test_value_and_gradient_are_zero_at_zero() -> None:
+    s = torch.zeros(2, 8, requires_grad=True)
+    squash(s).sum().backward()
+    assert s.grad is not None
+    assert torch.equal(s.grad, torch.zeros(2, 8))
+
+
+@pytest.mark.parametrize("size", [1e-38, 1e-30, 1e-12, 1.0, 1e12, 1e30, 3e38])
+def test_finite_and_right_at_every_scale(size: float) -> None:
+    s = torch.tensor([[size, 0.0]], requires_grad=True)
+    v = squash(s)
+    v.sum().backward()
+    assert s.grad is not None and bool(s.grad.isfinite().all())
+    assert v[0, 0].item() == pytest.approx(size * size / (1 + size * size), rel=1e-6, abs=1e-38)
+
+
+def test_derivative_is_right() -> None:
+    s = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(squash, (s,))
+    assert gradcheck(lambda x: safe_norm(x, keepdim=True), (s,))
+
+
+def test_norm_has_no_epsilon() -> None:
+    assert safe_norm(torch.tensor([3e-30, 4e-30], dtype=torch.float64)).item() == pytest.approx(5e-30, rel=1e-12)
+    assert safe_norm(torch.tensor([0.0, 0.9])).item() == pytest.approx(0.9)
+
+
+def test_half_precision_is_computed_wide() -> None:
+    s = torch.randn(64, 8)
+    got = squash(s.bfloat16())
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got, squash(s.bfloat16().double()).bfloat16(), rtol=2**-8, atol=0)
+
+
+def test_turning_a_capsule_turns_the_result() -> None:
+    angle = math.radians(20)
+    turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    capsule = torch.tensor([0.0, 0.9])
+    torch.testing.assert_close(squash(turn @ capsule), turn @ squash(capsule))

@@ -1,0 +1,167 @@
+"""What public capsule codes get wrong, as properties that every routing, layer and model here has."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import gradcheck
+
+from tests.battery import SUBJECTS, B, Subject
+from torchcaps.ops import Routed
+
+subjects = pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
+
+
+def made(subject: Subject, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tensor]:
+    module = subject.make().to(dtype)
+    for parameter in module.parameters():  # biases start at 0, where some mistakes do not show
+        if not parameter.detach().any():
+            nn.init.normal_(parameter, std=0.1)
+    return module, torch.randn(B, *subject.shape, dtype=dtype)
+
+
+def loss(routed: Routed) -> Tensor:
+    return routed.pose.square().sum() + routed.activation.sum()
+
+
+@subjects
+def test_row_of_a_batch_is_that_image_alone(subject: Subject) -> None:
+    """Logits shared or averaged over the batch make a prediction depend on its batch-mates."""
+    module, x = made(subject, torch.float64)
+    together = module(x)
+    for k in range(B):
+        alone = module(x[k : k + 1])
+        torch.testing.assert_close(alone.pose[0], together.pose[k], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(alone.activation[0], together.activation[k], rtol=1e-12, atol=1e-12)
+
+
+@subjects
+@pytest.mark.parametrize("n", [0, 1])
+def test_batches_of_none_and_of_one(subject: Subject, n: int) -> None:
+    module, x = made(subject)
+    x = x[:n].requires_grad_()
+    routed = module(x)
+    whole = module(torch.randn(B, *subject.shape))
+    assert routed.pose.shape == (n, *whole.pose.shape[1:])
+    assert routed.activation.shape == (n, *whole.activation.shape[1:])
+    loss(routed).backward()
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in module.parameters())
+
+
+@subjects
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_black_image_without_biases_is_finite(subject: Subject, dtype: torch.dtype) -> None:
+    """A norm without care has no gradient at 0: 12 public codes give NaN here."""
+    module = subject.make().to(dtype)
+    for name, parameter in module.named_parameters():
+        if "bias" in name:
+            nn.init.zeros_(parameter)
+    x = torch.zeros(B, *subject.shape, dtype=dtype, requires_grad=True)
+    routed = module(x)
+    loss(routed).backward()
+    assert bool(routed.pose.isfinite().all()) and bool(routed.activation.isfinite().all())
+    assert x.grad is not None and bool(x.grad.isfinite().all())
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in module.parameters())
+
+
+@subjects
+def test_derivative_is_right(subject: Subject) -> None:
+    if subject.name == "dynamic-last":
+        pytest.skip("its gradient is not the derivative by definition; see ops/test_dynamic.py")
+    module, x = made(subject, torch.float64)
+    parameters = {name: p.detach() for name, p in module.named_parameters() if "decoder" not in name}
+
+    def function(x: Tensor, *values: Tensor) -> tuple[Tensor, Tensor]:
+        routed = torch.func.functional_call(module, dict(zip(parameters, values, strict=True)), (x,))
+        return routed.pose, routed.activation
+
+    inputs = [value.requires_grad_() for value in (x[:1], *parameters.values())]
+    assert gradcheck(function, inputs, fast_mode=sum(v.numel() for v in inputs) > 300)
+
+
+@subjects
+def test_non_contiguous_input(subject: Subject) -> None:
+    module, x = made(subject, torch.float64)
+    strided = x.transpose(0, -1).contiguous().transpose(0, -1)
+    assert not strided.is_contiguous()
+    torch.testing.assert_close(module(strided).pose, module(x).pose, rtol=1e-12, atol=1e-12)
+
+
+@subjects
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_dtype_is_kept(subject: Subject, dtype: torch.dtype) -> None:
+    module, x = made(subject, dtype)
+    routed = module(x)
+    assert routed.pose.dtype == routed.activation.dtype == dtype
+
+
+@subjects
+def test_bfloat16_autocast_is_near_float32(subject: Subject) -> None:
+    module, x = made(subject)
+    x.requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        narrow = module(x)
+    assert (narrow.activation.float() - module(x).activation).abs().max() < 0.05
+    loss(narrow).backward()
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in module.parameters())
+
+
+@subjects
+def test_activation_is_the_length_and_below_one(subject: Subject) -> None:
+    """Squash along another axis than the pose, or a softmax of the lengths, breaks this."""
+    module, x = made(subject, torch.float64)
+    routed = module(10 * x)
+    torch.testing.assert_close(routed.activation, routed.pose.norm(dim=-1))
+    assert bool((routed.activation < 1).all())
+    assert (routed.activation.flatten(1).sum(dim=1) - 1).abs().max() > 1e-3  # no softmax over the capsules
+
+
+@subjects
+def test_couplings_sum_to_one_over_the_upper_capsules(subject: Subject) -> None:
+    module, x = made(subject, torch.float64)
+    if subject.name == "PrimaryCaps":
+        pytest.skip("nothing is routed")
+    if hasattr(module, "options"):
+        module.options["return_coupling"] = True
+        routed = module(x)
+    else:
+        inner = getattr(module, "model", None)
+        routed = inner(x, return_coupling=True).capsules[-1] if inner is not None else module(x, return_coupling=True)
+    total = routed.coupling.sum(dim=-1)
+    leaky = getattr(module, "leaky", False) or getattr(module, "options", {}).get("leaky", False)
+    if leaky:
+        assert bool((total < 1).all()) and bool((total > 0).all())
+    else:
+        torch.testing.assert_close(total, torch.ones_like(total))
+    lower = routed.coupling.sum(dim=-2)  # over the lower capsules nothing is normalised
+    assert (lower - 1).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["dynamic", "dynamic-all-options", "dynamic-last"])
+def test_permuting_capsules(name: str) -> None:
+    """The order of lower capsules does not matter; that of upper ones is that of their parameters."""
+    subject = next(s for s in SUBJECTS if s.name == name)
+    module, x = made(subject, torch.float64)
+    tensors = dict(module.tensors.items())  # type: ignore[operator, union-attr]
+    lower, upper = torch.randperm(x.shape[1]), torch.randperm(tensors["weight"].shape[1])
+    mixed = {"weight": tensors["weight"][lower][:, upper]}
+    if "bias" in tensors:
+        mixed["bias"] = tensors["bias"][upper]
+    if "prior" in tensors:
+        mixed["prior"] = tensors["prior"][lower][:, upper]
+    plain = module(x)
+    permuted = module.function(x[:, lower], **mixed, **module.options)  # type: ignore[operator, dict-item]
+    torch.testing.assert_close(permuted.pose, plain.pose[:, upper], rtol=1e-12, atol=1e-12)
+
+
+@subjects
+def test_all_parameters_exist_before_the_first_call_and_get_a_gradient(subject: Subject) -> None:
+    """An optimizer made before the first forward must see everything."""
+    module, x = made(subject)
+    before = [name for name, _ in module.named_parameters()]
+    loss(module(x.requires_grad_())).backward()
+    assert [name for name, _ in module.named_parameters()] == before
+    for name, parameter in module.named_parameters():
+        if "decoder" not in name:
+            assert parameter.grad is not None and bool(parameter.grad.any()), name
