@@ -6,6 +6,7 @@ the caller (``figure.savefig("picture.png")``, or the last line of a notebook ce
 
 from torchcaps.analysis.confusion import confusion_matrix
 from torchcaps.analysis.couplings import Couplings, coupling_maps
+from torchcaps.analysis.draw.canvas import FIRST, HIGHLIGHT, SECOND
 from torchcaps.analysis.draw.confusion import draw_confusion
 from torchcaps.analysis.draw.couplings import draw_couplings
 from torchcaps.analysis.draw.curves import draw_curves
@@ -22,7 +23,10 @@ from torchcaps.analysis.segment import Segmentation, red_and_green, segment
 from torchcaps.analysis.tree import ParseTree, parse_tree
 
 __all__ = [
+    "FIRST",
+    "HIGHLIGHT",
     "OFFSETS",
+    "SECOND",
     "Couplings",
     "Field",
     "ParseTree",

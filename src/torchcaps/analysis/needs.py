@@ -14,9 +14,9 @@ def capsnet(model: nn.Module) -> CapsNet:
     Raises:
         ValueError: it is not.
     """
-    if not isinstance(model, CapsNet):
-        raise ValueError(f"model must be a CapsNet, got a {type(model).__name__}, which has no capsules")
-    return model
+    if isinstance(model, CapsNet):
+        return model
+    raise ValueError(f"model must be a CapsNet, got a {type(model).__name__}, which has no capsules")
 
 
 def decoder_of(model: nn.Module) -> Decoder:

@@ -36,8 +36,8 @@ class Run:
         self.result = self.path / "result.json"
         self.report = self.path / "report.html"
 
-    def open(self, config: Experiment) -> None:
-        """Claim the folder for this experiment, or see that it belongs to it already.
+    def check(self, config: Experiment) -> None:
+        """See that the folder is free for this experiment, or belongs to it already. Writes nothing.
 
         Raises:
             ValueError: the folder holds a run of another experiment, or files that are no run.
@@ -53,7 +53,12 @@ class Run:
             return
         if self.path.is_dir() and any(self.path.iterdir()):
             raise ValueError(f"{self.path} is not empty and holds no run: name another folder by --out")
-        self.write(self.config, config.to_dict())
+
+    def open(self, config: Experiment) -> None:
+        """Claim the folder for this experiment, as :meth:`check` allows."""
+        self.check(config)
+        if not self.config.is_file():
+            self.write(self.config, config.to_dict())
 
     def experiment(self) -> Experiment:
         """The experiment, from ``config.json``.

@@ -52,9 +52,10 @@ def train(
             NaN (the last good checkpoint is kept).
     """
     run = Run(out or default_folder(config))
-    run.open(config)
+    run.check(config)
     if run.result.is_file():
         return run.read(run.result)
+    source = commit()  # of what runs, not of what the checkout holds when it ends
     device = choose_device(config.device)
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -62,6 +63,7 @@ def train(
     dataset = load(config.data.name, config.data.root, config.data.image_size)
     batches = splits(config, dataset, device)
     model = make_model(config, dataset)
+    run.open(config)
     if config.compile:
         for layer in model.modules():
             if isinstance(layer, DenseCaps | ConvCaps):
@@ -101,7 +103,7 @@ def train(
         "n_parameters": count_parameters(model),
         "device": device_in_words(device),
         "versions": versions(),
-        "commit": commit(),
+        "commit": source,
         "config": config.to_dict(),
     }
     run.write(run.result, result)

@@ -79,7 +79,7 @@ def baseline_cnn(
 def matched_cnn(
     image_shape: tuple[int, int, int] = (1, 28, 28),
     n_classes: int = 10,
-    n_parameters: int = 6_804_224,
+    n_parameters: int = 6_804_384,
     dropout: float = 0.5,
 ) -> BaselineCNN:
     """A pooled CNN of the baseline's shape, as wide as ``n_parameters`` allows.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from torchcaps.analysis.draw.canvas import INK, LINES, MUTED, SMALL, TEXT, TITLE, new_figure, shortened
+from torchcaps.analysis.draw.canvas import INK, LINES, MUTED, TEXT, TITLE, new_figure, shortened
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,21 +53,22 @@ def draw_confusion(matrix: Tensor, classes: Sequence[str]) -> Figure:
     axes.grid(which="minor", color=LINES, linewidth=0.6)
     if n <= _MOST_COUNTS:
         size = min(TEXT, 210 / n / max(1, len(str(counts.max())) - 1))
-        deep = counts - np.diag(np.diag(counts)) > 0.6 * max(1, mistakes and _off_diagonal(counts).max())
+        red = _shares_of_mistakes(counts)
         for i, j in zip(*np.nonzero(counts), strict=True):
-            colour = "white" if deep[i, j] else INK
+            colour = "white" if red[i, j] > 0.6 else INK
             axes.text(j, i, str(counts[i, j]), ha="center", va="center", fontsize=size, color=colour)
     return figure
 
 
-def _off_diagonal(counts: np.ndarray) -> np.ndarray:
-    return counts - np.diag(np.diag(counts))
+def _shares_of_mistakes(counts: np.ndarray) -> np.ndarray:
+    """0 where there is no mistake, up to 1 for the most frequent one (a single one is not that bad)."""
+    mistakes = counts - np.diag(np.diag(counts))
+    return np.where(mistakes > 0, 0.15 + 0.85 * mistakes / max(3, mistakes.max()), 0)
 
 
 def _colours(counts: np.ndarray) -> np.ndarray:
     """RGB ``[J, J, 3]``: shares of each row on the diagonal, mistakes by their number."""
-    mistakes = _off_diagonal(counts)
-    red = np.where(mistakes > 0, 0.15 + 0.85 * mistakes / max(1, mistakes.max()), 0)[..., None]
+    red = _shares_of_mistakes(counts)[..., None]
     white, full_red, full_blue = np.ones(3), np.array([0.78, 0.16, 0.10]), np.array([0.62, 0.75, 0.95])
     blue = np.diag(np.diag(counts) / np.maximum(1, counts.sum(axis=1)))[..., None]
     return white + red * (full_red - white) + blue * (full_blue - white)

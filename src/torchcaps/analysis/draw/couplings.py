@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from torchcaps.analysis.couplings import Couplings
-from torchcaps.analysis.draw.canvas import INK, MUTED, TEXT, bare, new_figure, pixels, shortened, show
+from torchcaps.analysis.draw.canvas import INK, MUTED, SMALL, TEXT, bare, new_figure, pixels, shortened, show
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,15 +42,26 @@ def draw_couplings(
         row[0].set_ylabel(f"iteration {t + 1}", fontsize=TEXT, color=MUTED)
         best = int(scores[t].argmax())
         for axes, j in zip(row[1:], shown, strict=True):
-            axes.imshow(1 - 0.35 * grey, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-            share = (maps[t, j] / largest).numpy()
-            colour = np.broadcast_to(np.array([0.80, 0.10, 0.05]), (*share.shape, 3))
-            overlay = np.concatenate((colour, share[..., None]), axis=2)
-            axes.imshow(overlay, extent=couplings.extent, interpolation="bilinear", zorder=2)
+            axes.imshow(0.45 * grey, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            values = np.pad(maps[t, j].numpy(), 1)  # a margin in which the colours fade out
+            inside = np.pad(np.full(maps.shape[2:], 0.85), 1)
+            style = {"cmap": "inferno", "vmin": 0, "vmax": largest, "interpolation": "bilinear", "zorder": 2}
+            heat = axes.imshow(values, alpha=inside, extent=_wider(couplings.extent, *maps.shape[2:]), **style)
             axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
             bare(axes)
             if t == 0:
                 axes.set_title(shortened(classes[j], 9), fontsize=TEXT + 2, color=INK, pad=4)
             weight = "bold" if j == best and t else "normal"
             axes.set_xlabel(f"{scores[t, j]:.2f}", fontsize=TEXT, color=INK, labelpad=2, fontweight=weight)
+    bar = figure.colorbar(heat, ax=grid, shrink=0.7, aspect=30, pad=0.01)
+    bar.set_label("activity × coupling", fontsize=TEXT, color=MUTED)
+    bar.ax.tick_params(labelsize=SMALL, colors=MUTED, length=0)
+    bar.outline.set_visible(False)
     return figure
+
+
+def _wider(extent: tuple[float, float, float, float], height: int, width: int) -> tuple[float, float, float, float]:
+    """The extent of a map of this size with one more place on every side."""
+    left, right, bottom, top = extent
+    dy, dx = (bottom - top) / height, (right - left) / width
+    return left - dx, right + dx, bottom + dy, top - dy

@@ -22,7 +22,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
         ValueError: no run, or a run without rows.
     """
     if not runs or not all(runs.values()):
-        raise ValueError(f"runs must have at least one row each, got {({k: len(v) for k, v in runs.items()})}")
+        raise ValueError(f"runs must have at least one row each, got { ({k: len(v) for k, v in runs.items()}) }")
     figure = new_figure(11, 3.6)
     loss, error, rate = figure.subplots(1, 3, width_ratios=(4, 4, 3))
     for k, (name, rows) in enumerate(runs.items()):
@@ -44,8 +44,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
         loss.plot([], [], color=MUTED, linestyle=line_style, label=label)
     _set_range(error, [100 * row["val_error"] for rows in runs.values() for row in rows])
     rate.set_ylim(bottom=0)
-    rate.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-    rate.yaxis.get_offset_text().set(fontsize=SMALL, color=MUTED)
+    rate.yaxis.set_major_formatter("{x:g}")
     for axes in (loss, error):
         axes.legend(fontsize=SMALL, labelcolor=INK, frameon=False, loc="upper right")
     for axes in (loss, error, rate):

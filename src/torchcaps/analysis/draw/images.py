@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from torchcaps.analysis.draw.canvas import INK, MUTED, RIGHT, TEXT, WRONG, new_figure, pixels, shortened, show
+from torchcaps.analysis.draw.canvas import INK, MUTED, RIGHT, TEXT, WRONG, bare, new_figure, pixels, shortened, show
 from torchcaps.analysis.reconstruct import Reconstructions
 
 if TYPE_CHECKING:
@@ -38,12 +38,11 @@ def draw_reconstructions(found: Reconstructions, classes: Sequence[str]) -> Figu
     grid = figure.subplots(len(rows), n, squeeze=False)
     for axes, (name, images) in zip(grid, rows, strict=True):
         for k, picture in enumerate(pixels(images)):
-            show(axes[k], picture)
             if images is found.from_true and not wrong[k]:
-                axes[k].set_visible(False)
+                bare(axes[k])
+            else:
+                show(axes[k], picture)
         axes[0].set_ylabel(name, fontsize=TEXT, color=MUTED, rotation=0, ha="right", va="center")
-        if not axes[0].get_visible():
-            figure.text(0, 0, "")
     for k in range(n):
         text, colour = verdict(int(found.labels[k]), int(found.predicted[k]), classes)
         grid[0, k].set_title(text, fontsize=TEXT, color=colour, pad=4)
@@ -64,7 +63,7 @@ def draw_mistakes(images: Tensor, labels: Tensor, predicted: Tensor, classes: Se
     n_columns = min(8, max(1, len(wrong)))
     n_rows = max(1, -(-len(wrong) // n_columns))
     height, width = images.shape[2:]
-    figure = new_figure(max(3.0, 1.15 * n_columns), n_rows * (1.0 * height / width + 0.45))
+    figure = new_figure(max(3.0, 1.15 * n_columns), n_rows * (1.15 * height / width + 0.5))
     for k, axes in enumerate(figure.subplots(n_rows, n_columns, squeeze=False).flat):
         if k < len(wrong):
             text, colour = verdict(int(labels[wrong[k]]), int(predicted[wrong[k]]), classes)

@@ -31,7 +31,7 @@ def draw_perturbations(grid: Tensor, offsets: Sequence[float] = OFFSETS) -> Figu
     sizes = check_shapes(grid=(grid, "D K C H W"))
     _check_offsets(sizes["K"], offsets)
     ratio = (sizes["H"] + _GAP) / (sizes["W"] + _GAP)
-    figure = new_figure(0.62 * sizes["K"] + 0.5, 0.62 * ratio * sizes["D"] + 0.4)
+    figure = new_figure(0.62 * sizes["K"] + 0.55, 0.62 * ratio * sizes["D"] + 0.25)
     axes = figure.subplots()
     _sheet(axes, pixels(grid), [str(d + 1) for d in range(sizes["D"])], offsets)
     axes.set_ylabel("dimension of the capsule", fontsize=TEXT, color=MUTED)
@@ -69,7 +69,8 @@ def draw_strongest(grids: Tensor, names: Sequence[str], offsets: Sequence[float]
         dims = strongest[k].tolist()
         shown = offsets if k < n_columns else None
         _sheet(axes, pixels(grids[k, dims]), [str(d + 1) for d in dims], shown)
-        axes.set_ylabel(shortened(names[k]), fontsize=TEXT + 4, color=INK, rotation=0, ha="right", va="center")
+        name = shortened(names[k], 9)
+        axes.set_ylabel(name, fontsize=TEXT + 4, color=INK, rotation=0, ha="right", va="center", labelpad=10)
     return figure
 
 
@@ -85,9 +86,13 @@ def _sheet(axes: Any, cells: np.ndarray, rows: list[str], offsets: Sequence[floa
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     if offsets is not None and 0 in offsets:
         middle = list(offsets).index(0) * (width + _GAP)
-        box = ([middle - 1, middle + width, middle + width, middle - 1, middle - 1],)
+        left, right = middle - 1, middle + width
         edge = len(cells) * (height + _GAP) - 1
-        axes.plot(*box, [-1, -1, edge, edge, -1], color=SERIES[1], linewidth=1.5, clip_on=False)
+        limits = {"xlim": axes.get_xlim(), "ylim": axes.get_ylim()}
+        axes.plot(
+            [left, right, right, left, left], [-1, -1, edge, edge, -1], color=SERIES[1], linewidth=1.5, clip_on=False
+        )
+        axes.set(**limits)
 
 
 def _check_offsets(n: int, offsets: Sequence[float]) -> None:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from torchcaps.analysis.draw.canvas import INK, MUTED, TEXT, TITLE, bare, new_figure, pixels, shortened
+from torchcaps.analysis.draw.canvas import HIGHLIGHT, INK, MUTED, TEXT, TITLE, bare, new_figure, pixels, shortened
 from torchcaps.analysis.tree import ParseTree
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-HIGHLIGHT = ("#d9730d", "#2458b8")
 
 
 def draw_parse_tree(
@@ -39,24 +37,25 @@ def draw_parse_tree(
     height, width = image.shape[1:]
     paint = dict(zip(highlight, colours, strict=False))
     shown = sorted(set(trees[-1].scores.topk(min(12, len(classes))).indices.tolist()) | set(highlight))
-    figure = new_figure(5.2 * len(trees), 4.6)
+    names = [shortened(classes[j], 11) for j in shown]
+    right = 1.66 + 0.045 * max(map(len, names))  # where the lengths stand, in widths of the image
+    extent = (right + 0.28) * width, 1.12 * height
+    figure = new_figure(5.4 * len(trees), max(2.6, 5.4 * extent[1] / extent[0]) + 0.35)
     for axes, tree in zip(figure.subplots(1, len(trees), squeeze=False)[0], trees, strict=True):
         axes.imshow(0.35 + 0.65 * (1 - pixels(image)) if image.shape[0] != 3 else pixels(image))
-        nodes = {
-            j: (1.55 * width, (k + 0.5) / len(shown) * 1.1 * height - 0.05 * height - 0.5)
-            for k, j in enumerate(shown)
-        }
+        rows = [height * (1.08 * (k + 0.5) / len(shown) - 0.04) - 0.5 for k in range(len(shown))]
+        nodes = {j: (1.55 * width, y) for j, y in zip(shown, rows, strict=True)}
         _lines(axes, tree, nodes, paint)
-        for j, (x, y) in nodes.items():
-            colour = paint.get(j, MUTED)
-            length = float(tree.scores[j])
-            axes.scatter([x], [y], s=20 + 260 * length**2, color=colour, zorder=4, linewidths=0)
-            axes.text(1.65 * width, y, shortened(classes[j]), fontsize=TEXT + 2, color=colour if j in paint else INK, va="center")
-            axes.text(2.0 * width, y, f"{length:.2f}", fontsize=TEXT, color=MUTED, va="center")
-        axes.set(xlim=(-0.5, 2.2 * width), ylim=(1.06 * height, -0.08 * height))
+        for (j, (x, y)), name in zip(nodes.items(), names, strict=True):
+            colour, length = paint.get(j, MUTED), float(tree.scores[j])
+            axes.scatter([x], [y], s=12 + 200 * length**2, color=colour, zorder=4, linewidths=0)
+            bold = "bold" if j in paint else "normal"
+            axes.text(1.64 * width, y, name, fontsize=TEXT + 1, color=paint.get(j, INK), va="center", fontweight=bold)
+            axes.text(right * width, y, f"{length:.2f}", fontsize=TEXT, color=MUTED, va="center")
+        axes.set(xlim=(-0.5, extent[0] - 0.5), ylim=(1.06 * height - 0.5, -0.06 * height - 0.5))
         bare(axes)
-        name = "iteration" if tree.n_iters == 1 else "iterations"
-        axes.set_title(f"after {tree.n_iters} {name}", fontsize=TITLE, color=INK, loc="left")
+        iterations = "iteration" if tree.n_iters == 1 else "iterations"
+        axes.set_title(f"after {tree.n_iters} {iterations}", fontsize=TITLE, color=INK, loc="left")
     return figure
 
 
@@ -72,4 +71,6 @@ def _lines(axes: Any, tree: ParseTree, nodes: dict[int, tuple[float, float]], pa
         for j in mine:
             end = nodes[j]
             colour = paint.get(j, MUTED)
-            axes.plot([x, end[0]], [y, end[1]], color=colour, alpha=strength, linewidth=0.9, zorder=2, solid_capstyle="round")
+            axes.plot(
+                [x, end[0]], [y, end[1]], color=colour, alpha=strength, linewidth=0.9, zorder=2, solid_capstyle="round"
+            )

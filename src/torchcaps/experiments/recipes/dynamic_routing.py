@@ -42,9 +42,9 @@ def mnist() -> Experiment:
         recipe="mnist",
         data=Data("mnist"),
         model=Model("capsnet"),
-        optim=Optim(lr=1e-3, schedule="cosine", warmup=0.05),
-        epochs=18,
-        batch_size=128,
+        optim=Optim(lr=1e-3, schedule="cosine", warmup=0.02),
+        epochs=16,
+        batch_size=64,
         precision="bf16",
         compile=True,
     )

@@ -1,0 +1,59 @@
+"""Shifts and warps, by images small enough to see."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchcaps.data.augment import random_affine, random_shift, shift
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_shift_puts_each_image_at_its_own_place() -> None:
+    images = torch.tensor([[[[1, 2], [3, 4]]], [[[5, 6], [7, 8]]]])
+    canvas = shift(images, torch.tensor([[0, 0], [1, -1]]), pad=1)
+    assert canvas[0, 0].tolist() == [[0, 0, 0, 0], [0, 1, 2, 0], [0, 3, 4, 0], [0, 0, 0, 0]]
+    assert canvas[1, 0].tolist() == [[0, 0, 0, 0], [0, 0, 0, 0], [5, 6, 0, 0], [7, 8, 0, 0]]
+
+
+def test_random_shift_moves_by_up_to_the_most_and_fills_with_zeros() -> None:
+    images = torch.zeros(400, 1, 9, 7)
+    images[:, :, 4, 3] = 1
+    moved = random_shift(images, 2, generator())
+    assert moved.shape == images.shape and bool((moved.sum(dim=(1, 2, 3)) == 1).all())
+    _, _, rows, columns = moved.nonzero(as_tuple=True)
+    assert set((rows - 4).tolist()) == set((columns - 3).tolist()) == {-2, -1, 0, 1, 2}
+    assert torch.equal(moved, random_shift(images, 2, generator()))
+    edge = torch.ones(50, 1, 4, 4)
+    assert random_shift(edge, 2, generator()).mean() < 1
+    assert random_shift(images, 0, generator()) is images
+
+
+def test_affine_of_nothing_is_the_image() -> None:
+    images = torch.rand(3, 2, 8, 11)
+    torch.testing.assert_close(random_affine(images, generator()), images, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"degrees": 30.0}, {"scale": 0.3}, {"shear": 0.3}, {"translate": 2.0}])
+def test_affine_moves_a_blob_but_keeps_what_it_should(options: dict[str, float]) -> None:
+    rows, columns = torch.meshgrid(torch.arange(41.0), torch.arange(31.0), indexing="ij")
+    blob = torch.exp(-((rows - 20) ** 2 + (columns - 21) ** 2) / 8)[None, None].repeat(200, 1, 1, 1)
+    warped = random_affine(blob, generator(), **options)
+    mass = warped.sum(dim=(1, 2, 3))
+    row = (warped.sum(dim=3)[:, 0] * torch.arange(41.0)).sum(dim=1) / mass - 20
+    column = (warped.sum(dim=2)[:, 0] * torch.arange(31.0)).sum(dim=1) / mass - 15
+    if "degrees" in options:  # the distance of 6 pixels from the centre stays, the angle reaches ±30°
+        torch.testing.assert_close((row**2 + column**2).sqrt(), torch.full((200,), 6.0), rtol=0.02, atol=0.02)
+        angle = torch.rad2deg(torch.atan2(row, column))
+        assert 28 < angle.max() < 30.5 and -30.5 < angle.min() < -28
+    if "scale" in options:  # the distance follows the size; so does the area
+        assert 6 * 1.25 < column.max() < 6 * 1.32 and 6 * 0.68 < column.min() < 6 * 0.75
+        torch.testing.assert_close(mass / mass.mean(), (column / 6) ** 2 / ((column / 6) ** 2).mean(), rtol=0.02, atol=0.02)
+    if "shear" in options:  # the blob is at the height of the centre: it stays where it is
+        assert row.abs().max() < 0.05 and (column - 6).abs().max() < 0.05
+        assert (warped - blob).abs().amax(dim=(1, 2, 3)).max() > 0.1
+    if "translate" in options:
+        assert 1.8 < row.max() < 2.02 and 1.8 < (column - 6).max() < 2.02

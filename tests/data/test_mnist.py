@@ -1,0 +1,113 @@
+"""The idx reader and the MNIST loaders, on small files made here and on the real ones."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchcaps.data import load, mnist
+from torchcaps.data.files import check_sha256, require
+from torchcaps.data.mnist import read_idx
+
+
+def idx(path: Path, shape: tuple[int, ...], body: bytes, magic: bytes = b"\x00\x00\x08") -> Path:
+    raw = magic + bytes([len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + body
+    path.write_bytes(gzip.compress(raw))
+    return path
+
+
+def test_reads_what_the_bytes_say(tmp_path: Path) -> None:
+    got = read_idx(idx(tmp_path / "a.gz", (2, 2, 3), bytes(range(12))))
+    assert got.dtype == torch.uint8 and got.tolist() == [[[0, 1, 2], [3, 4, 5]], [[6, 7, 8], [9, 10, 11]]]
+
+
+def test_refuses_broken_files(tmp_path: Path) -> None:
+    whole = idx(tmp_path / "whole.gz", (4,), b"abcd").read_bytes()
+    (tmp_path / "cut.gz").write_bytes(whole[:-10])
+    with pytest.raises(ValueError, match=r"cut.gz must be a whole gzip file"):
+        read_idx(tmp_path / "cut.gz")
+    (tmp_path / "text.gz").write_text("not gzip")
+    with pytest.raises(ValueError, match=r"text.gz must be a whole gzip file"):
+        read_idx(tmp_path / "text.gz")
+    with pytest.raises(ValueError, match=r"must hold 5 bytes for shape \[5\], got 4"):
+        read_idx(idx(tmp_path / "short.gz", (5,), b"abcd"))
+    with pytest.raises(ValueError, match="must be an idx file of bytes"):
+        read_idx(idx(tmp_path / "float.gz", (1,), b"abcd", magic=b"\x00\x00\x0d"))
+
+
+def test_missing_and_wrong_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"data.root must hold train-images-idx3-ubyte.gz, but .* is not there"):
+        load("mnist", tmp_path)
+    for name in ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"):
+        (tmp_path / name).write_bytes(b"something else")
+    wrong = hashlib.sha256(b"something else").hexdigest()
+    with pytest.raises(ValueError, match=f"train-images-idx3-ubyte.gz must have the sha256 440fcabf.*, got {wrong}"):
+        load("mnist", tmp_path)
+
+
+def test_truncated_real_file_is_refused(tmp_path: Path, shared_mnist: Path) -> None:
+    for path in shared_mnist.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="it is damaged or another file"):
+        load("mnist", tmp_path)
+
+
+def test_unknown_data_set() -> None:
+    with pytest.raises(ValueError, match="data.name must be one of digits, fashion-mnist, folder, mnist; got 'mnits'"):
+        load("mnits")
+
+
+def test_mnist_as_published(shared_mnist: Path) -> None:
+    data = load("mnist", shared_mnist)
+    assert (len(data.train), len(data.val), len(data.test)) == (55_000, 5_000, 10_000)
+    assert data.image_shape == (1, 28, 28)
+    counts = data.train.labels.bincount() + data.val.labels.bincount()
+    assert counts.tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert data.test.labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    again = load("mnist", shared_mnist)
+    assert torch.equal(data.val.images, again.val.images)
+
+
+def test_download_checks_and_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local http server stands for the public address; the second time nothing is fetched."""
+    import functools
+    import http.server
+    import threading
+
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / "a.bin").write_bytes(b"right")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(served))
+    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    monkeypatch.setenv("TORCHCAPS_DATA", str(tmp_path / "cache"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/"
+        right = hashlib.sha256(b"right").hexdigest()
+        path = require("a.bin", right, root=None, folder="some", address=address)
+        assert path == tmp_path / "cache" / "some" / "a.bin" and path.read_bytes() == b"right"
+        (served / "a.bin").write_bytes(b"wrong")
+        assert require("a.bin", right, root=None, folder="some", address=address).read_bytes() == b"right"
+        with pytest.raises(ValueError, match="could not download"):
+            require("a.bin", right, root=None, folder="other", address=address)
+        assert not list((tmp_path / "cache" / "other").iterdir())
+        with pytest.raises(ValueError, match=r"could not download .*absent.bin[\s\S]*name that as data.root"):
+            require("absent.bin", right, root=None, folder="some", address=address)
+        server.shutdown()
+
+
+def test_checksum(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"abc")
+    check_sha256(path, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")  # FIPS 180's example
+    with pytest.raises(ValueError, match="must have the sha256"):
+        check_sha256(path, "0" * 64)
+
+
+def test_loaders_ask_for_the_published_files() -> None:
+    assert len({*mnist._MNIST.values(), *mnist._FASHION_MNIST.values()}) == 8

@@ -1,0 +1,81 @@
+"""Overlapping pairs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchcaps.data import Images, Pairs, load
+
+
+def source(n: int = 40, n_classes: int = 4) -> Images:
+    """Every image is one brightness all over, its number."""
+    values = torch.arange(1, n + 1, dtype=torch.uint8)
+    return Images(values.view(n, 1, 1, 1).expand(n, 1, 5, 3).contiguous(), torch.arange(n) % n_classes)
+
+
+def test_classes_differ_and_parts_are_the_labelled_images() -> None:
+    pairs = Pairs(source())
+    batch = pairs.batch(0, 500)
+    assert pairs.image_shape == (1, 13, 11) and batch.images.shape == (500, 1, 13, 11)
+    assert bool((batch.labels[:, 0] != batch.labels[:, 1]).all())
+    numbers = (batch.parts.amax(dim=(2, 3, 4)) * 255).round().long() - 1
+    assert torch.equal(numbers % 4, batch.labels)
+    assert torch.equal((batch.parts > 0).sum(dim=(2, 3, 4)), torch.full((500, 2), 15))
+
+
+def test_every_other_image_is_drawn() -> None:
+    """The second image is drawn evenly from all that are not of the first one's class."""
+    batch = Pairs(source(8, 2)).batch(0, 4000)
+    numbers = (batch.parts.amax(dim=(2, 3, 4)) * 255).round().long() - 1
+    counts = torch.zeros(8, 8).index_put((numbers[:, 0], numbers[:, 1]), torch.ones(4000), accumulate=True)
+    possible = torch.arange(8)[:, None] % 2 != torch.arange(8) % 2
+    assert bool((counts[possible] > 80).all()) and bool((counts[possible] < 180).all())  # 125 on average
+    assert not counts[~possible].any()
+
+
+def test_shifts_cover_the_canvas() -> None:
+    batch = Pairs(source(), most=4).batch(0, 1000)
+    first = batch.parts[:, 0, 0] > 0
+    rows, columns = first.any(dim=2).float().argmax(dim=1), first.any(dim=1).float().argmax(dim=1)
+    assert set(rows.tolist()) == set(columns.tolist()) == set(range(9))
+
+
+def test_blends() -> None:
+    bright = Images(torch.full((2, 1, 3, 3), 200, dtype=torch.uint8), torch.tensor([0, 1]))
+    summed, largest = (Pairs(bright, most=0, blend=blend).batch(0, 4).images for blend in ("sum", "max"))
+    assert bool((summed == 1).all())  # 400 is clipped at 255
+    torch.testing.assert_close(largest, torch.full((4, 1, 3, 3), 200 / 255))
+
+
+def test_pair_k_depends_on_seed_and_k_alone() -> None:
+    pairs = Pairs(source(), seed=3)
+    whole, part = pairs.batch(0, 50), pairs.batch(17, 5)
+    assert torch.equal(whole.images[17:22], part.images) and torch.equal(whole.labels[17:22], part.labels)
+    assert torch.equal(Pairs(source(), seed=3).batch(0, 50).images, whole.images)
+    assert not torch.equal(Pairs(source(), seed=4).batch(0, 50).labels, whole.labels)
+    assert torch.equal(pairs.batch(10**9, 2).labels, pairs.batch(10**9 - 1, 3).labels[1:])  # without end
+
+
+def test_pairs_of_real_digits_overlap() -> None:
+    batch = Pairs(load("digits").test).batch(0, 64)
+    assert batch.images.shape == (64, 1, 36, 36) and batch.images.max() <= 1
+    both = ((batch.parts[:, 0] > 0.2) & (batch.parts[:, 1] > 0.2)).flatten(1).any(dim=1)
+    assert both.float().mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"blend": "mean"}, "blend must be one of sum, max; got 'mean'"),
+        ({"most": -1}, "most must be an integer of at least 0, got -1"),
+    ],
+)
+def test_bad_options(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Pairs(source(), **options)
+
+
+def test_one_class_makes_no_pairs() -> None:
+    with pytest.raises(ValueError, match="source must have images of at least two classes"):
+        Pairs(source(4, 1))

@@ -1,0 +1,86 @@
+"""Batches: fixed splits, no repetition, and a place to go on from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+
+from torchcaps.data import load
+from torchcaps.experiments import Data
+from torchcaps.experiments.batches import Batches, image_shape, splits
+from torchcaps.experiments.recipes import recipe
+
+
+def batches(train: bool = True, n: int = 100, **data: object) -> Batches:
+    return Batches(Data(**data), load("digits").train.take(slice(n)), 16, seed=5, train=train)  # type: ignore[arg-type]
+
+
+def test_an_epoch_shows_each_image_once() -> None:
+    made = batches(shift=0)
+    images = torch.cat([batch.images for batch in made])
+    assert len(images) == 96 and len(made) == 6 and len(images.flatten(1).unique(dim=0)) == 96
+
+
+def test_epochs_differ_and_seeds_differ_and_repeat() -> None:
+    made = batches()
+    first = next(iter(made))
+    assert torch.equal(first.images, next(iter(batches())).images)
+    made.epoch = 1
+    assert not torch.equal(first.labels, next(iter(made)).labels)
+
+
+def test_validation_is_in_order_complete_and_not_augmented() -> None:
+    made = batches(train=False)
+    assert sum(len(batch.images) for batch in made) == 100 and len(made) == 7
+    images = load("digits").train.take(slice(100)).images
+    torch.testing.assert_close(torch.cat([batch.images for batch in made]), images.float() / 255)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_goes_on_where_it_stood(pairs: bool) -> None:
+    def fresh() -> Batches:
+        made = batches(pairs=pairs, n_pairs=(96, 10))
+        made.epoch = 2
+        return made
+
+    whole = list(fresh())
+    broken = fresh()
+    list(islice(iter(broken), 4))
+    state = broken.state_dict()
+    assert state == {"epoch": 2, "done": 4}
+    resumed = batches(pairs=pairs, n_pairs=(96, 10))
+    resumed.load_state_dict(state)
+    rest = list(resumed)
+    assert len(rest) == 2
+    for a, b in zip(rest, whole[4:], strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    assert len(list(resumed)) == 6  # the next epoch is whole again
+
+
+def test_pairs_never_repeat_and_validation_pairs_are_fixed() -> None:
+    made = batches(pairs=True, n_pairs=(32, 10))
+    one = torch.cat([batch.images for batch in made])
+    made.epoch = 1
+    two = torch.cat([batch.images for batch in made])
+    assert len(torch.cat((one, two)).flatten(1).unique(dim=0)) == 64
+    config = replace(recipe("digits-pairs"), data=Data("digits", pairs=True, n_pairs=(100, 20)))
+    data = load("digits")
+    for name in ("val", "test"):
+        parts = [splits(replace(config, seed=seed), data, torch.device("cpu"))[name] for seed in (0, 1)]
+        assert torch.equal(next(iter(parts[0])).images, next(iter(parts[1])).images)
+    assert image_shape(config, data) == (1, 36, 36)
+
+
+def test_splits_share_no_image() -> None:
+    data = load("digits")
+    made = splits(replace(recipe("digits"), data=Data("digits", shift=0), batch_size=1), data, torch.device("cpu"))
+    seen = [{batch.images.numpy().tobytes() for batch in part} for part in made.values()]
+    assert [len(s) for s in seen] == [1257, 180, 360] and len(set.union(*seen)) == 1797
+
+
+def test_batch_larger_than_the_data() -> None:
+    with pytest.raises(ValueError, match="batch_size must be at most the 10 training examples, got 16"):
+        batches(n=10)

@@ -1,0 +1,75 @@
+"""The run folder: nothing is overwritten, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchcaps.experiments import Data, Experiment, Model
+from torchcaps.experiments.run import Run, experiment_from, write_atomically
+
+
+def test_configuration_survives_the_file(tmp_path: Path) -> None:
+    config = Experiment(
+        "x", Data("folder", "there", (20, 30), n_pairs=(5, 6)), Model("capsnet", {"hidden": [{"n_types": 3}]}), seed=7
+    )
+    run = Run(tmp_path / "a")
+    run.open(config)
+    assert run.experiment() == config
+    assert experiment_from(json.loads(run.config.read_text())) == config
+    run.open(config)  # the same again is a resumption
+    run.open(replace(config, threads=2, device="cpu", data=replace(config.data, root="elsewhere")))
+
+
+def test_folder_of_another_experiment(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.open(Experiment("x"))
+    with pytest.raises(ValueError, match=r"holds a run of another experiment \(epochs = 10 there, 11 here, optim.lr = "):
+        run.open(replace(Experiment("x"), epochs=11, optim=replace(Experiment().optim, lr=0.5)))
+
+
+def test_folder_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty and holds no run"):
+        Run(tmp_path).open(Experiment("x"))
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must be a run folder, but it has no config.json"):
+        Run(tmp_path).experiment()
+    (tmp_path / "config.json").write_text('{"recipe": ')
+    with pytest.raises(ValueError, match=r"config.json cannot be read"):
+        Run(tmp_path).experiment()
+
+
+def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text("old and whole")
+
+    def fails(temporary: Path) -> None:
+        temporary.write_text("new and ha")
+        raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, fails)
+    assert path.read_text() == "old and whole"
+    assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"reconstruction": -1.0}, "reconstruction must not be negative, got -1.0"),
+        ({"data": Data(shift=-1)}, "data.shift must not be negative, got -1"),
+        ({"data": Data(n_train=0)}, "data.n_train must be at least 1, got 0"),
+    ],
+)
+def test_bad_values(change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Experiment(**change)

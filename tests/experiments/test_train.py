@@ -1,0 +1,218 @@
+"""Training: killed and resumed, stopped by NaN, finished and left alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchcaps.data import load
+from torchcaps.experiments import Data, Experiment, Model, Optim
+from torchcaps.experiments.batches import Batches
+from torchcaps.experiments.run import Run
+from torchcaps.experiments.saved import load_model
+from torchcaps.experiments.task import NonFiniteLoss, Task
+from torchcaps.experiments.train import choose_device, default_folder, train
+
+TINY = Experiment(
+    recipe="tiny",
+    data=Data("digits", n_train=64),
+    model=Model("capsnet", {"channels": 4, "n_types": 2, "d_primary": 4, "d_class": 4, "decoder": [8]}),
+    optim=Optim(lr=1e-2, schedule="cosine", warmup=0.1),
+    epochs=2,
+    batch_size=16,
+    threads=1,
+    device="cpu",
+)
+
+#: Trains TINY in another process, which kills itself before the step that is named.
+KILLED = """
+import os, signal, sys
+from torchcaps.experiments.task import Task
+from torchcaps.experiments.train import train
+from tests.experiments.test_train import TINY
+step = Task.training_step
+def killing(self, batch, k):
+    if self.global_step == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self, batch, k)
+Task.training_step = killing
+train(TINY, sys.argv[1], progress=False, checkpoint_seconds=0)
+"""
+
+
+def fit(config: Experiment, out: Path, **options: Any) -> dict[str, Any]:
+    return train(config, out, progress=False, **options)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return torch.load(run / "model.pt", weights_only=True)["state_dict"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "unbroken"
+    fit(TINY, out)
+    return out
+
+
+@pytest.mark.parametrize("step", [2, 4, 7])
+def test_killed_in_mid_epoch_and_resumed_is_as_never_killed(unbroken: Path, tmp_path: Path, step: int) -> None:
+    out = tmp_path / "killed"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(out), str(step)], capture_output=True)
+    assert done.returncode == -signal.SIGKILL and not (out / "result.json").exists()
+    result = fit(TINY, out)
+    assert result["steps"] == 8
+    assert result["val_loss"] == json.loads((unbroken / "result.json").read_text())["val_loss"]
+    for name, value in weights(unbroken).items():
+        assert torch.equal(weights(out)[name], value), name
+    rows = [list(csv.DictReader((run / "metrics.csv").open())) for run in (out, unbroken)]
+    for a, b in zip(*rows, strict=True):
+        assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+    assert not list(out.rglob("*.partial"))
+
+
+def test_result_has_what_it_must(unbroken: Path) -> None:
+    result = json.loads((unbroken / "result.json").read_text())
+    wanted = "recipe seed val_error test_error epochs seconds n_parameters device versions commit"
+    assert set(wanted.split()) <= set(result)
+    assert result["recipe"] == "tiny" and 0 <= result["test_error"] <= 1 and result["epochs"] == 2
+    assert result["test_error"] * 360 == pytest.approx(round(result["test_error"] * 360))
+    assert result["n_parameters"] == sum(value.numel() for value in weights(unbroken).values())
+    assert result["config"] == json.loads((unbroken / "config.json").read_text())
+
+
+def test_a_finished_run_is_left_alone(unbroken: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")}
+    assert fit(TINY, unbroken) == json.loads((unbroken / "result.json").read_text())
+    assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    fit(replace(TINY, epochs=6), tmp_path / "a")
+    rows = list(csv.DictReader((tmp_path / "a" / "metrics.csv").open()))
+    assert float(rows[-1]["train_loss"]) < 0.8 * float(rows[0]["train_loss"])
+    assert [int(row["step"]) for row in rows] == [4, 8, 12, 16, 20, 24]
+
+
+def test_nan_stops_says_where_and_keeps_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Task.training_step
+
+    def poisoned(self: Task, batch: Any, k: int) -> torch.Tensor:
+        if self.global_step == 6:
+            nn.init.constant_(next(self.model.parameters()), float("nan"))
+        return step(self, batch, k)
+
+    monkeypatch.setattr(Task, "training_step", poisoned)
+    with pytest.raises(NonFiniteLoss, match=r"the loss became nan at step 6 \(epoch 1\); the last checkpoint is kept"):
+        fit(TINY, tmp_path / "a")
+    run = Run(tmp_path / "a")
+    kept = torch.load(run.checkpoint, weights_only=True)
+    assert kept["global_step"] == 4
+    assert all(bool(value.isfinite().all()) for value in kept["state_dict"].values())
+    assert not run.result.exists() and not run.model.exists()
+
+
+def test_a_checkpoint_that_fails_half_way_leaves_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lightning
+
+    save, calls = lightning.Trainer.save_checkpoint, []
+
+    def failing(self: Any, path: Path, *arguments: Any, **options: Any) -> None:
+        calls.append(path)
+        if len(calls) == 2:
+            Path(path).write_bytes(b"half a checkpoi")
+            raise OSError("No space left on device")
+        save(self, path, *arguments, **options)
+
+    monkeypatch.setattr(lightning.Trainer, "save_checkpoint", failing)
+    with pytest.raises(OSError, match="No space left"):
+        fit(TINY, tmp_path / "a")
+    monkeypatch.undo()
+    assert torch.load(Run(tmp_path / "a").checkpoint, weights_only=True)["global_step"] == 4
+    assert not list(tmp_path.rglob("*.partial"))
+    assert fit(TINY, tmp_path / "a")["steps"] == 8
+
+
+def test_saved_model_needs_no_data(unbroken: Path) -> None:
+    trained = load_model(Run(unbroken))
+    assert trained.image_shape == (1, 28, 28) and trained.classes == tuple("0123456789")
+    data = load("digits").test
+    scores = trained.model(data.images.float() / 255).scores
+    error = (scores.argmax(dim=1) != data.labels).float().mean().item()
+    assert error == pytest.approx(json.loads((unbroken / "result.json").read_text())["test_error"])
+
+
+def test_checkpoint_of_another_model(unbroken: Path, tmp_path: Path) -> None:
+    run = Run(tmp_path / "a")
+    run.open(replace(TINY, model=Model("matched_cnn")))
+    with pytest.raises(ValueError, match="must hold a finished run, but it has no model.pt"):
+        load_model(run)
+    run.model.write_bytes((unbroken / "model.pt").read_bytes())
+    with pytest.raises(ValueError, match=r"model.pt must hold a matched_cnn as .*config.json says, got a capsnet"):
+        load_model(run)
+    content = torch.load(run.model, weights_only=True)
+    torch.save(content | {"model": "matched_cnn", "options": {}}, run.model)
+    with pytest.raises(ValueError, match="model.pt does not fit the matched_cnn that it names"):
+        load_model(run)
+    run.model.write_bytes((unbroken / "model.pt").read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"model.pt is not a whole model.pt"):
+        load_model(run)
+
+
+def test_the_test_split_is_seen_once_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, bool]] = []
+    iterate = Batches.__iter__
+    monkeypatch.setattr(Batches, "__iter__", lambda self: seen.append((self.n, self.train)) or iterate(self))
+    fit(TINY, tmp_path / "a")
+    assert seen.count((360, False)) == 1 and seen[-1] == (360, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": Data("nothing")}, "data.name must be one of"),
+        ({"model": Model("nothing")}, "model must be one of"),
+        ({"model": Model("capsnet", {"n_iters": 0})}, "n_iters must be an integer of at least 1, got 0"),
+        ({"data": Data("digits", image_size=(12, 12))}, "a 9×9 kernel does not fit into a map of 4×4"),
+        ({"batch_size": 100_000}, "batch_size must be at most the 64 training examples"),
+    ],
+)
+def test_bad_input_costs_no_work(tmp_path: Path, change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit(replace(TINY, **change), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_devices() -> None:
+    assert choose_device("cpu") == torch.device("cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="device cuda is not there; there is: cpu"):
+            choose_device("cuda")
+
+
+def test_default_folder() -> None:
+    assert default_folder(TINY) == Path("runs/tiny")
+    assert default_folder(replace(TINY, seed=2)) == Path("runs/tiny-seed2")
+
+
+@pytest.mark.parametrize("options", [{"precision": "bf16"}, {"model": Model("matched_cnn"), "loss": "cross_entropy"}])
+def test_other_settings_run(tmp_path: Path, options: dict) -> None:
+    assert fit(replace(TINY, epochs=1, **options), tmp_path / "a")["steps"] == 4
+
+
+def test_pairs_run(tmp_path: Path) -> None:
+    config = replace(TINY, data=Data("digits", pairs=True, n_pairs=(64, 20)), epochs=1)
+    assert fit(config, tmp_path / "a")["test_error"] * 20 % 1 == pytest.approx(0)
+    assert load_model(Run(tmp_path / "a")).image_shape == (1, 36, 36)

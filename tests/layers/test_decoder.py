@@ -1,0 +1,41 @@
+"""The decoder and its mask."""
+
+from __future__ import annotations
+
+import torch
+
+from torchcaps.layers import Decoder
+
+
+def test_only_the_target_capsule_is_seen() -> None:
+    decoder, pose = Decoder(4, 3, (2, 5, 6), (7,)), torch.randn(2, 4, 3)
+    target = torch.tensor([1, 3])
+    image = decoder(pose, target)
+    assert image.shape == (2, 2, 5, 6) and bool(((image > 0) & (image < 1)).all())
+    others = pose.clone()
+    others[0, [0, 2, 3]] += 1
+    others[1, [0, 1, 2]] += 1
+    torch.testing.assert_close(decoder(others, target), image)
+    others[0, 1] += 1
+    assert not torch.allclose(decoder(others, target)[0], image[0])
+
+
+def test_the_longest_capsule_in_test() -> None:
+    decoder, pose = Decoder(3, 2, (1, 4, 4), (5,)), torch.tensor([[[0.1, 0.0], [0.0, 0.9], [0.3, 0.3]]])
+    torch.testing.assert_close(decoder(pose), decoder(pose, torch.tensor([1])))
+
+
+def test_each_class_from_its_own_capsule() -> None:
+    decoder, pose = Decoder(4, 3, (1, 5, 6), (7,)), torch.randn(2, 4, 3)
+    classes = torch.tensor([[1, 3], [0, 2]])
+    images = decoder.each(pose, classes)
+    assert images.shape == (2, 2, 1, 5, 6)
+    for k in range(2):
+        torch.testing.assert_close(images[:, k], decoder(pose, classes[:, k]))
+
+
+def test_several_classes_in_one_image() -> None:
+    decoder, pose = Decoder(3, 2, (1, 4, 4), (5,)), torch.randn(1, 3, 2)
+    both = decoder(pose, torch.tensor([[1, 0, 1]]))
+    pose[0, 1] += 5
+    torch.testing.assert_close(decoder(pose, torch.tensor([[1, 0, 1]])), both)

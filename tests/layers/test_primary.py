@@ -1,0 +1,58 @@
+"""Primary capsules: what a capsule is made of."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from torchcaps.layers import PrimaryCaps
+from torchcaps.ops import squash
+
+
+def test_a_capsule_is_the_channels_of_one_type_at_one_place() -> None:
+    """Five public codes group neighbouring pixels of one channel instead."""
+    layer = PrimaryCaps(3, 4, 8, 3, stride=2, scale=0.25, bias_init=0.1)
+    x = torch.randn(2, 3, 9, 7)
+    features = 0.25 * F.conv2d(x, layer.weight, stride=2) + 0.1  # [B, 32, 4, 3]
+    pose = layer(x).pose
+    assert pose.shape == (2, 4, 4, 3, 8)
+    for capsule_type in range(4):
+        for row, column in ((0, 0), (1, 2), (3, 1)):
+            s = features[:, 8 * capsule_type : 8 * capsule_type + 8, row, column]
+            torch.testing.assert_close(pose[:, capsule_type, row, column], squash(s))
+
+
+@pytest.mark.parametrize(("size", "wanted"), [((20, 20), (6, 6)), ((9, 30), (1, 11)), ((17, 12), (5, 2))])
+def test_output_size_is_that_of_the_output(size: tuple[int, int], wanted: tuple[int, int]) -> None:
+    layer = PrimaryCaps(1, 2, 3, 9, stride=2)
+    assert layer.output_size(*size) == wanted
+    assert layer(torch.zeros(1, 1, *size)).pose.shape == (1, 2, *wanted, 3)
+
+
+def test_initial_capsules_have_length_one_half() -> None:
+    features = torch.randn(4, 64, 12, 12).relu()
+    features = features * (0.2 / features.square().mean()).sqrt()
+    for scale in (1.0, 1 / 32):
+        lengths = PrimaryCaps(64, 16, 8, 5, scale=scale)(features).activation
+        assert 0.4 < lengths.mean() < 0.6
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(1, 2, 9, 9), r"x must be \[B, C=3, H, W\], got shape \[1, 2, 9, 9\]"),
+        (torch.zeros(3, 9, 9), r"x must be \[B, C=3, H, W\], got shape \[3, 9, 9\]"),
+        (torch.zeros(1, 3, 4, 9), "a 5×5 kernel does not fit into a map of 4×9"),
+    ],
+)
+def test_wrong_maps(x: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PrimaryCaps(3, 2, 4, 5)(x)
+
+
+@pytest.mark.parametrize("name", ["in_channels", "n_types", "d_out", "kernel_size", "stride"])
+def test_sizes_must_be_positive(name: str) -> None:
+    sizes = {"in_channels": 1, "n_types": 1, "d_out": 1, "kernel_size": 1, "stride": 1} | {name: 0}
+    with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got 0"):
+        PrimaryCaps(**sizes)

@@ -1,0 +1,111 @@
+"""Dense and convolutional capsules."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from torchcaps.layers import ConvCaps, DenseCaps, PrimaryCaps
+from torchcaps.ops import Routed, dynamic_routing, margin_loss, receptive_fields
+
+
+def test_convolution_over_the_whole_map_is_dense() -> None:
+    conv = ConvCaps(3, 5, 4, 6, (2, 7), learned_prior=True).double()
+    dense = DenseCaps(3 * 2 * 7, 5, 4, 6, learned_prior=True).double()
+    nn.init.normal_(conv.prior)  # type: ignore[arg-type]
+    nn.init.normal_(conv.bias)  # type: ignore[arg-type]
+    dense.load_state_dict(conv.state_dict())
+    x = torch.randn(2, 3, 2, 7, 4, dtype=torch.float64)
+    one, two = conv(x, return_coupling=True), dense(x, return_coupling=True)
+    assert one.pose.shape == (2, 5, 1, 1, 6)
+    torch.testing.assert_close(one.pose.flatten(1, 3), two.pose)
+    torch.testing.assert_close(one.activation.flatten(1), two.activation)
+    torch.testing.assert_close(one.coupling[:, 0, 0], two.coupling)
+
+
+def test_each_place_routes_its_own_receptive_field() -> None:
+    layer = ConvCaps(2, 3, 4, 5, (3, 2), stride=2).double()
+    x = torch.randn(2, 2, 8, 7, 4, dtype=torch.float64)
+    got = layer(x)
+    assert layer.output_size(8, 7) == (3, 3) and got.pose.shape == (2, 3, 3, 3, 5)
+    for row, column in ((0, 0), (1, 2), (2, 1)):
+        field = x[:, :, 2 * row : 2 * row + 3, 2 * column : 2 * column + 2].flatten(1, 3)
+        alone = dynamic_routing(field, layer.weight, bias=layer.bias)
+        torch.testing.assert_close(got.pose[:, :, row, column], alone.pose)
+        torch.testing.assert_close(got.activation[:, :, row, column], alone.activation)
+
+
+def test_receptive_fields_stand_in_the_order_type_row_column() -> None:
+    x = torch.arange(2 * 3 * 3, dtype=torch.float32).view(1, 2, 3, 3, 1)
+    fields = receptive_fields(x, (2, 2), (1, 1))
+    assert fields[0, 0, 1].flatten().tolist() == [1, 2, 4, 5, 10, 11, 13, 14]
+
+
+def test_layers_take_what_layers_return() -> None:
+    stack = nn.Sequential(PrimaryCaps(3, 4, 6, 3), ConvCaps(4, 5, 6, 7, 3, stride=2), DenseCaps(5 * 2 * 3, 8, 7, 9))
+    routed = stack(torch.randn(2, 3, 7, 9))
+    assert isinstance(routed, Routed) and routed.pose.shape == (2, 8, 9)
+
+
+def test_stacked_layers_start_near_length_one_half() -> None:
+    primary = PrimaryCaps(8, 8, 8, 3)
+    layers = [ConvCaps(8, 8, 8, 8, 3), ConvCaps(8, 8, 8, 8, 3), DenseCaps(8 * 8 * 8, 10, 8, 16)]
+    capsules = primary(torch.randn(4, 8, 14, 14).relu() * 0.63)
+    for layer in layers:
+        capsules = layer(capsules, n_iters=1)
+        assert 0.3 < capsules.activation.mean() < 0.6, layer
+
+
+def test_three_stacked_capsule_layers_train() -> None:
+    """Four images are learned by heart, and every layer takes part: its gradient is not lost on the way."""
+    stack = nn.Sequential(PrimaryCaps(1, 4, 8, 3, stride=2), ConvCaps(4, 4, 8, 8, 3), DenseCaps(4 * 4 * 4, 2, 8, 8))
+    x, target = torch.rand(4, 1, 13, 13), torch.tensor([0, 1, 0, 1])
+    adam = torch.optim.Adam(stack.parameters(), lr=0.01)
+    losses = []
+    for _ in range(60):
+        loss = margin_loss(stack(x).activation, target)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.1 * losses[0]
+    norms = [layer.weight.grad.norm().item() for layer in stack]  # type: ignore[union-attr, operator]
+    assert all(0.01 < a / b < 100 for a, b in pairwise(norms))
+
+
+def test_options_reach_the_routing() -> None:
+    layer = DenseCaps(6, 3, 4, 5, 2, leaky=True, gradient="last", learned_prior=True)
+    x = torch.randn(2, 6, 4)
+    assert layer.prior is not None
+    nn.init.normal_(layer.prior)
+    wanted = dynamic_routing(x, layer.weight, n_iters=2, bias=layer.bias, prior=layer.prior, leaky=True, gradient="last")
+    torch.testing.assert_close(layer(x).pose, wanted.pose)
+    assert not torch.allclose(layer(x, n_iters=1).pose, wanted.pose)
+    assert layer(x, return_coupling=True).coupling.shape == (2, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DenseCaps(0, 3, 4, 5), "n_in must be an integer of at least 1, got 0"),
+        (lambda: DenseCaps(6, 3, 4, 5, 0), "n_iters must be an integer of at least 1, got 0"),
+        (lambda: DenseCaps(6, 3, 4, 5, routing="magic"), "routing must be one of dynamic; got 'magic'"),
+        (lambda: ConvCaps(6, 3, 4, 5, 0), "kernel_size must be an integer of at least 1, got 0"),
+        (lambda: ConvCaps(6, 3, 4, 5, 2, stride=0), "stride must be an integer of at least 1, got 0"),
+    ],
+)
+def test_bad_layers(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_bad_capsules() -> None:
+    with pytest.raises(ValueError, match=r"capsules must be \[B, I=6, d_in=4\] or a map of as many, got shape \[2, 7, 4\]"):
+        DenseCaps(6, 3, 4, 5)(torch.zeros(2, 7, 4))
+    with pytest.raises(ValueError, match=r"capsules must be \[B, T=6, H, W, d_in=4\], got shape \[2, 5, 3, 3, 4\]"):
+        ConvCaps(6, 3, 4, 5, 2)(torch.zeros(2, 5, 3, 3, 4))
+    with pytest.raises(ValueError, match="kernel_size must fit into the map, got 4 where H=3"):
+        ConvCaps(6, 3, 4, 5, 4)(torch.zeros(2, 6, 3, 5, 4))

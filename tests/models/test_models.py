@@ -1,0 +1,98 @@
+"""The networks: sizes, counts, and what they refuse."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+
+from torchcaps.models import MODELS, build
+from torchcaps.models.baseline_cnn import count_parameters
+
+
+def test_capsnet_has_the_papers_parameters() -> None:
+    model = build("capsnet", (1, 28, 28), 10)
+    # conv 256·(81+1); primary 256·256·81 + 32·8; class 1152·10·8·16 + 10·16;
+    # decoder 160·512 + 512, 512·1024 + 1024, 1024·784 + 784.
+    without = 20_992 + 5_308_672 + 1_474_720
+    assert without == 6_804_384
+    assert count_parameters(model) == without + 82_432 + 525_312 + 803_600 == 8_215_728
+    assert count_parameters(build("capsnet", (1, 28, 28), 10, decoder=None)) == without
+    assert model.map_shape == (32, 6, 6)
+
+
+def test_baseline_cnn_has_the_papers_parameters() -> None:
+    # 256·(25+1) + 256·(256·25+1) + 128·(256·25+1) + (128·28·28)·328 + 328 + 328·192 + 192 + 192·10 + 10 = 35.4 M
+    count = count_parameters(build("baseline_cnn", (1, 28, 28), 10))
+    assert count == 6_656 + 1_638_656 + 819_328 + 32_915_784 + 63_168 + 1_930
+    assert round(count / 1e6, 1) == 35.4
+
+
+@pytest.mark.parametrize("n_parameters", [100_000, 707_000, 6_804_384])
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 40)])
+def test_matched_cnn_comes_near(n_parameters: int, shape: tuple[int, int, int]) -> None:
+    count = count_parameters(build("matched_cnn", shape, 10, n_parameters=n_parameters))
+    assert count == pytest.approx(n_parameters, rel=0.01)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("capsnet", "baseline_cnn")])
+@pytest.mark.parametrize(("shape", "n_classes"), [((1, 28, 28), 10), ((3, 25, 32), 2), ((2, 40, 29), 7)])
+def test_any_size_channels_and_classes(name: str, shape: tuple[int, int, int], n_classes: int) -> None:
+    model = build(name, shape, n_classes).eval()
+    with torch.no_grad():
+        output = model(torch.rand(2, *shape))
+    assert output.scores.shape == (2, n_classes)
+    if output.capsules:
+        torch.testing.assert_close(output.scores, output.capsules[-1].pose.norm(dim=-1))  # lengths, as they are
+        assert model.decoder(output.capsules[-1].pose).shape == (2, *shape)
+        assert output.capsules[-2].pose.shape[1:4] == model.map_shape
+
+
+@pytest.mark.parametrize("name", ["capsnet_stacked", "matched_cnn"])
+def test_state_dict_is_plain(name: str) -> None:
+    model = build(name, (1, 20, 24), 3)
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other = build(name, (1, 20, 24), 3)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    x = torch.rand(2, 1, 20, 24)
+    torch.testing.assert_close(other.eval()(x).scores, model.eval()(x).scores)
+
+
+def test_paper_settings_of_cifar_build() -> None:
+    model = build("capsnet", (3, 24, 24), 10, padding=4, n_types=64, leaky=True, decoder=None, channels=8)
+    assert model.map_shape == (64, 12, 12) and model.classes.leaky
+
+
+def test_iterations_and_couplings_of_one_call() -> None:
+    model = build("capsnet_small", (1, 20, 20), 3)
+    x = torch.rand(2, 1, 20, 20)
+    one = model(x, n_iters=1, return_coupling=True).capsules[-1]
+    torch.testing.assert_close(one.coupling, torch.full_like(one.coupling, 1 / 3))
+    assert model(x).capsules[-1].coupling is None
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "options", "message"),
+    [
+        ("resnet", (1, 28, 28), {}, "model must be one of baseline_cnn, capsnet, .*; got 'resnet'"),
+        ("capsnet", (1, 28, 28), {"depth": 3}, "model capsnet: .*unexpected keyword argument 'depth'"),
+        ("capsnet_small", (1, 16, 28), {}, "a 9×9 kernel does not fit into a map of 8×20"),
+        ("matched_cnn", (1, 7, 28), {}, "image_shape must be at least 8×8"),
+        ("matched_cnn", (1, 28, 28), {"n_parameters": 10}, "n_parameters must be at least"),
+    ],
+)
+def test_what_cannot_be_built(name: str, shape: tuple[int, int, int], options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(name, shape, 10, **options)
+
+
+@pytest.mark.parametrize("name", ["capsnet_small", "matched_cnn"])
+def test_images_of_another_shape(name: str) -> None:
+    model = build(name, (1, 28, 28), 10)
+    with pytest.raises(ValueError, match=r"x must be \[B, C=1, H, W\], got shape \[1, 3, 28, 28\]"):
+        model(torch.zeros(1, 3, 28, 28))
+    with pytest.raises(ValueError, match=r"x must be images of \[1, 28, 28\], got \[1, 32, 32\]"):
+        model(torch.zeros(1, 1, 32, 32))

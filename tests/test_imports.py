@@ -1,0 +1,61 @@
+"""A package imports only from the packages above it in this list; and importing is cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torchcaps
+
+SOURCE = Path(torchcaps.__file__).parent
+ORDER = ("ops", "layers", "models", "data", "analysis", "experiments", "cli")
+#: data stands beside the models, not on them.
+FORBIDDEN = {("data", "layers"), ("data", "models")}
+
+
+def package(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        found |= {name.split(".")[1] for name in names if name.startswith("torchcaps.")}
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_data_flow_one_way(path: Path) -> None:
+    here = package(path)
+    if here == "__init__":
+        return
+    for other in imports(path):
+        assert ORDER.index(other) <= ORDER.index(here), f"{here} must not import {other}"
+        assert (here, other) not in FORBIDDEN, f"{here} must not import {other}"
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import torchcaps; torchcaps.DenseCaps; torchcaps.load", ("lightning", "sklearn", "matplotlib", "PIL")),
+        ("from torchcaps.cli import main; main(['--version'])", ("torch", "numpy")),
+        ("from torchcaps.experiments.recipes import recipe; recipe('digits')", ("torch", "lightning")),
+    ],
+)
+def test_what_importing_does_not_bring(statement: str, absent: tuple[str, ...]) -> None:
+    code = f"import sys\ntry:\n    {statement}\nexcept SystemExit:\n    pass\nprint([m for m in {absent} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in torchcaps.__all__:
+        assert getattr(torchcaps, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        torchcaps.nonsense  # noqa: B018
