@@ -92,7 +92,7 @@ def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[st
     fields = defaults.to_dict()
     fields.pop("recipe")
     parser.set_defaults(fields)
-    parsed = parser.instantiate_classes(parser.parse_args(arguments))
+    parsed = parser.instantiate(parser.parse_args(arguments))
     values = {key: value for key, value in vars(parsed).items() if key in fields}
     return Experiment(recipe=defaults.recipe, **values), parsed.out
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from torchcaps.data import load
 from torchcaps.layers import ConvCaps, DenseCaps, PrimaryCaps
+from torchcaps.models import build
 from torchcaps.ops import Routed, dynamic_routing, margin_loss, receptive_fields
 
 
@@ -50,13 +52,15 @@ def test_layers_take_what_layers_return() -> None:
     assert isinstance(routed, Routed) and routed.pose.shape == (2, 8, 9)
 
 
-def test_stacked_layers_start_near_length_one_half() -> None:
-    primary = PrimaryCaps(8, 8, 8, 3)
-    layers = [ConvCaps(8, 8, 8, 8, 3), ConvCaps(8, 8, 8, 8, 3), DenseCaps(8 * 8 * 8, 10, 8, 16)]
-    capsules = primary(torch.randn(4, 8, 14, 14).relu() * 0.63)
-    for layer in layers:
-        capsules = layer(capsules, n_iters=1)
-        assert 0.3 < capsules.activation.mean() < 0.6, layer
+@pytest.mark.parametrize("n_layers", [1, 2, 3])
+def test_stacked_layers_start_near_length_one_half(n_layers: int) -> None:
+    """On real digits, through the routing: neither dead nor saturated in any layer."""
+    images = load("digits").train.images[:16].float() / 255
+    hidden = [{"n_types": 16, "d_out": 8, "kernel_size": 3}] * (n_layers - 1)
+    model = build("capsnet_small", (1, 28, 28), 10, hidden=hidden)
+    with torch.no_grad():
+        lengths = [capsules.activation.mean().item() for capsules in model(images).capsules]
+    assert len(lengths) == 1 + n_layers and all(0.25 < length < 0.65 for length in lengths), lengths
 
 
 def test_three_stacked_capsule_layers_train() -> None:

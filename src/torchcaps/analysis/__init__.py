@@ -17,7 +17,6 @@ from torchcaps.analysis.draw.tree import draw_parse_tree
 from torchcaps.analysis.metrics import read_metrics
 from torchcaps.analysis.perturb import OFFSETS, dimension_strengths, perturb
 from torchcaps.analysis.places import Field, capsule_places, receptive_fields_of
-from torchcaps.analysis.predict import predict
 from torchcaps.analysis.reconstruct import Reconstructions, reconstruct
 from torchcaps.analysis.segment import Segmentation, red_and_green, segment
 from torchcaps.analysis.tree import ParseTree, parse_tree
@@ -47,7 +46,6 @@ __all__ = [
     "draw_strongest",
     "parse_tree",
     "perturb",
-    "predict",
     "read_metrics",
     "receptive_fields_of",
     "reconstruct",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet
+from torchcaps.layers import ConvCaps
 
 
 class Field(NamedTuple):
@@ -43,7 +44,9 @@ def receptive_fields_of(model: nn.Module) -> tuple[Field, Field]:
     model = capsnet(model)
     layers = [(model.conv.kernel_size, 1, model.conv.padding)]
     layers += [((model.primary.kernel_size,) * 2, model.primary.stride, (model.primary.padding,) * 2)]
-    layers += [(layer.kernel_size, layer.stride, (0, 0)) for layer in model.hidden]  # type: ignore[misc]
+    for layer in model.hidden:
+        assert isinstance(layer, ConvCaps)
+        layers.append((layer.kernel_size, layer.stride, (0, 0)))
     fields = []
     for axis in (0, 1):
         first, step, size = 0.0, 1, 1

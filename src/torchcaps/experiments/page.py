@@ -19,12 +19,12 @@ h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .2rem; overflow-wrap: anyw
 h2 { font-size: 1.25rem; margin: 0 0 .4rem; }
 p { margin: .3rem 0 .8rem; max-width: 46rem; }
 .soft { color: var(--soft); }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .7rem; margin: 1.3rem 0 0; }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .7rem; margin: 1.3rem 0 0; }
 .facts div, section { background: var(--card); border: 1px solid var(--line); border-radius: .7rem; }
 .facts div { padding: .7rem .9rem; }
 .facts dt { color: var(--soft); font-size: .82rem; }
 .facts dd { margin: 0; font-weight: 600; overflow-wrap: anywhere; }
-.facts .main dd { font-size: 1.9rem; line-height: 1.2; color: var(--accent); }
+.facts .main dd { font-size: 1.9rem; line-height: 1.2; color: var(--accent); white-space: nowrap; }
 section { padding: 1.2rem 1.3rem; margin-top: 1.2rem; }
 .wide { overflow-x: auto; }
 figure { margin: .9rem 0 0; }
@@ -35,6 +35,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { padding: .45rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { color: var(--soft); font-weight: 500; font-size: .85rem; }
 th:first-child, td:first-child, th:last-child, td:last-child { text-align: left; }
+td:last-child { white-space: normal; min-width: 11rem; font-size: .85rem; }
 tr.this td { font-weight: 650; }
 pre { overflow-x: auto; font-size: .8rem; }
 summary { cursor: pointer; }
@@ -77,7 +78,7 @@ def paragraph(text: str) -> str:
 def picture(png: bytes, description: str, width: float, height: float) -> str:
     """A picture inside the file; ``width`` and ``height`` in inches are its size on a wide screen."""
     data = base64.b64encode(png).decode("ascii")
-    broad = ' class="broad"' if width > 6 else ""
+    broad = ' class="broad"' if width > 7 else ""
     size = f'width="{round(96 * width)}" height="{round(96 * height)}"'
     image = f'<img{broad} {size} alt="{escape(description)}" src="data:image/png;base64,{data}">'
     return f'<figure><div class="wide">{image}</div></figure>'

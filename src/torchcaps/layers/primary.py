@@ -30,7 +30,7 @@ class PrimaryCaps(nn.Module):
             primary capsules through one routing step of one input, which makes it 1/T.
         weight_std: standard deviation of the initial K. By default 1/(scale · √(0.2 · D · C · K²)),
             so that E‖s‖² = 1 as in :mod:`torchcaps.layers.init` for features of mean square 0.2, which
-            is what a He-initialised convolution makes of MNIST; the authors' code has 0.1.
+            is what a He-initialised convolution makes of MNIST; the authors' code has 0.088.
         bias_init: initial value of the bias ``[T, D]``; the authors' code has 0.1.
 
     Input:

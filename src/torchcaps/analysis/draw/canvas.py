@@ -15,7 +15,7 @@ RIGHT, WRONG = "#13804a", "#cc2f1d"
 FIRST, SECOND = "#d62f2f", "#1f8f3f"  # the red and the green of a pair, dark enough for text on white
 SERIES = ("#2458b8", "#d9730d", "#13804a", "#8a3fb5", "#0e8a9a", "#b0305c", "#7a6a1c", "#475467")
 HIGHLIGHT = (SERIES[1], SERIES[0])
-SMALL, TEXT, TITLE = 8.0, 9.0, 11.0
+SMALL, TEXT, TITLE = 8.0, 9.5, 11.0
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -30,11 +30,11 @@ def draw_couplings(
         n_classes: show the likeliest so many, in their own order.
     """
     maps, scores = couplings.maps[:, index].cpu(), couplings.scores[:, index].cpu()  # [r, J, H, W], [r, J]
-    shown = scores[-1].topk(min(n_classes, len(classes))).indices.sort().values.tolist()
+    shown: list[int] = scores[-1].topk(min(n_classes, len(classes))).indices.sort().values.tolist()
     grey = pixels(image).mean(axis=2)
     height, width = grey.shape
     n_iters = len(maps)
-    figure = new_figure(1.0 * (len(shown) + 1) + 0.8, (1.0 * height / width + 0.22) * n_iters + 0.2)
+    figure = new_figure(0.75 * (len(shown) + 1) + 1.1, (0.75 * height / width + 0.24) * n_iters + 0.25)
     grid = figure.subplots(n_iters, len(shown) + 1, squeeze=False)
     largest = float(maps[:, shown].max()) or 1.0
     for t, row in enumerate(grid):
@@ -46,14 +46,14 @@ def draw_couplings(
             values = np.pad(maps[t, j].numpy(), 1)  # a margin in which the colours fade out
             inside = np.pad(np.full(maps.shape[2:], 0.85), 1)
             style = {"cmap": "inferno", "vmin": 0, "vmax": largest, "interpolation": "bilinear", "zorder": 2}
-            heat = axes.imshow(values, alpha=inside, extent=_wider(couplings.extent, *maps.shape[2:]), **style)
+            axes.imshow(values, alpha=inside, extent=_wider(couplings.extent, *maps.shape[2:]), **style)
             axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
             bare(axes)
             if t == 0:
                 axes.set_title(shortened(classes[j], 9), fontsize=TEXT + 2, color=INK, pad=4)
             weight = "bold" if j == best and t else "normal"
             axes.set_xlabel(f"{scores[t, j]:.2f}", fontsize=TEXT, color=INK, labelpad=2, fontweight=weight)
-    bar = figure.colorbar(heat, ax=grid, shrink=0.7, aspect=30, pad=0.01)
+    bar = figure.colorbar(grid[-1, -1].images[-1], ax=grid, shrink=0.7, aspect=30, pad=0.01)
     bar.set_label("activity × coupling", fontsize=TEXT, color=MUTED)
     bar.ax.tick_params(labelsize=SMALL, colors=MUTED, length=0)
     bar.outline.set_visible(False)

@@ -23,7 +23,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     """
     if not runs or not all(runs.values()):
         raise ValueError(f"runs must have at least one row each, got { ({k: len(v) for k, v in runs.items()}) }")
-    figure = new_figure(11, 3.6)
+    figure = new_figure(9.5, 3.3)
     loss, error, rate = figure.subplots(1, 3, width_ratios=(4, 4, 3))
     for k, (name, rows) in enumerate(runs.items()):
         colour = SERIES[k % len(SERIES)]
@@ -39,7 +39,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     scales(loss, "Loss", "epoch")
     scales(error, "Validation error, %", "epoch")
     scales(rate, "Learning rate", "epoch")
-    loss.set_yscale("log")
+    _logarithmic(loss)
     for line_style, label in (("-", "validation"), ((0, (4, 2)), "training")):
         loss.plot([], [], color=MUTED, linestyle=line_style, label=label)
     _set_range(error, [100 * row["val_error"] for rows in runs.values() for row in rows])
@@ -55,7 +55,13 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
 def _set_range(axes: Any, values: list[float]) -> None:
     """From 0, or logarithmic where the first epochs would flatten all that follows."""
     if min(values) > 0 and max(values) > 10 * min(values):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
+        _logarithmic(axes)
     else:
         axes.set_ylim(bottom=0)
+
+
+def _logarithmic(axes: Any) -> None:
+    """Ticks at 1, 2, 5, 10 … in plain numbers."""
+    axes.set_yscale("log", subs=[2, 5])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")

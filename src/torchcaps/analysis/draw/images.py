@@ -34,7 +34,7 @@ def draw_reconstructions(found: Reconstructions, classes: Sequence[str]) -> Figu
     if bool(wrong.any()):
         rows.append(("decoded from the\ntrue capsule", found.from_true))
     height, width = found.images.shape[2:]
-    figure = new_figure(1.3 + 0.95 * n, 0.4 + (0.95 * height / width + 0.05) * len(rows))
+    figure = new_figure(1.4 + 0.68 * n, 0.5 + (0.68 * height / width + 0.12) * len(rows))
     grid = figure.subplots(len(rows), n, squeeze=False)
     for axes, (name, images) in zip(grid, rows, strict=True):
         for k, picture in enumerate(pixels(images)):

@@ -58,7 +58,7 @@ def draw_strongest(grids: Tensor, names: Sequence[str], offsets: Sequence[float]
     ratio = (sizes["H"] + _GAP) / (sizes["W"] + _GAP)
     n_columns = 1 if sizes["B"] == 1 else 2
     n_rows = -(-sizes["B"] // n_columns)
-    cell = 0.46
+    cell = 0.37
     figure = new_figure((cell * sizes["K"] + 0.8) * n_columns, (cell * ratio * n + 0.35) * n_rows + 0.1)
     strongest = dimension_strengths(grids).topk(n, dim=1).indices
     every = figure.subplots(n_rows, n_columns, squeeze=False).flat
@@ -82,7 +82,7 @@ def _sheet(axes: Any, cells: np.ndarray, rows: list[str], offsets: Sequence[floa
     axes.set_yticks([(height + _GAP) * i + height / 2 for i in range(n_rows)], rows, fontsize=SMALL, color=MUTED)
     if offsets is not None:
         at = [(width + _GAP) * j + width / 2 for j in range(n_columns)]
-        axes.set_xticks(at, [f"{x:+.2f}" if x else "0" for x in offsets], fontsize=SMALL - 1, color=MUTED)
+        axes.set_xticks(at, [f"{x:+.2f}" if x else "0" for x in offsets], fontsize=SMALL - 1.5, color=MUTED)
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     if offsets is not None and 0 in offsets:
         middle = list(offsets).index(0) * (width + _GAP)
