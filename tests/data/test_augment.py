@@ -51,7 +51,9 @@ def test_affine_moves_a_blob_but_keeps_what_it_should(options: dict[str, float])
         assert 28 < angle.max() < 30.5 and -30.5 < angle.min() < -28
     if "scale" in options:  # the distance follows the size; so does the area
         assert 6 * 1.25 < column.max() < 6 * 1.32 and 6 * 0.68 < column.min() < 6 * 0.75
-        torch.testing.assert_close(mass / mass.mean(), (column / 6) ** 2 / ((column / 6) ** 2).mean(), rtol=0.02, atol=0.02)
+        torch.testing.assert_close(
+            mass / mass.mean(), (column / 6) ** 2 / ((column / 6) ** 2).mean(), rtol=0.02, atol=0.02
+        )
     if "shear" in options:  # the blob is at the height of the centre: it stays where it is
         assert row.abs().max() < 0.05 and (column - 6).abs().max() < 0.05
         assert (warped - blob).abs().amax(dim=(1, 2, 3)).max() > 0.1

@@ -27,7 +27,9 @@ def test_configuration_survives_the_file(tmp_path: Path) -> None:
 def test_folder_of_another_experiment(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.open(Experiment("x"))
-    with pytest.raises(ValueError, match=r"holds a run of another experiment \(epochs = 10 there, 11 here, optim.lr = "):
+    with pytest.raises(
+        ValueError, match=r"holds a run of another experiment \(epochs = 10 there, 11 here, optim.lr = "
+    ):
         run.open(replace(Experiment("x"), epochs=11, optim=replace(Experiment().optim, lr=0.5)))
 
 

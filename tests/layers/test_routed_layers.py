@@ -68,15 +68,15 @@ def test_three_stacked_capsule_layers_train() -> None:
     stack = nn.Sequential(PrimaryCaps(1, 4, 8, 3, stride=2), ConvCaps(4, 4, 8, 8, 3), DenseCaps(4 * 4 * 4, 2, 8, 8))
     x, target = torch.rand(4, 1, 13, 13), torch.tensor([0, 1, 0, 1])
     adam = torch.optim.Adam(stack.parameters(), lr=0.01)
-    losses = []
+    losses, norms = [], []
     for _ in range(60):
         loss = margin_loss(stack(x).activation, target)
         adam.zero_grad()
         loss.backward()
+        norms = norms or [layer.weight.grad.norm().item() for layer in stack]  # type: ignore[union-attr, operator]
         adam.step()
         losses.append(loss.item())
     assert losses[-1] < 0.1 * losses[0]
-    norms = [layer.weight.grad.norm().item() for layer in stack]  # type: ignore[union-attr, operator]
     assert all(0.01 < a / b < 100 for a, b in pairwise(norms))
 
 
@@ -85,7 +85,9 @@ def test_options_reach_the_routing() -> None:
     x = torch.randn(2, 6, 4)
     assert layer.prior is not None
     nn.init.normal_(layer.prior)
-    wanted = dynamic_routing(x, layer.weight, n_iters=2, bias=layer.bias, prior=layer.prior, leaky=True, gradient="last")
+    wanted = dynamic_routing(
+        x, layer.weight, n_iters=2, bias=layer.bias, prior=layer.prior, leaky=True, gradient="last"
+    )
     torch.testing.assert_close(layer(x).pose, wanted.pose)
     assert not torch.allclose(layer(x, n_iters=1).pose, wanted.pose)
     assert layer(x, return_coupling=True).coupling.shape == (2, 6, 3)
@@ -107,7 +109,9 @@ def test_bad_layers(make, message: str) -> None:
 
 
 def test_bad_capsules() -> None:
-    with pytest.raises(ValueError, match=r"capsules must be \[B, I=6, d_in=4\] or a map of as many, got shape \[2, 7, 4\]"):
+    with pytest.raises(
+        ValueError, match=r"capsules must be \[B, I=6, d_in=4\] or a map of as many, got shape \[2, 7, 4\]"
+    ):
         DenseCaps(6, 3, 4, 5)(torch.zeros(2, 7, 4))
     with pytest.raises(ValueError, match=r"capsules must be \[B, T=6, H, W, d_in=4\], got shape \[2, 5, 3, 3, 4\]"):
         ConvCaps(6, 3, 4, 5, 2)(torch.zeros(2, 5, 3, 3, 4))

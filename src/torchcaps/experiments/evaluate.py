@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import nn
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from torchcaps.experiments.batches import Batch
 from torchcaps.experiments.experiment import Experiment

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,18 @@ from torchcaps.layers import ConvCaps, DenseCaps
 from torchcaps.models import build
 from torchcaps.models.baseline_cnn import count_parameters
 
-# Lightning's advice on loader workers and its advertisements do not apply: batches are made on the device.
-for _name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
-    logging.getLogger(_name).setLevel(logging.ERROR)
-warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Lightning's advertisements, its advice on loader workers (batches are made on the device) and
+    its own use of what torch is about to drop.
+    """
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        for message in (".*does not have many workers.*", ".*isinstance.treespec, LeafSpec.*"):
+            warnings.filterwarnings("ignore", message=message)
+        yield
 
 
 def train(
@@ -69,22 +79,23 @@ def train(
             if isinstance(layer, DenseCaps | ConvCaps):
                 layer.compile()
     metrics = Metrics(run)
-    trainer = L.Trainer(
-        accelerator={"cuda": "gpu"}.get(device.type, device.type),
-        devices=1,
-        max_epochs=config.epochs,
-        precision={"32": "32-true", "bf16": "bf16-mixed"}[config.precision],  # type: ignore[arg-type]
-        gradient_clip_val=config.optim.clip or None,
-        callbacks=[metrics, Checkpoints(run, checkpoint_seconds)],
-        logger=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=progress,
-        num_sanity_val_steps=0,
-        default_root_dir=run.path,
-    )
     resume = str(run.checkpoint) if run.checkpoint.is_file() else None
-    trainer.fit(Task(config, model, batches["train"], batches["val"]), ckpt_path=resume)
+    with _quiet():
+        trainer = L.Trainer(
+            accelerator={"cuda": "gpu"}.get(device.type, device.type),
+            devices=1,
+            max_epochs=config.epochs,
+            precision={"32": "32-true", "bf16": "bf16-mixed"}[config.precision],  # type: ignore[arg-type]
+            gradient_clip_val=config.optim.clip or None,
+            callbacks=[metrics, Checkpoints(run, checkpoint_seconds)],
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=progress,
+            num_sanity_val_steps=0,
+            default_root_dir=run.path,
+        )
+        trainer.fit(Task(config, model, batches["train"], batches["val"]), ckpt_path=resume)
     if trainer.interrupted:
         raise KeyboardInterrupt
     save_model(run, model, config, dataset)

@@ -43,7 +43,7 @@ def mnist() -> Experiment:
         data=Data("mnist"),
         model=Model("capsnet"),
         optim=Optim(lr=1e-3, schedule="cosine", warmup=0.02),
-        epochs=16,
+        epochs=14,
         batch_size=64,
         precision="bf16",
         compile=True,
