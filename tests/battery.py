@@ -16,7 +16,7 @@ from torchcaps import layers, models, ops
 from torchcaps.ops import Routed
 
 #: Sizes that share no factor, so that no two axes can be mistaken for each other.
-B, I, J, D_IN, D_OUT = 3, 7, 4, 5, 6
+B, I, J, D_IN, D_OUT = 3, 7, 4, 5, 6  # noqa: E741
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def _train(arguments: list[str]) -> None:
 
 
 def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[str]) -> tuple[Experiment, str | None]:
-    from jsonargparse import ActionConfigFile, ArgumentParser
+    from jsonargparse import ArgumentParser
 
     from torchcaps.experiments import Experiment
 
@@ -86,7 +86,7 @@ def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[st
         prog=f"torchcaps train {name or 'RECIPE'}",
         description="Train a recipe. Every field of it can be set; a run that was broken off is resumed.",
     )
-    parser.add_argument("--config", action=ActionConfigFile, help="a YAML file with any of these fields")
+    parser.add_argument("--config", action="config", help="a YAML file with any of these fields")
     parser.add_argument("--out", type=str, default=None, help="the run's folder (default: runs/<recipe>)")
     parser.add_class_arguments(Experiment, skip={"recipe"})
     fields = defaults.to_dict()

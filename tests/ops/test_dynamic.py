@@ -151,7 +151,9 @@ def last_mode_loop(u: Tensor, weight: Tensor, bias: Tensor, prior: Tensor, leaky
                 v.append(s * s.norm() / (1 + s.norm() ** 2))
             if t < n_iters - 1:
                 with torch.no_grad():
-                    agreement = agreement + torch.stack([torch.stack([a @ b for a, b in zip(row, v, strict=True)]) for row in votes])
+                    agreement = agreement + torch.stack(
+                        [torch.stack([a @ b for a, b in zip(row, v, strict=True)]) for row in votes]
+                    )
         poses.append(torch.stack(v))
     return torch.stack(poses)
 

@@ -13,7 +13,10 @@ from torchcaps.data.images import Dataset, Images, fixed_order, resized
 N_TEST, N_VALIDATION, SPLIT_SEED = 360, 180, 0
 
 
-def load_digits(root: Path | None = None, image_size: tuple[int, int] | None = None) -> Dataset:
+def load_digits(
+    root: Path | None = None,  # noqa: ARG001 (every loader takes it)
+    image_size: tuple[int, int] | None = None,
+) -> Dataset:
     """1,797 handwritten digits (1,257 to train, 180 to validate, 360 to test), laid out as MNIST's.
 
     The originals are 8×8 with 17 grey levels; they are shown here at 20×20, smoothly interpolated,
@@ -27,11 +30,11 @@ def load_digits(root: Path | None = None, image_size: tuple[int, int] | None = N
     """
     from sklearn.datasets import load_digits as bundled
 
-    raw = bundled()
-    images = torch.from_numpy(raw.images).float().unsqueeze(1) * (255 / 16)  # [N, 1, 8, 8]
+    pixels, target = bundled(return_X_y=True)  # [N, 64] in 0 … 16, [N]
+    images = torch.from_numpy(pixels).float().view(-1, 1, 8, 8) * (255 / 16)
     images = resized(images.round().to(torch.uint8), (20, 20))
     images = resized(F.pad(images, (4, 4, 4, 4)), image_size)
-    every = Images(images, torch.from_numpy(raw.target).long())
+    every = Images(images, torch.from_numpy(target).long())
     order = fixed_order(len(every), SPLIT_SEED)
     return Dataset(
         "digits",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 
 def cache_folder() -> Path:
@@ -39,6 +40,7 @@ def require(name: str, sha256: str, *, root: Path | None, folder: str, address: 
         return path
     import pooch
 
+    downloader: Any = pooch.HTTPDownloader(progressbar=True, timeout=60)  # pooch's own stub does not fit it
     try:
         return Path(
             pooch.retrieve(
@@ -46,7 +48,7 @@ def require(name: str, sha256: str, *, root: Path | None, folder: str, address: 
                 known_hash=f"sha256:{sha256}",
                 fname=name,
                 path=cache_folder() / folder,
-                downloader=pooch.HTTPDownloader(progressbar=True, timeout=60),
+                downloader=downloader,
             )
         )
     except (OSError, ValueError) as error:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchcaps.experiments.run import Run, write_atomically
 
-COLUMNS = ("epoch", "step", "lr", "train_loss", "val_loss", "val_error", "seconds")
+COLUMNS: tuple[str, ...] = ("epoch", "step", "lr", "train_loss", "val_loss", "val_error", "seconds")
 
 
 class Metrics(L.Callback):

@@ -14,7 +14,8 @@ def conv_size(size: tuple[int, int], kernel_size: int, stride: int = 1, padding:
     for extent in size:
         if extent + 2 * padding < kernel_size:
             raise ValueError(
-                f"a {kernel_size}×{kernel_size} kernel does not fit into a map of {size[0]}×{size[1]} (padding {padding})"
+                f"a {kernel_size}×{kernel_size} kernel does not fit into a map of {size[0]}×{size[1]} "
+                f"(padding {padding})"
             )
     height, width = ((extent + 2 * padding - kernel_size) // stride + 1 for extent in size)
     return height, width

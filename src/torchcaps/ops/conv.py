@@ -46,7 +46,8 @@ class _StridedConv(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        (grad,) = grads
         x, weight = ctx.saved_tensors
         step = ctx.stride
         n_out, n_in, height, width = weight.shape

@@ -94,19 +94,20 @@ def _route(
     votes: Tensor, n_iters: int, bias: Tensor | None, prior: Tensor | None, leaky: bool, gradient: str
 ) -> Routed:
     """Procedure 1 of the paper, line by line; û is ``votes``."""
-    b0 = votes.new_zeros(votes.shape[1:3]) if prior is None else prior.to(votes.dtype)
-    agreement = votes.new_zeros(votes.shape[:3])
-    for t in range(n_iters):
-        last = t == n_iters - 1
-        u_hat = votes if last or gradient == "full" else votes.detach()
+    b0 = 0 if prior is None else prior.to(votes.dtype)
+
+    def one_pass(agreement: Tensor) -> tuple[Tensor, Tensor]:
         b = b0 + agreement  # [B, I, J]
         c = _leaky_softmax(b) if leaky else b.softmax(dim=2)  # eq. 3: over the upper capsules
-        s = torch.einsum("bij,bije->bje", c, u_hat)  # eq. 2
-        v = squash(s if bias is None else s + bias.to(s.dtype))  # eq. 1
-        if not last:
-            agreement = agreement + torch.einsum("bije,bje->bij", u_hat, v)
-            if gradient == "last":
-                agreement = agreement.detach()
+        s = torch.einsum("bij,bije->bje", c, votes)  # eq. 2
+        return squash(s if bias is None else s + bias.to(s.dtype)), c  # eq. 1
+
+    agreement = votes.new_zeros(votes.shape[:3])
+    with torch.set_grad_enabled(torch.is_grad_enabled() and gradient == "full"):
+        for _ in range(n_iters - 1):
+            v, _ = one_pass(agreement)
+            agreement = agreement + torch.einsum("bije,bje->bij", votes, v)
+    v, c = one_pass(agreement)
     return Routed(v, safe_norm(v), c)
 
 

@@ -1,0 +1,44 @@
+# make run    set up everything, train on real digits, and write a report
+# make test   set up everything, then lint, types and tests
+# make lint   what the commit hook runs
+PYTHON ?= python3
+BIN := .venv/bin
+
+# A machine without an NVIDIA GPU takes the CPU build of torch: from a folder of wheels where pip knows
+# one, else from torch's own index.
+WHEELS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS),$(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null))
+ifneq ($(WHEELS),)
+export UV_FIND_LINKS := $(WHEELS)
+endif
+ifeq ($(shell command -v nvidia-smi 2>/dev/null),)
+TORCH := --constraint constraints-cpu.txt
+ifeq ($(shell uname -s)$(WHEELS),Linux)
+TORCH += --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match
+endif
+endif
+
+.PHONY: run test lint
+run: .venv/run
+	$(BIN)/torchcaps train digits
+	$(BIN)/torchcaps train digits-cnn
+	$(BIN)/torchcaps train digits-pairs
+	$(BIN)/torchcaps report runs/digits --beside runs/digits-cnn runs/digits-pairs
+
+test: .venv/test lint
+	$(BIN)/python -m pytest
+
+lint: .venv/test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+# Each stamp is renewed when the dependencies change.
+.venv/run: pyproject.toml constraints-cpu.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python $(TORCH) --editable '.[train]'
+	touch $@
+
+.venv/test: .venv/run
+	$(BIN)/uv pip install --quiet --python $(BIN)/python $(TORCH) --editable '.[train,dev]'
+	touch $@

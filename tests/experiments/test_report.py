@@ -1,0 +1,166 @@
+"""A report of runs that were never trained, but look as if: tiny, with numbers that one knows."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from torchcaps.data import load
+from torchcaps.experiments import Data, Experiment, Model
+from torchcaps.experiments.run import Run
+from torchcaps.experiments.saved import save_model
+from torchcaps.experiments.train import make_model
+
+pytest.importorskip("matplotlib")
+
+from torchcaps.experiments import pictures
+from torchcaps.experiments.report import report
+
+CAPSULES = Model("capsnet_small", {"channels": 4, "n_types": 2, "kernel_size": 5, "d_class": 4, "decoder": [6]})
+CNN = Model("matched_cnn", {"n_parameters": 3000})
+ROW = "1,2,0.001,0.5,0.4,0.25,1.5\n"
+
+
+def finished(path: Path, data: Data, model: Model, **options: Any) -> Path:
+    """A run folder with a model as it was born."""
+    torch.manual_seed(0)
+    run, config = Run(path), Experiment(recipe="tiny", data=data, model=model, batch_size=2, **options)
+    run.open(config)
+    dataset = load(data.name, data.root, data.image_size)
+    save_model(run, make_model(config, dataset), config, dataset)
+    run.metrics.write_text(f"epoch,step,lr,train_loss,val_loss,val_error,seconds\n{ROW}")
+    result = {"val_error": 0.25, "test_error": 0.1234, "seconds": 3725.0, "n_parameters": 4321, "epochs": 1, "seed": 5}
+    result |= {"device": "Abacus <wood>", "commit": "0123456789abcdef-dirty", "versions": {"torch": "2"}}
+    run.write(run.result, result | {"recipe": "tiny", "config": config.to_dict()})
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs "caps", "cnn & co" and "pairs" on red and green rectangles."""
+    folder = tmp_path_factory.mktemp("report")
+    for name, colour in (("green", (0, 200, 0)), ("red", (200, 0, 0))):
+        (folder / "data" / name).mkdir(parents=True)
+        for k in range(8):
+            Image.new("RGB", (14 + k, 12), colour).save(folder / "data" / name / f"{k}.png")
+    data = Data("folder", root=str(folder / "data"), image_size=(13, 15))
+    finished(folder / "caps", data, CAPSULES)
+    finished(folder / "cnn & co", data, CNN, loss="cross_entropy")
+    finished(folder / "pairs", replace(data, pairs=True, n_pairs=(4, 6)), CAPSULES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def html(folder: Path) -> str:
+    """The report of the run "caps" beside the other two."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "_DPI", 30)
+        return report(folder / "caps", (folder / "cnn & co", folder / "pairs")).read_text(encoding="utf-8")
+
+
+def titles(html: str) -> list[str]:
+    return re.findall(r"<h2>(.*?)</h2>", html)
+
+
+def test_every_section_is_there(html):
+    assert titles(html) == [
+        "Side by side",
+        "Training",
+        "Which class is taken for which",
+        "What a capsule remembers of an image",
+        "What the numbers in a capsule mean",
+        "Who votes for what",
+        "From parts to wholes",
+        "Overlapping images taken apart (pairs)",
+        "Who votes for what (pairs)",
+        "From parts to wholes (pairs)",
+        "How it was made",
+    ]
+
+
+def test_the_numbers_are_those_of_the_result(html):
+    assert "<h1>caps</h1>" in html
+    for name, value in (("test error", "12.34 %"), ("validation error", "25.00 %"), ("training time", "1 h 2 min")):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in html
+    assert "Seed 5, commit 0123456789-dirty, on Abacus &lt;wood&gt;." in html
+
+
+def test_parameters_are_counted_with_and_without_decoder(html, folder):
+    weights = torch.load(folder / "caps" / "model.pt", weights_only=True)["state_dict"]
+    every = sum(weight.numel() for weight in weights.values())
+    decoder = sum(weight.numel() for name, weight in weights.items() if name.startswith("decoder."))
+    assert 0 < decoder < every
+    assert f"<td>{every - decoder:,}</td><td>{every:,}</td><td>3,725</td>" in html
+    assert "<td>cnn &amp; co (matched_cnn)</td>" in html
+
+
+def test_the_page_asks_for_nothing_else(html):
+    sources = re.findall(r'src="(.{22})', html)
+    assert len(sources) == 10
+    assert set(sources) == {"data:image/png;base64,"}
+    rest = re.sub(r'base64,[^"]*', "", html)
+    assert not re.search(r"https?:|<script|<link|@import|url\(", rest)
+
+
+def test_pictures_are_files_too_and_nothing_half_written_stays(html, folder):
+    names = sorted(path.name for path in (folder / "caps" / "pictures").iterdir())
+    assert names == [
+        "confusion.png",
+        "couplings.png",
+        "curves.png",
+        "dimensions.png",
+        "pairs-couplings.png",
+        "pairs-parse-tree.png",
+        "parse-tree.png",
+        "perturbations.png",
+        "reconstructions.png",
+        "segmentation.png",
+    ]
+    for name in names:
+        with Image.open(folder / "caps" / "pictures" / name) as picture:
+            picture.verify()
+    assert not list((folder / "caps").rglob("*.partial"))
+
+
+def test_a_cnn_has_its_mistakes_shown_and_the_same_run_gives_the_same_page(folder, monkeypatch):
+    monkeypatch.setattr(pictures, "_DPI", 30)
+    first = report(folder / "cnn & co").read_text(encoding="utf-8")
+    assert titles(first) == ["Training", "Which class is taken for which", "Mistakes", "How it was made"]
+    assert report(folder / "cnn & co").read_text(encoding="utf-8") == first
+
+
+def test_a_run_on_pairs_has_its_own_report(folder, monkeypatch):
+    monkeypatch.setattr(pictures, "_DPI", 30)
+    html = report(folder / "pairs").read_text(encoding="utf-8")
+    assert titles(html)[1:-1] == ["Overlapping images taken apart", "Who votes for what", "From parts to wholes"]
+
+
+def test_capsules_without_a_decoder_have_a_report(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "_DPI", 30)
+    config = json.loads((folder / "caps" / "config.json").read_text())
+    data = Data("folder", root=config["data"]["root"], image_size=(13, 15))
+    run = finished(tmp_path / "bare", data, Model(CAPSULES.name, CAPSULES.options | {"decoder": None}))
+    html = report(run).read_text(encoding="utf-8")
+    assert titles(html)[2:-1] == ["Mistakes", "Who votes for what", "From parts to wholes"]
+
+
+def test_what_a_run_predicts_is_what_its_model_says(folder):
+    tested = pictures.tested_run(Run(folder / "caps"))
+    assert tested.classes == ("green", "red")
+    assert tested.images.shape == (4, 3, 13, 15)
+    assert tested.wrong.tolist() == (tested.predicted != tested.labels)[:, 0].tolist()
+    assert len(pictures.tested_run(Run(folder / "pairs")).images) == 6
+
+
+def test_an_unfinished_run_is_refused_by_name(folder, tmp_path):
+    with pytest.raises(ValueError, match="must hold a finished run, but it has no result.json"):
+        report(tmp_path)
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "none"))):
+        report(folder / "caps", [tmp_path / "none"])
