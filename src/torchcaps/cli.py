@@ -71,7 +71,7 @@ def _train(arguments: list[str]) -> None:
     config, out = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
     from torchcaps.experiments.train import train
 
-    result = train(config, out)
+    result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines")
     print(f"{result['recipe']}, seed {result['seed']}: test error {result['test_error']:.2%}, ", end="")
     print(f"validation error {result['val_error']:.2%}, {result['n_parameters']:,} parameters, ", end="")
     print(f"{result['epochs']} epochs in {result['seconds']:.0f} s")
@@ -125,7 +125,7 @@ def _evaluate(parsed: argparse.Namespace) -> None:
     device = choose_device(config.device)
     dataset = load(config.data.name, config.data.root, config.data.image_size)
     batches = splits(config, dataset, device)[parsed.split]
-    scores = evaluate(config, trained.model.to(device), batches, progress=True)
+    scores = evaluate(config, trained.model.to(device), batches, progress=sys.stderr.isatty())
     print(f"{run.path}: {parsed.split} error {scores['error']:.2%}, loss {scores['loss']:.5f}, {batches.n:,} examples")
 
 

@@ -46,12 +46,12 @@ def killing(self, batch, k):
         os.kill(os.getpid(), signal.SIGKILL)
     return step(self, batch, k)
 Task.training_step = killing
-train(TINY, sys.argv[1], progress=False, checkpoint_seconds=0)
+train(TINY, sys.argv[1], progress="none", checkpoint_seconds=0)
 """
 
 
 def fit(config: Experiment, out: Path, **options: Any) -> dict[str, Any]:
-    return train(config, out, progress=False, **options)
+    return train(config, out, progress="none", **options)
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:

@@ -75,6 +75,25 @@ class Metrics(L.Callback):
             writer.writerows(self.rows)
 
 
+class Lines(L.Callback):
+    """Prints a line an epoch, where a progress bar would only fill a log file.
+
+    Args:
+        metrics: whose rows are printed.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        row = self.metrics.rows[-1]
+        print(
+            f"epoch {row['epoch']}/{trainer.max_epochs}: train loss {row['train_loss']:.4f}, "
+            f"validation loss {row['val_loss']:.4f}, error {row['val_error']:.2%}, {row['seconds']:.0f} s",
+            flush=True,
+        )
+
+
 class Checkpoints(L.Callback):
     """Keeps ``checkpoints/last.ckpt``: at the end of every epoch, and in its midst every so often.
 

@@ -106,7 +106,10 @@ def _confusion(album: Album, tested: Tested) -> str:
 
 def _mistakes(album: Album, tested: Tested) -> str:
     figure = analysis.draw_mistakes(tested.images, tested.labels[:, 0], tested.predicted[:, 0], tested.classes)
-    text = "Test images that were taken for another class, the first ones of the test set: what they are, and what they were read as."
+    text = (
+        "The first test images that were taken for another class: what they are, and what they were read as. Some "
+        "are hard for people too; the others say what the network has not learned."
+    )
     return page.section("Mistakes", album.add("mistakes", figure, text))
 
 
@@ -164,9 +167,9 @@ def _routing(album: Album, tested: Tested, k: int, what: str = "", prefix: str =
         f"{prefix}couplings",
         analysis.draw_couplings(image, couplings, tested.classes),
         "Where in the image the votes for each class come from, from the first iteration of routing (above) to the "
-        "last. In the first every capsule divides its vote equally; then votes that agree with each other gain "
-        "weight, and the places that support the winning class light up. Below each picture stands the length of "
-        "the class's capsule, the probability that the class is there.",
+        "last; a capsule's vote is drawn at the centre of what it sees. In the first every capsule divides its vote "
+        "equally; then votes that agree with each other gain weight, and the places that support the winning class "
+        "light up. Below each picture stands the length of the class's capsule, its probability.",
     )
     trees = [analysis.parse_tree(model, image, n) for n in (1, n_iters)]
     pair = len(labels) == 2

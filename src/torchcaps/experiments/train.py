@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -15,7 +15,7 @@ from torch import nn
 
 from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape, splits
-from torchcaps.experiments.callbacks import Checkpoints, Metrics
+from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.provenance import commit, device_in_words, versions
@@ -25,6 +25,8 @@ from torchcaps.experiments.task import Task
 from torchcaps.layers import ConvCaps, DenseCaps
 from torchcaps.models import build
 from torchcaps.models.baseline_cnn import count_parameters
+
+Progress = Literal["bar", "lines", "none"]
 
 
 @contextmanager
@@ -41,7 +43,7 @@ def _quiet() -> Iterator[None]:
 
 
 def train(
-    config: Experiment, out: str | Path | None = None, *, progress: bool = True, checkpoint_seconds: float = 120.0
+    config: Experiment, out: str | Path | None = None, *, progress: Progress = "bar", checkpoint_seconds: float = 120.0
 ) -> dict[str, Any]:
     """Train, evaluate and record one experiment.
 
@@ -51,7 +53,7 @@ def train(
     Args:
         config: the experiment.
         out: the run's folder; by default :func:`default_folder`.
-        progress: show a progress bar.
+        progress: a "bar", "lines" (one an epoch), or "none".
         checkpoint_seconds: how often a long epoch is saved in its midst.
 
     Returns:
@@ -65,7 +67,7 @@ def train(
     run.check(config)
     if run.result.is_file():
         return run.read(run.result)
-    source = commit()  # of what runs, not of what the checkout holds when it ends
+    origin = {"versions": versions(), "commit": commit()}  # of what runs, not of what the checkout holds later
     device = choose_device(config.device)
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -78,47 +80,57 @@ def train(
         for layer in model.modules():
             if isinstance(layer, DenseCaps | ConvCaps):
                 layer.compile()
-    metrics = Metrics(run)
-    resume = str(run.checkpoint) if run.checkpoint.is_file() else None
-    with _quiet():
-        trainer = L.Trainer(
-            accelerator={"cuda": "gpu"}.get(device.type, device.type),
-            devices=1,
-            max_epochs=config.epochs,
-            precision={"32": "32-true", "bf16": "bf16-mixed"}[config.precision],  # type: ignore[arg-type]
-            gradient_clip_val=config.optim.clip or None,
-            callbacks=[metrics, Checkpoints(run, checkpoint_seconds)],
-            logger=False,
-            enable_checkpointing=False,
-            enable_model_summary=False,
-            enable_progress_bar=progress,
-            num_sanity_val_steps=0,
-            default_root_dir=run.path,
-        )
-        trainer.fit(Task(config, model, batches["train"], batches["val"]), ckpt_path=resume)
-    if trainer.interrupted:
-        raise KeyboardInterrupt
+    steps, seconds = _fit(
+        run, Task(config, model, batches["train"], batches["val"]), device, progress, checkpoint_seconds
+    )
     save_model(run, model, config, dataset)
-    model.to(device)
-    scores = {name: evaluate(config, model, batches[name], progress=progress) for name in ("val", "test")}
+    val, test = (
+        evaluate(config, model.to(device), batches[name], progress=progress == "bar") for name in ("val", "test")
+    )
     result = {
         "recipe": config.recipe,
         "seed": config.seed,
-        "val_error": scores["val"]["error"],
-        "test_error": scores["test"]["error"],
-        "val_loss": scores["val"]["loss"],
-        "test_loss": scores["test"]["loss"],
+        "val_error": val["error"],
+        "test_error": test["error"],
+        "val_loss": val["loss"],
+        "test_loss": test["loss"],
         "epochs": config.epochs,
-        "steps": trainer.global_step,
-        "seconds": round(metrics.elapsed(), 1),
+        "steps": steps,
+        "seconds": round(seconds, 1),
         "n_parameters": count_parameters(model),
         "device": device_in_words(device),
-        "versions": versions(),
-        "commit": source,
+        **origin,
         "config": config.to_dict(),
     }
     run.write(run.result, result)
     return result
+
+
+def _fit(
+    run: Run, task: Task, device: torch.device, progress: Progress, checkpoint_seconds: float
+) -> tuple[int, float]:
+    """Train to the end, from the last checkpoint if there is one; steps and seconds that it took in all."""
+    metrics = Metrics(run)
+    callbacks = [metrics, *([Lines(metrics)] if progress == "lines" else []), Checkpoints(run, checkpoint_seconds)]
+    with _quiet():
+        trainer = L.Trainer(
+            accelerator={"cuda": "gpu"}.get(device.type, device.type),
+            devices=1,
+            max_epochs=task.config.epochs,
+            precision={"32": "32-true", "bf16": "bf16-mixed"}[task.config.precision],  # type: ignore[arg-type]
+            gradient_clip_val=task.config.optim.clip or None,
+            callbacks=callbacks,
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=progress == "bar",
+            num_sanity_val_steps=0,
+            default_root_dir=run.path,
+        )
+        trainer.fit(task, ckpt_path=str(run.checkpoint) if run.checkpoint.is_file() else None)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    return trainer.global_step, metrics.elapsed()
 
 
 def default_folder(config: Experiment) -> Path:

@@ -33,12 +33,12 @@ def draw_confusion(matrix: Tensor, classes: Sequence[str]) -> Figure:
     if list(matrix.shape) != [n, n]:
         raise ValueError(f"matrix must be [J, J] with J={n} as there are classes, got shape {list(matrix.shape)}")
     counts = matrix.cpu().numpy()
-    side = min(11.0, max(4.2, 2.2 + 0.44 * n))
+    side = min(9.5, max(4.2, 2.2 + 0.44 * n))
     figure = new_figure(side, side)
     axes = figure.subplots()
     axes.imshow(_colours(counts), interpolation="nearest")
     names = [shortened(name) for name in classes]
-    size = min(TEXT, 260 / n)
+    size = min(TEXT, 370 / n)
     long = max(map(len, names)) > 3
     axes.set_xticks(range(n), names, fontsize=size, color=INK, rotation=90 if long else 0)
     axes.set_yticks(range(n), names, fontsize=size, color=INK)
@@ -52,7 +52,7 @@ def draw_confusion(matrix: Tensor, classes: Sequence[str]) -> Figure:
     axes.set_yticks(np.arange(n - 1) + 0.5, minor=True)
     axes.grid(which="minor", color=LINES, linewidth=0.6)
     if n <= _MOST_COUNTS:
-        size = min(TEXT, 210 / n / max(1, len(str(counts.max())) - 1))
+        size = min(TEXT, 260 / n / max(1, len(str(counts.max())) - 1))
         red = _shares_of_mistakes(counts)
         for i, j in zip(*np.nonzero(counts), strict=True):
             colour = "white" if red[i, j] > 0.6 else INK

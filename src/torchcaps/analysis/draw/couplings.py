@@ -50,8 +50,10 @@ def draw_couplings(
             axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
             bare(axes)
             if t == 0:
-                axes.set_title(shortened(classes[j], 9), fontsize=TEXT + 2, color=INK, pad=4)
-            weight = "bold" if j == best and t else "normal"
+                axes.set_title(
+                    shortened(classes[j], 8), fontsize=TEXT + (2 if len(classes[j]) < 4 else 0), color=INK, pad=4
+                )
+            weight = "bold" if j == best else "normal"
             axes.set_xlabel(f"{scores[t, j]:.2f}", fontsize=TEXT, color=INK, labelpad=2, fontweight=weight)
     bar = figure.colorbar(grid[-1, -1].images[-1], ax=grid, shrink=0.7, aspect=30, pad=0.01)
     bar.set_label("activity × coupling", fontsize=TEXT, color=MUTED)

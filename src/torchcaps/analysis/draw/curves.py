@@ -49,6 +49,8 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
         axes.legend(fontsize=SMALL, labelcolor=INK, frameon=False, loc="upper right")
     for axes in (loss, error, rate):
         axes.xaxis.get_major_locator().set_params(integer=True)
+        if all(len(rows) == 1 for rows in runs.values()):
+            axes.set_xticks([rows[0]["epoch"] for rows in runs.values()])
     return figure
 
 

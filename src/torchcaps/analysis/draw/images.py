@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_LONGEST = 9  # characters of a name
+
+
 def verdict(label: int, predicted: int, classes: Sequence[str]) -> tuple[str, str]:
-    """What stands over an image, and its colour: "✓ 7" or, in red, "7 taken for 1"."""
-    true, taken = shortened(classes[label]), shortened(classes[predicted])
-    return (f"✓ {true}", RIGHT) if label == predicted else (f"✗ {true}\nread as {taken}", WRONG)
+    """What stands over an image, and its colour: "✓ 7" or, in red, "✗ 7 read as 1" in three lines."""
+    true, taken = shortened(classes[label], _LONGEST), shortened(classes[predicted], _LONGEST)
+    return (f"✓ {true}", RIGHT) if label == predicted else (f"✗ {true}\nread as\n{taken}", WRONG)
 
 
 def draw_reconstructions(found: Reconstructions, classes: Sequence[str]) -> Figure:
@@ -34,7 +37,8 @@ def draw_reconstructions(found: Reconstructions, classes: Sequence[str]) -> Figu
     if bool(wrong.any()):
         rows.append(("decoded from the\ntrue capsule", found.from_true))
     height, width = found.images.shape[2:]
-    figure = new_figure(1.4 + 0.68 * n, 0.5 + (0.68 * height / width + 0.12) * len(rows))
+    column = max(0.68, 0.085 * (2 + min(_LONGEST, max(map(len, classes)))))
+    figure = new_figure(1.6 + column * n, 0.7 + (column * height / width + 0.12) * len(rows))
     grid = figure.subplots(len(rows), n, squeeze=False)
     for axes, (name, images) in zip(grid, rows, strict=True):
         for k, picture in enumerate(pixels(images)):
@@ -63,7 +67,7 @@ def draw_mistakes(images: Tensor, labels: Tensor, predicted: Tensor, classes: Se
     n_columns = min(8, max(1, len(wrong)))
     n_rows = max(1, -(-len(wrong) // n_columns))
     height, width = images.shape[2:]
-    figure = new_figure(max(3.0, 1.15 * n_columns), n_rows * (1.15 * height / width + 0.5))
+    figure = new_figure(max(3.0, 1.15 * n_columns), n_rows * (1.15 * height / width + 0.65))
     for k, axes in enumerate(figure.subplots(n_rows, n_columns, squeeze=False).flat):
         if k < len(wrong):
             text, colour = verdict(int(labels[wrong[k]]), int(predicted[wrong[k]]), classes)

@@ -82,7 +82,9 @@ def _sheet(axes: Any, cells: np.ndarray, rows: list[str], offsets: Sequence[floa
     axes.set_yticks([(height + _GAP) * i + height / 2 for i in range(n_rows)], rows, fontsize=SMALL, color=MUTED)
     if offsets is not None:
         at = [(width + _GAP) * j + width / 2 for j in range(n_columns)]
-        axes.set_xticks(at, [f"{x:+.2f}" if x else "0" for x in offsets], fontsize=SMALL - 1.5, color=MUTED)
+        axes.set_xticks(
+            at, [f"{x:+.2f}".replace("-", "−") if x else "0" for x in offsets], fontsize=SMALL - 1.5, color=MUTED
+        )
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     if offsets is not None and 0 in offsets:
         middle = list(offsets).index(0) * (width + _GAP)

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+#: Names of at most so many characters stand side by side.
+_SHORT = 3
+
+
 def draw_segmentation(found: Segmentation, classes: Sequence[str]) -> Figure:
     """A column for each pair: the input, its two true parts, and the two reconstructions.
 
@@ -26,7 +30,8 @@ def draw_segmentation(found: Segmentation, classes: Sequence[str]) -> Figure:
         ("the two\nreconstructions", red_and_green(found.reconstructions).clamp(0, 1).cpu().numpy()),
     )
     height, width = found.images.shape[2:]
-    figure = new_figure(1.3 + 0.8 * n, 0.3 + (0.8 * height / width + 0.26) * 3)
+    names = 0.26 if max(map(len, classes)) <= _SHORT else 0.44
+    figure = new_figure(1.3 + 0.8 * n, 0.3 + (0.8 * height / width + names) * 3)
     grid = figure.subplots(3, n, squeeze=False)
     for axes, (name, pictures) in zip(grid, rows, strict=True):
         axes[0].set_ylabel(name, fontsize=TEXT, color=MUTED, rotation=0, ha="right", va="center")
@@ -41,9 +46,10 @@ def draw_segmentation(found: Segmentation, classes: Sequence[str]) -> Figure:
 
 
 def _name(axes: Any, first: str, second: str) -> None:
-    """The two names over a picture, in the colours of their parts."""
-    axes.set_title(" ", fontsize=TEXT + 1, pad=3)
-    for x, text, colour, side in ((0.46, first, FIRST, "right"), (0.54, second, SECOND, "left")):
-        axes.text(
-            x, 1.04, shortened(text, 6), transform=axes.transAxes, ha=side, va="bottom", fontsize=TEXT + 1, color=colour
-        )
+    """The two names over a picture, in the colours of their parts: in one line if they are short."""
+    short = max(len(first), len(second)) <= _SHORT
+    axes.set_title(" " if short else " \n ", fontsize=TEXT + 1, pad=3)  # takes the room
+    places = ((0.46, 3, "right"), (0.54, 3, "left")) if short else ((0.5, 14, "center"), (0.5, 2, "center"))
+    for (x, up, side), name, colour in zip(places, (first, second), (FIRST, SECOND), strict=True):
+        text = axes.annotate(shortened(name, 10), (x, 1), (0, up), "axes fraction", "offset points", ha=side)
+        text.set(color=colour, fontsize=TEXT + 1 if short else TEXT, in_layout=False)

@@ -38,9 +38,9 @@ def draw_parse_tree(
     paint = dict(zip(highlight, colours, strict=False))
     shown = sorted(set(trees[-1].scores.topk(min(12, len(classes))).indices.tolist()) | set(highlight))
     names = [shortened(classes[j], 11) for j in shown]
-    right = 1.66 + 0.045 * max(map(len, names))  # where the lengths stand, in widths of the image
+    right = 1.66 + 0.056 * max(map(len, names))  # where the lengths stand, in widths of the image
     extent = (right + 0.28) * width, 1.12 * height
-    figure = new_figure(4.7 * len(trees), max(2.6, 4.7 * extent[1] / extent[0]) + 0.35)
+    figure = new_figure(4.7 * len(trees), max(0.21 * len(shown), 4.7 * extent[1] / extent[0]) + 0.35)
     for axes, tree in zip(figure.subplots(1, len(trees), squeeze=False)[0], trees, strict=True):
         axes.imshow(0.35 + 0.65 * (1 - pixels(image)) if image.shape[0] != 3 else pixels(image))
         rows = [height * (1.08 * (k + 0.5) / len(shown) - 0.04) - 0.5 for k in range(len(shown))]

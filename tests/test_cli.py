@@ -1,0 +1,130 @@
+"""The command line, as a stranger would type it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from torchcaps.cli import main
+from torchcaps.data import load
+
+TINY = [
+    "--data.n_train=64",
+    "--batch_size=16",
+    "--epochs=1",
+    "--threads=1",
+    "--device=cpu",
+    '--model.options={"channels": 4, "n_types": 2, "decoder": [8]}',
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "digits"
+    assert main(["train", "digits", "--out", str(out), *TINY]) == 0
+    return out
+
+
+def test_train_writes_what_was_asked_for(run: Path) -> None:
+    result = json.loads((run / "result.json").read_text())
+    assert result["recipe"] == "digits" and result["epochs"] == 1
+    assert result["config"]["data"]["n_train"] == 64 and result["config"]["optim"]["schedule"] == "cosine"
+    assert result["config"]["model"]["options"] == {"channels": 4, "n_types": 2, "decoder": [8]}
+
+
+def test_finished_run_is_reported_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "digits", "--out", str(run), *TINY]) == 0
+    assert "digits, seed 0: test error" in capsys.readouterr().out
+
+
+def test_another_experiment_does_not_overwrite(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "digits", "--out", str(run), *TINY, "--optim.lr=0.5"]) == 2
+    assert "holds a run of another experiment (optim.lr = 0.002 there, 0.5 here)" in capsys.readouterr().err
+
+
+def test_fields_from_a_file_and_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("seed: 3\noptim:\n  lr: 0.25\n")
+    arguments = ["train", "digits", "--config", str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "a")]
+    assert main([*arguments, *TINY, "--optim.warmup", "0.5"]) == 0
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert (config["seed"], config["optim"]["lr"], config["optim"]["warmup"]) == (3, 0.25, 0.5)
+    assert config["recipe"] == "digits"
+
+
+def test_evaluate_repeats_the_result(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for split in ("test", "val"):
+        assert main(["evaluate", str(run), "--split", split]) == 0
+        error = json.loads((run / "result.json").read_text())[f"{split}_error"]
+        assert f"{split} error {error:.2%}" in capsys.readouterr().out
+
+
+def test_predict(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = Image.fromarray(load("digits").test.images[0, 0].numpy())
+    image.resize((90, 120)).convert("RGB").save(tmp_path / "a.png")
+    image.save(tmp_path / "b.jpg")
+    assert main(["predict", str(run), str(tmp_path / "a.png"), str(tmp_path / "b.jpg")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[0].startswith(f"{tmp_path / 'a.png'}: ") and lines[0].count("(0.") == 3
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("mnist-cnn", "capsnet_small", "fashion-mnist"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "train needs a recipe, one of digits, "),
+        (["train", "mnits"], "recipe must be one of digits, .*; got 'mnits'"),
+        (["train", "digits", "--epochs=0"], "epochs must be at least 1, got 0"),
+        (["train", "digits", "--model.name=vgg"], "model must be one of baseline_cnn, .*; got 'vgg'"),
+        (["train", "mnist", "--data.root=/nowhere"], "data.root must hold train-images-idx3-ubyte.gz"),
+        (["evaluate", "nowhere"], "nowhere must be a run folder, but it has no config.json"),
+        (["predict", "nowhere", "a.png"], "nowhere must hold a finished run"),
+        (["report", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import re
+
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error) and error.startswith("torchcaps: ") and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--optim.rate=3", "optim.rate"),
+        ("--optim.lr=fast", "fast"),
+        ("--loss=hinge", "hinge"),
+        ("--epochs=2.5", "2.5"),
+    ],
+)
+def test_unknown_fields_and_values(
+    argument: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "digits", argument])
+    assert stopped.value.code == 2 and message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_predict_refuses_what_is_no_image(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.png").write_text("no image")
+    assert main(["predict", str(run), str(tmp_path / "a.png")]) == 2
+    assert "a.png cannot be read as an image" in capsys.readouterr().err
