@@ -112,7 +112,7 @@ def _evaluate(parsed: argparse.Namespace) -> None:
     from dataclasses import replace
 
     from torchcaps.data import load
-    from torchcaps.experiments.batches import splits
+    from torchcaps.experiments.batches import split
     from torchcaps.experiments.evaluate import evaluate
     from torchcaps.experiments.run import Run
     from torchcaps.experiments.saved import load_model
@@ -124,7 +124,7 @@ def _evaluate(parsed: argparse.Namespace) -> None:
         config = replace(config, data=replace(config.data, root=parsed.root))
     device = choose_device(config.device)
     dataset = load(config.data.name, config.data.root, config.data.image_size)
-    batches = splits(config, dataset, device)[parsed.split]
+    batches = split(config, dataset, parsed.split, device)
     scores = evaluate(config, trained.model.to(device), batches, progress=sys.stderr.isatty())
     print(f"{run.path}: {parsed.split} error {scores['error']:.2%}, loss {scores['loss']:.5f}, {batches.n:,} examples")
 

@@ -10,7 +10,7 @@ import torch
 
 from torchcaps.data import load
 from torchcaps.experiments import Data
-from torchcaps.experiments.batches import Batches, image_shape, splits
+from torchcaps.experiments.batches import Batches, image_shape, split
 from torchcaps.experiments.recipes import recipe
 
 
@@ -69,15 +69,16 @@ def test_pairs_never_repeat_and_validation_pairs_are_fixed() -> None:
     config = replace(recipe("digits-pairs"), data=Data("digits", pairs=True, n_pairs=(100, 20)))
     data = load("digits")
     for name in ("val", "test"):
-        parts = [splits(replace(config, seed=seed), data, torch.device("cpu"))[name] for seed in (0, 1)]
+        parts = [split(replace(config, seed=seed), data, name, torch.device("cpu")) for seed in (0, 1)]
         assert torch.equal(next(iter(parts[0])).images, next(iter(parts[1])).images)
     assert image_shape(config, data) == (1, 36, 36)
 
 
 def test_splits_share_no_image() -> None:
     data = load("digits")
-    made = splits(replace(recipe("digits"), data=Data("digits", shift=0), batch_size=1), data, torch.device("cpu"))
-    seen = [{batch.images.numpy().tobytes() for batch in part} for part in made.values()]
+    config = replace(recipe("digits"), data=Data("digits", shift=0), batch_size=1)
+    made = [split(config, data, name, torch.device("cpu")) for name in ("train", "val", "test")]
+    seen = [{batch.images.numpy().tobytes() for batch in part} for part in made]
     assert [len(s) for s in seen] == [1257, 180, 360] and len(set.union(*seen)) == 1797
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -98,15 +98,18 @@ class Batches:
         return torch.Generator().manual_seed(mixed_seed(self.seed, self.epoch, what))
 
 
-def splits(config: Experiment, dataset: Dataset, device: torch.device) -> dict[str, Batches]:
-    """Batches of "train", "val" and "test", with the images on ``device``."""
-    train = dataset.train if config.data.n_train is None else dataset.train.take(slice(config.data.n_train))
-    made: dict[str, Batches] = {}
-    for name, part, seed in (("train", train, config.seed), ("val", dataset.val, 1), ("test", dataset.test, 0)):
-        # The validation and test pairs are the same ones for every seed.
-        options: dict[str, Any] = {"seed": seed, "train": name == "train"}
-        made[name] = Batches(config.data, part.to(device), config.batch_size, **options)
-    return made
+def split(config: Experiment, dataset: Dataset, name: str, device: torch.device) -> Batches:
+    """Batches of "train", "val" or "test", with the images on ``device``.
+
+    Raises:
+        ValueError: fewer training examples than a batch.
+    """
+    if name == "train":
+        images = dataset.train if config.data.n_train is None else dataset.train.take(slice(config.data.n_train))
+        return Batches(config.data, images.to(device), config.batch_size, seed=config.seed, train=True)
+    # The pairs to validate and to test on are the same ones for every seed.
+    images, seed = {"val": (dataset.val, 1), "test": (dataset.test, 0)}[name]
+    return Batches(config.data, images.to(device), config.batch_size, seed=seed, train=False)
 
 
 def image_shape(config: Experiment, dataset: Dataset) -> tuple[int, int, int]:

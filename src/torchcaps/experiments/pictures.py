@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchcaps import analysis
 from torchcaps.data import load
 from torchcaps.experiments import page
-from torchcaps.experiments.batches import splits
+from torchcaps.experiments.batches import split
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.objective import wrong
 from torchcaps.experiments.run import Run, write_atomically
@@ -52,7 +52,7 @@ def tested_run(run: Run) -> Tested:
     model, _, classes = load_model(run)
     dataset = load(config.data.name, config.data.root, config.data.image_size)
     found, n = [], 0
-    for batch in splits(config, dataset, torch.device("cpu"))["test"]:
+    for batch in split(config, dataset, "test", torch.device("cpu")):
         scores = model(batch.images).scores
         predicted = scores.topk(batch.labels.shape[1], dim=1).indices
         found.append((batch.images, batch.labels, batch.parts, predicted, wrong(scores, batch.labels)))

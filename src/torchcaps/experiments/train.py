@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from torchcaps.data import Dataset, load
-from torchcaps.experiments.batches import image_shape, splits
+from torchcaps.experiments.batches import image_shape, split
 from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
@@ -73,7 +73,7 @@ def train(
         torch.set_num_threads(config.threads)
     L.seed_everything(config.seed, verbose=False)
     dataset = load(config.data.name, config.data.root, config.data.image_size)
-    batches = splits(config, dataset, device)
+    batches = {name: split(config, dataset, name, device) for name in ("train", "val", "test")}
     model = make_model(config, dataset)
     run.open(config)
     if config.compile:
