@@ -149,6 +149,16 @@ def test_a_checkpoint_that_fails_half_way_leaves_the_last_one(tmp_path: Path, mo
     assert fit(TINY, tmp_path / "a")["steps"] == 8
 
 
+def test_a_broken_checkpoint_is_not_passed_over(tmp_path: Path) -> None:
+    run = Run(tmp_path / "a")
+    run.open(TINY)
+    run.checkpoint.parent.mkdir()
+    run.checkpoint.write_bytes(b"half a checkpoi")
+    with pytest.raises(ValueError, match=r"last.ckpt is not a whole checkpoint: .* Remove it to start again"):
+        fit(TINY, run.path)
+    assert run.checkpoint.read_bytes() == b"half a checkpoi"
+
+
 def test_saved_model_needs_no_data(unbroken: Path) -> None:
     trained = load_model(Run(unbroken))
     assert trained.image_shape == (1, 28, 28) and trained.classes == tuple("0123456789")

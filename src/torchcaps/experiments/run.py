@@ -11,7 +11,7 @@ from typing import Any
 from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
 
 #: Fields that may differ when a run is resumed: they say where it runs, not what is run.
-_WHERE = ("threads", "device", "data.root")
+WHERE = ("threads", "device", "data.root")
 
 
 class Run:
@@ -44,7 +44,7 @@ class Run:
         """
         if self.config.is_file():
             mine, theirs = flat(config.to_dict()), flat(self.read(self.config))
-            differing = [k for k in sorted(mine | theirs) if mine.get(k) != theirs.get(k) and k not in _WHERE]
+            differing = [k for k in sorted(mine | theirs) if mine.get(k) != theirs.get(k) and k not in WHERE]
             if differing:
                 what = ", ".join(f"{k} = {theirs.get(k)!r} there, {mine.get(k)!r} here" for k in differing[:5])
                 raise ValueError(

@@ -112,6 +112,7 @@ def _fit(
     """Train to the end, from the last checkpoint if there is one; steps and seconds that it took in all."""
     metrics = Metrics(run)
     callbacks = [metrics, *([Lines(metrics)] if progress == "lines" else []), Checkpoints(run, checkpoint_seconds)]
+    resume = _whole(run.checkpoint) if run.checkpoint.is_file() else None
     with _quiet():
         trainer = L.Trainer(
             accelerator={"cuda": "gpu"}.get(device.type, device.type),
@@ -127,10 +128,23 @@ def _fit(
             num_sanity_val_steps=0,
             default_root_dir=run.path,
         )
-        trainer.fit(task, ckpt_path=str(run.checkpoint) if run.checkpoint.is_file() else None)
+        trainer.fit(task, ckpt_path=resume)
     if trainer.interrupted:
         raise KeyboardInterrupt
     return trainer.global_step, metrics.elapsed()
+
+
+def _whole(checkpoint: Path) -> str:
+    """The path, once the file is known to be readable.
+
+    Raises:
+        ValueError: it is not; training from scratch instead would lose what it held.
+    """
+    try:
+        torch.load(checkpoint, weights_only=True, map_location="meta")
+    except Exception as error:  # torch raises whatever the broken bytes lead it to
+        raise ValueError(f"{checkpoint} is not a whole checkpoint: {error}. Remove it to start again.") from error
+    return str(checkpoint)
 
 
 def default_folder(config: Experiment) -> Path:
