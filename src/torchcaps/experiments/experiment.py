@@ -20,7 +20,8 @@ class Data:
         pairs: train on pairs of overlapping images of different classes.
         n_pairs: pairs in an epoch, and in validation and test.
         blend: how two images of a pair are laid over each other, "sum" or "max".
-        shift: largest random shift of a training image in pixels (for pairs: of both, always).
+        shift: largest random shift of a training image in pixels. (Both images of a pair are shifted by up
+            to 4 on a canvas 8 larger, as in the paper.)
         degrees: largest random rotation in training.
         scale: largest relative change of size in training.
         shear: largest horizontal shear in training.
