@@ -1,4 +1,8 @@
-"""Dynamic Routing Between Capsules (Sabour, Frosst, Hinton 2017, arXiv 1710.09829)."""
+"""Dynamic Routing Between Capsules (Sabour, Frosst, Hinton 2017, arXiv 1710.09829).
+
+``torchcaps train NAME`` runs a recipe. What each of them came to stands in the README, from the files in
+``results/`` that are named after it.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,9 @@ def digits() -> Experiment:
 
 
 def digits_cnn() -> Experiment:
-    """A CNN with as many parameters as the capsules of ``digits``, trained alike."""
-    return replace(
-        digits(), recipe="digits-cnn", model=Model("matched_cnn", {"n_parameters": 707_000}), loss="cross_entropy"
-    )
+    """A CNN with as many parameters as the capsules of ``digits`` (their decoder not counted), trained alike."""
+    model = Model("matched_cnn", {"n_parameters": 705_888})
+    return replace(digits(), recipe="digits-cnn", model=model, loss="cross_entropy")
 
 
 def digits_stacked() -> Experiment:
@@ -32,12 +35,22 @@ def digits_stacked() -> Experiment:
 
 
 def digits_pairs() -> Experiment:
-    """Two overlapping bundled digits, told apart and reconstructed each from its own capsule."""
-    return replace(digits(), recipe="digits-pairs", data=Data("digits", pairs=True))
+    """Two overlapping bundled digits, both to be named and each reconstructed from its own capsule."""
+    return replace(
+        digits(),
+        recipe="digits-pairs",
+        data=Data("digits", pairs=True),
+        model=Model("capsnet_small", {"n_types": 4}),
+        epochs=8,
+    )
 
 
 def mnist() -> Experiment:
-    """The paper's network on MNIST."""
+    """The paper's network on MNIST: 0.25 % ± 0.005 in its table 1, after some 640 epochs.
+
+    The paper's network, loss, weight of the reconstruction and augmentation; 14 epochs in batches of 64
+    under one cosine instead of hundreds under a slow exponential.
+    """
     return Experiment(
         recipe="mnist",
         data=Data("mnist"),
@@ -51,15 +64,16 @@ def mnist() -> Experiment:
 
 
 def mnist_cnn() -> Experiment:
-    """The paper's baseline CNN on MNIST (0.39 % in its table 1)."""
+    """The paper's baseline CNN on MNIST: 0.39 % in its table 1."""
     return replace(mnist(), recipe="mnist-cnn", model=Model("baseline_cnn"), loss="cross_entropy", compile=False)
 
 
 def fashion_mnist() -> Experiment:
-    """The paper's network on Fashion-MNIST, which the paper does not have."""
-    return replace(mnist(), recipe="fashion-mnist", data=Data("fashion-mnist"))
+    """The paper's network on Fashion-MNIST, which the paper does not have; a short run."""
+    return replace(mnist(), recipe="fashion-mnist", data=Data("fashion-mnist"), epochs=5)
 
 
 def multimnist() -> Experiment:
-    """Two overlapping MNIST digits; the paper reports 5.2 % after far more training."""
-    return replace(mnist(), recipe="multimnist", data=Data("mnist", pairs=True, n_pairs=(100_000, 10_000)), epochs=10)
+    """The paper's network on two overlapping MNIST digits: 5.2 % in its table 1, of 60 M training pairs."""
+    data = Data("mnist", pairs=True, n_pairs=(100_000, 10_000))
+    return replace(mnist(), recipe="multimnist", data=data, epochs=10)
