@@ -209,6 +209,12 @@ def test_bad_input_costs_no_work(tmp_path: Path, change: dict, message: str) -> 
     assert not (tmp_path / "a").exists()
 
 
+def test_compiling_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(ValueError, match="compile needs a C\\+\\+ compiler and found none: .* --compile false"):
+        fit(replace(TINY, compile=True), tmp_path / "a")
+
+
 def test_devices() -> None:
     assert choose_device("cpu") == torch.device("cpu")
     if not torch.cuda.is_available():

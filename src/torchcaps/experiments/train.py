@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +24,7 @@ from torchcaps.experiments.provenance import commit, device_in_words, versions
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.task import Task
-from torchcaps.layers import ConvCaps, DenseCaps
+from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.models import build
 from torchcaps.models.baseline_cnn import count_parameters
 
@@ -72,14 +74,14 @@ def train(
     if config.threads:
         torch.set_num_threads(config.threads)
     L.seed_everything(config.seed, verbose=False)
+    if config.compile:
+        require_compiler()
     dataset = load(config.data.name, config.data.root, config.data.image_size)
     batches = {name: split(config, dataset, name, device) for name in ("train", "val", "test")}
     model = make_model(config, dataset)
     run.open(config)
     if config.compile:
-        for layer in model.modules():
-            if isinstance(layer, DenseCaps | ConvCaps):
-                layer.compile()
+        compile_capsules(model)
     steps, seconds = _fit(
         run, Task(config, model, batches["train"], batches["val"]), device, progress, checkpoint_seconds
     )
@@ -164,6 +166,24 @@ def choose_device(name: str) -> torch.device:
     if not there[name]:
         raise ValueError(f"device {name} is not there; there is: {', '.join(k for k, found in there.items() if found)}")
     return torch.device(name)
+
+
+def require_compiler() -> None:
+    """See that what ``compile`` needs is there.
+
+    Raises:
+        ValueError: no C++ compiler is to be found.
+    """
+    names = (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")
+    if not any(shutil.which(name) for name in names):
+        raise ValueError("compile needs a C++ compiler and found none: install one, or train with --compile false")
+
+
+def compile_capsules(model: nn.Module) -> None:
+    """Let torch compile the routed layers, in place: weights keep their names."""
+    for layer in model.modules():
+        if isinstance(layer, RoutedLayer):
+            layer.compile()
 
 
 def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
