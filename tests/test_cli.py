@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -128,3 +129,23 @@ def test_predict_refuses_what_is_no_image(run: Path, tmp_path: Path, capsys: pyt
     (tmp_path / "a.png").write_text("no image")
     assert main(["predict", str(run), str(tmp_path / "a.png")]) == 2
     assert "a.png cannot be read as an image" in capsys.readouterr().err
+
+
+def test_ctrl_c_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from torchcaps.experiments.task import Task
+
+    step = Task.training_step
+
+    def interrupted(self: Task, batch: Any, k: int) -> Any:
+        if self.global_step == 2:
+            raise KeyboardInterrupt
+        return step(self, batch, k)
+
+    arguments = ["train", "digits", "--out", str(tmp_path / "a"), *TINY]
+    monkeypatch.setattr(Task, "training_step", interrupted)
+    assert main(arguments) == 130
+    assert "stopped; the same command goes on from the last checkpoint" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main(arguments) == 0

@@ -130,9 +130,10 @@ def _fit(
             num_sanity_val_steps=0,
             default_root_dir=run.path,
         )
-        trainer.fit(task, ckpt_path=resume)
-    if trainer.interrupted:
-        raise KeyboardInterrupt
+        try:
+            trainer.fit(task, ckpt_path=resume)
+        except SystemExit:  # Lightning's answer to Ctrl-C, which leaves the caller no say
+            raise KeyboardInterrupt from None
     return trainer.global_step, metrics.elapsed()
 
 
