@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchcaps.experiments import Data, Experiment, Model
+from torchcaps.experiments import Data, Experiment, Model, Optim
 from torchcaps.experiments.run import Run, experiment_from, write_atomically
 
 
@@ -65,11 +65,30 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"reconstruction": -1.0}, "reconstruction must not be negative, got -1.0"),
-        ({"data": Data(shift=-1)}, "data.shift must not be negative, got -1"),
-        ({"data": Data(n_train=0)}, "data.n_train must be at least 1, got 0"),
+        ({"epochs": 0}, "epochs must be at least 1 and whole, got 0"),
+        ({"epochs": 2.5}, "epochs must be at least 1 and whole, got 2.5"),
+        ({"batch_size": 0}, "batch_size must be at least 1 and whole, got 0"),
+        ({"loss": "hinge"}, "loss must be one of margin, cross_entropy; got 'hinge'"),
+        ({"precision": "16"}, "precision must be one of 32, bf16; got '16'"),
+        ({"device": "tpu"}, "device must be one of auto, cpu, cuda, mps; got 'tpu'"),
+        ({"reconstruction": -1.0}, "reconstruction must be at least 0 and finite, got -1.0"),
+        ({"reconstruction": float("nan")}, "reconstruction must be at least 0 and finite, got nan"),
+        ({"data": Data(shift=-1)}, "data.shift must be at least 0 and whole, got -1"),
+        ({"data": Data(n_train=0)}, "data.n_train must be at least 1 and whole, got 0"),
+        ({"data": Data(n_pairs=(64, 0))}, "data.n_pairs must be at least 1 and whole, got 0"),
+        ({"data": Data(image_size=(0, 5))}, "data.image_size must be at least 1 and whole, got 0"),
+        ({"data": Data(blend="mean")}, "data.blend must be one of sum, max; got 'mean'"),
+        ({"data": Data(scale=1.0)}, "data.scale must be 0 … 0.99 and finite, got 1.0"),
+        ({"data": Data(degrees=-3.0)}, "data.degrees must be 0 … 180 and finite, got -3.0"),
+        ({"data": Data(pairs=True, degrees=3.0)}, "must be 0 with data.pairs"),
+        (
+            {"optim": Optim(schedule="cosin")},
+            "optim.schedule must be one of exponential, cosine, constant; got 'cosin'",
+        ),
+        ({"optim": Optim(lr=float("inf"))}, "optim.lr must be at least 1e-12 and finite, got inf"),
+        ({"optim": Optim(warmup=5.0)}, "optim.warmup must be 0 … 0.99 and finite, got 5.0"),
+        ({"optim": Optim(decay_steps=0)}, "optim.decay_steps must be at least 1e-12 and finite, got 0"),
+        ({"optim": Optim(decay=-0.5)}, "optim.decay must be 1e-12 … 1 and finite, got -0.5"),
     ],
 )
 def test_bad_values(change: dict, message: str) -> None:

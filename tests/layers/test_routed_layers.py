@@ -99,6 +99,7 @@ def test_options_reach_the_routing() -> None:
         (lambda: DenseCaps(0, 3, 4, 5), "n_in must be an integer of at least 1, got 0"),
         (lambda: DenseCaps(6, 3, 4, 5, 0), "n_iters must be an integer of at least 1, got 0"),
         (lambda: DenseCaps(6, 3, 4, 5, routing="magic"), "routing must be one of dynamic; got 'magic'"),
+        (lambda: DenseCaps(6, 3, 4, 5, gradient="x"), "gradient must be one of full, last; got 'x'"),
         (lambda: ConvCaps(6, 3, 4, 5, 0), "kernel_size must be an integer of at least 1, got 0"),
         (lambda: ConvCaps(6, 3, 4, 5, 2, stride=0), "stride must be an integer of at least 1, got 0"),
     ],
@@ -106,6 +107,24 @@ def test_options_reach_the_routing() -> None:
 def test_bad_layers(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_initial_scale_is_an_argument() -> None:
+    weight = DenseCaps(50, 10, 8, 16, weight_std=0.5).weight
+    assert weight.std().item() == pytest.approx(0.5, rel=0.02)
+    assert weight.abs().max() <= 2.28 * 0.5
+    with pytest.raises(ValueError, match=r"weight_std must be positive, got 0.0"):
+        DenseCaps(50, 10, 8, 16, weight_std=0.0)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_layers_compile_to_one_graph(autocast: bool) -> None:
+    stack = nn.Sequential(ConvCaps(2, 3, 4, 5, 2), DenseCaps(3 * 3 * 2, 4, 5, 6))
+    x = torch.randn(2, 2, 4, 3, 4)
+    compiled = torch.compile(stack, backend="aot_eager", fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        torch.testing.assert_close(compiled(x).pose, stack(x).pose)
+    compiled(x).pose.sum().backward()
 
 
 def test_bad_capsules() -> None:

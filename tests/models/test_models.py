@@ -80,6 +80,7 @@ def test_iterations_and_couplings_of_one_call() -> None:
         ("resnet", (1, 28, 28), {}, "model must be one of baseline_cnn, capsnet, .*; got 'resnet'"),
         ("capsnet", (1, 28, 28), {"depth": 3}, "model capsnet: .*unexpected keyword argument 'depth'"),
         ("capsnet_small", (1, 16, 28), {}, "a 9×9 kernel does not fit into a map of 8×20"),
+        ("capsnet", (28, 28), {}, r"image_shape must be \(channels, height, width\), got \(28, 28\)"),
         ("matched_cnn", (1, 7, 28), {}, "image_shape must be at least 8×8"),
         ("matched_cnn", (1, 28, 28), {"n_parameters": 10}, "n_parameters must be at least"),
     ],

@@ -44,6 +44,13 @@ def test_float32_is_the_library() -> None:
     torch.testing.assert_close(conv2d(x, weight, 2), F.conv2d(x, weight, stride=2), rtol=0, atol=0)
 
 
+def test_autocast_leaves_float64_alone() -> None:
+    x, weight = torch.randn(2, 3, 9, 9, dtype=torch.float64), torch.randn(4, 3, 3, 3, dtype=torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = conv2d(x, weight.requires_grad_(), 2)
+    assert y.dtype == torch.float64
+
+
 def test_autocast_takes_the_fast_gradient_and_gives_float32_weights_theirs() -> None:
     weight = torch.randn(4, 3, 3, 3, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):

@@ -225,6 +225,10 @@ def test_autocast_does_not_narrow_the_routing() -> None:
             r"weight must be \[I, J, d_in, d_out\] with I=5 as in u, got shape \[6, 4, 3, 6\]",
         ),
         ({"bias": torch.zeros(6)}, r"bias must be \[J, d_out\] = \[4, 6\], got shape \[6\]"),
+        (
+            {"u": torch.zeros(2, 5, 3, dtype=torch.int64), "weight": torch.zeros(5, 4, 3, 6, dtype=torch.int64)},
+            "u and weight must be floating point, got torch.int64 and torch.int64",
+        ),
         ({"prior": torch.zeros(4, 5)}, r"prior must be \[I, J\] = \[5, 4\], got shape \[4, 5\]"),
     ],
 )

@@ -52,6 +52,7 @@ def test_mask_keeps_the_target() -> None:
         (torch.tensor([0.0, 1.0]), "target must be class indices"),
         (torch.zeros(2, 4), "or multi-hot \\[B, J=3\\], got shape \\[2, 4\\]"),
         (torch.tensor([0, 1, 2]), "target must have B=2 rows"),
+        (torch.tensor([[5, 2, 1], [0, 0, 1]]), "multi-hot target must hold 0 … 1, got 0 … 5"),
     ],
 )
 def test_bad_targets(target: torch.Tensor, message: str) -> None:
@@ -59,6 +60,11 @@ def test_bad_targets(target: torch.Tensor, message: str) -> None:
         margin_loss(LENGTHS, target)
     with pytest.raises(ValueError, match=message):
         mask_capsules(torch.zeros(2, 3, 4), target)
+
+
+def test_an_empty_batch_costs_nothing() -> None:
+    assert margin_loss(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)).item() == 0
+    assert reconstruction_loss(torch.zeros(0, 1, 2, 2), torch.zeros(0, 1, 2, 2)).item() == 0
 
 
 def test_images_must_fit() -> None:

@@ -46,6 +46,14 @@ def test_finite_and_right_at_every_scale(size: float) -> None:
     assert v[0, 0].item() == pytest.approx(size * size / (1 + size * size), rel=1e-6, abs=1e-38)
 
 
+def test_the_largest_vectors_have_length_one() -> None:
+    s = torch.full((8,), 3e38, requires_grad=True)  # its norm is beyond float32
+    v = squash(s)
+    v.sum().backward()
+    assert v.norm().item() == pytest.approx(1.0)
+    assert s.grad is not None and bool(s.grad.isfinite().all())
+
+
 def test_derivative_is_right() -> None:
     s = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     assert gradcheck(squash, (s,))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+Blend = Literal["sum", "max"]
+Schedule = Literal["exponential", "cosine", "constant"]
+Loss = Literal["margin", "cross_entropy"]
 Precision = Literal["32", "bf16"]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+BLENDS, SCHEDULES, LOSSES = get_args(Blend), get_args(Schedule), get_args(Loss)
+PRECISIONS, DEVICES = get_args(Precision), get_args(Device)
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class Data:
     n_train: int | None = None
     pairs: bool = False
     n_pairs: tuple[int, int] = (10_000, 1_000)
-    blend: Literal["sum", "max"] = "sum"
+    blend: Blend = "sum"
     shift: int = 2
     degrees: float = 0.0
     scale: float = 0.0
@@ -71,7 +78,7 @@ class Optim:
     """
 
     lr: float = 1e-3
-    schedule: Literal["exponential", "cosine", "constant"] = "exponential"
+    schedule: Schedule = "exponential"
     warmup: float = 0.0
     decay: float = 0.96
     decay_steps: float = 2000
@@ -99,42 +106,74 @@ class Experiment:
         threads: threads on a CPU; 0 takes all cores.
         device: "auto" takes a GPU where there is one.
         seed: of everything random.
+
+    Raises:
+        ValueError: a value out of range, naming the field.
     """
 
     recipe: str = "custom"
     data: Data = Data()
     model: Model = Model()
     optim: Optim = Optim()
-    loss: Literal["margin", "cross_entropy"] = "margin"
+    loss: Loss = "margin"
     reconstruction: float = 0.0005
     epochs: int = 10
     batch_size: int = 128
     precision: Precision = "32"
     compile: bool = False
     threads: int = 0
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: Device = "auto"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name, value in (
-            ("reconstruction", self.reconstruction),
-            ("threads", self.threads),
-            ("seed", self.seed),
-            ("data.shift", self.data.shift),
-            ("optim.warmup", self.optim.warmup),
-            ("optim.floor", self.optim.floor),
-            ("optim.clip", self.optim.clip),
-        ):
-            if value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
-        if not self.optim.lr > 0:
-            raise ValueError(f"optim.lr must be positive, got {self.optim.lr}")
-        if self.data.n_train is not None and self.data.n_train < 1:
-            raise ValueError(f"data.n_train must be at least 1, got {self.data.n_train}")
+        data, optim = self.data, self.optim
+        _choice("loss", self.loss, LOSSES)
+        _choice("precision", self.precision, PRECISIONS)
+        _choice("device", self.device, DEVICES)
+        _choice("data.blend", data.blend, BLENDS)
+        _choice("optim.schedule", optim.schedule, SCHEDULES)
+        _whole("epochs", self.epochs, 1)
+        _whole("batch_size", self.batch_size, 1)
+        _whole("threads", self.threads, 0)
+        _whole("seed", self.seed, 0)
+        _whole("data.shift", data.shift, 0)
+        for name, values in (("data.image_size", data.image_size), ("data.n_pairs", data.n_pairs)):
+            for value in values or ():
+                _whole(name, value, 1)
+        if data.n_train is not None:
+            _whole("data.n_train", data.n_train, 1)
+        _within("reconstruction", self.reconstruction, 0)
+        _within("data.degrees", data.degrees, 0, 180)
+        _within("data.scale", data.scale, 0, 0.99)
+        _within("data.shear", data.shear, 0)
+        _within("optim.lr", optim.lr, 1e-12)
+        _within("optim.warmup", optim.warmup, 0, 0.99)
+        _within("optim.decay", optim.decay, 1e-12, 1)
+        _within("optim.decay_steps", optim.decay_steps, 1e-12)
+        _within("optim.floor", optim.floor, 0, optim.lr)
+        _within("optim.eps", optim.eps, 0)
+        _within("optim.clip", optim.clip, 0)
+        if data.pairs and (data.degrees or data.scale or data.shear):
+            raise ValueError(
+                "data.degrees, data.scale and data.shear must be 0 with data.pairs: pairs are only shifted"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, as in ``config.json``."""
         return asdict(self)
+
+
+def _choice(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+
+
+def _whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be at least {least} and whole, got {value!r}")
+
+
+def _within(name: str, value: float, least: float, most: float = math.inf) -> None:
+    if not (math.isfinite(value) and least <= value <= most):
+        limits = f"at least {least}" if most == math.inf else f"{least} … {most}"
+        raise ValueError(f"{name} must be {limits} and finite, got {value!r}")

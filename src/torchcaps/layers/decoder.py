@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.ops import mask_capsules
-from torchcaps.ops.checks import check_shapes
+from torchcaps.ops.checks import at_least_float32, check_at_least, check_shapes
 
 
 class Decoder(nn.Module):
@@ -30,7 +30,9 @@ class Decoder(nn.Module):
         self, n_classes: int, d_in: int, image_shape: tuple[int, int, int], hidden: tuple[int, ...] = (512, 1024)
     ) -> None:
         super().__init__()
-        self.image_shape = tuple(image_shape)
+        for name, value in (("n_classes", n_classes), ("d_in", d_in), *(("hidden", width) for width in hidden)):
+            check_at_least(name, value, 1)
+        self.n_classes, self.d_in, self.image_shape = n_classes, d_in, tuple(image_shape)
         sizes = [n_classes * d_in, *hidden, image_shape[0] * image_shape[1] * image_shape[2]]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
         for layer in self.layers:
@@ -48,12 +50,17 @@ class Decoder(nn.Module):
 
         Returns:
             ``[B, C, H, W]``.
+
+        Raises:
+            ValueError: another number or size of capsules, or targets that do not fit.
         """
+        if tuple(pose.shape[1:]) != (self.n_classes, self.d_in):
+            raise ValueError(f"pose must be [B, J={self.n_classes}, D={self.d_in}], got shape {list(pose.shape)}")
         x = mask_capsules(pose, target).flatten(1)
         *hidden, last = self.layers
         for layer in hidden:
             x = F.relu(layer(x))
-        return last(x).float().sigmoid().unflatten(1, self.image_shape)
+        return at_least_float32(last(x)).sigmoid().unflatten(1, self.image_shape)
 
     def each(self, pose: Tensor, classes: Tensor) -> Tensor:
         """Reconstruct several classes of one image, each from its own capsule alone.

@@ -40,5 +40,10 @@ def truncated_normal_(weight: Tensor, std: float) -> None:
 
     (TensorFlow's truncated normal, which the papers' authors used, names the width before the cut: their
     0.1 is 0.088 here.)
+
+    Raises:
+        ValueError: ``std`` is not positive.
     """
+    if not std > 0:
+        raise ValueError(f"weight_std must be positive, got {std}")
     nn.init.trunc_normal_(weight, std=std / _LEFT, a=-2 * std / _LEFT, b=2 * std / _LEFT)

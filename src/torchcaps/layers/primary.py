@@ -41,7 +41,8 @@ class PrimaryCaps(nn.Module):
         ``[B, T, H', W']``.
 
     Raises:
-        ValueError: sizes below 1, another number of channels, a map smaller than the kernel.
+        ValueError: sizes below 1, a scale that is not positive; another number of channels, a map smaller
+            than the kernel.
 
     Source: Sabour et al. 2017, section 4.
     """
@@ -65,13 +66,16 @@ class PrimaryCaps(nn.Module):
         check_at_least("kernel_size", kernel_size, 1)
         check_at_least("stride", stride, 1)
         check_at_least("padding", padding, 0)
+        if not scale > 0:
+            raise ValueError(f"scale must be positive, got {scale}")
         self.in_channels, self.n_types, self.d_out = in_channels, n_types, d_out
         self.kernel_size, self.stride, self.padding, self.scale = kernel_size, stride, padding, scale
         weight = torch.empty(n_types * d_out, in_channels, kernel_size, kernel_size)
         self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))  # as ops.conv2d wants it
         self.bias = nn.Parameter(torch.full((n_types, d_out), bias_init))
         fan_in = in_channels * kernel_size**2
-        truncated_normal_(self.weight, weight_std or 1 / (scale * math.sqrt(0.2 * d_out * fan_in)))
+        default = 1 / (scale * math.sqrt(0.2 * d_out * fan_in))
+        truncated_normal_(self.weight, default if weight_std is None else weight_std)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the capsule map made from a feature map of this size."""

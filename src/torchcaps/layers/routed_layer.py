@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torchcaps.layers.init import routing_std, truncated_normal_
 from torchcaps.ops import ROUTINGS, Routed
 from torchcaps.ops.checks import check_at_least, check_choice
+from torchcaps.ops.dynamic import GRADIENTS, IMPLS
 
 
 class RoutedLayer(nn.Module):
@@ -30,7 +31,7 @@ class RoutedLayer(nn.Module):
             stacked layers train, see :mod:`torchcaps.layers.init`.
 
     Raises:
-        ValueError: sizes below 1, or an unknown ``routing``.
+        ValueError: sizes below 1, or an unknown ``routing``, ``gradient`` or ``impl``.
     """
 
     def __init__(
@@ -54,13 +55,16 @@ class RoutedLayer(nn.Module):
         for name, value in (("n_in", n_in), ("n_out", n_out), ("d_in", d_in), ("d_out", d_out), ("n_iters", n_iters)):
             check_at_least(name, value, 1)
         check_choice("routing", routing, ROUTINGS)
+        check_choice("gradient", gradient, GRADIENTS)
+        check_choice("impl", impl, IMPLS)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         self.n_iters, self.routing, self.leaky = n_iters, routing, leaky
         self.gradient, self.impl = gradient, impl
         self.weight = nn.Parameter(torch.empty(n_in, n_out, d_in, d_out))
         self.bias = nn.Parameter(torch.full((n_out, d_out), bias_init)) if bias else None
         self.prior = nn.Parameter(torch.zeros(n_in, n_out)) if learned_prior else None
-        truncated_normal_(self.weight, weight_std or routing_std(n_in, n_out, d_out, n_out + leaky))
+        default = routing_std(n_in, n_out, d_out, n_out + leaky)
+        truncated_normal_(self.weight, default if weight_std is None else weight_std)
 
     def route(self, u: Tensor, n_iters: int | None, return_coupling: bool) -> Routed:
         """Route ``u [B, I, d_in]`` with this layer's parameters."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 
@@ -30,3 +32,15 @@ def require_map(x: Tensor, channels: int, kernel_size: int = 1, padding: int = 0
     if x.dim() != 4 or x.shape[1] != channels:
         raise ValueError(f"x must be [B, C={channels}, H, W], got shape {list(x.shape)}")
     conv_size((x.shape[2], x.shape[3]), kernel_size, 1, padding)
+
+
+def as_image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
+    """(channels, height, width).
+
+    Raises:
+        ValueError: not three positive integers.
+    """
+    if len(shape) != 3 or not all(isinstance(size, int) and size >= 1 for size in shape):
+        raise ValueError(f"image_shape must be (channels, height, width), got {tuple(shape)}")
+    channels, height, width = shape
+    return channels, height, width

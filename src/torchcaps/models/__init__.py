@@ -39,9 +39,8 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int, **option
         ValueError: an unknown name or option, or images too small for the model.
     """
     check_choice("model", name, MODELS)
-    channels, height, width = image_shape
     try:
-        return MODELS[name](image_shape=(channels, height, width), n_classes=n_classes, **options)
+        return MODELS[name](image_shape=image_shape, n_classes=n_classes, **options)
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise

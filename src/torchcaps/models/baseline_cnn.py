@@ -7,7 +7,7 @@ import itertools
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.layers.sizes import require_map
+from torchcaps.layers.sizes import as_image_shape, require_map
 from torchcaps.models.output import Output
 from torchcaps.ops.checks import check_at_least
 
@@ -35,6 +35,8 @@ class BaselineCNN(nn.Module):
         dropout: float = 0.5,
     ) -> None:
         super().__init__()
+        check_at_least("n_classes", n_classes, 1)
+        image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes, self.pool, self.dropout = image_shape, n_classes, pool, dropout
         sizes = (image_shape[0], *channels)
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 5, padding=2) for a, b in itertools.pairwise(sizes))

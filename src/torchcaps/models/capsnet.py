@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps
 from torchcaps.layers.init import truncated_normal_
-from torchcaps.layers.sizes import conv_size, require_map
+from torchcaps.layers.sizes import as_image_shape, conv_size, require_map
 from torchcaps.models.output import Output
 from torchcaps.ops import Routed
 
@@ -64,6 +64,7 @@ class CapsNet(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.conv = nn.Conv2d(image_shape[0], channels, kernel_size, padding=padding)
         truncated_normal_(self.conv.weight, (2 / (image_shape[0] * kernel_size**2)) ** 0.5)

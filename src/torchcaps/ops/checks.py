@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -49,3 +50,8 @@ def check_at_least(name: str, value: int, least: int) -> None:
     """Refuse anything but an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Widen half precision: sums over many numbers lose too much in it."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -29,7 +29,9 @@ def conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Tens
         ``[B, C', H', W']``.
     """
     autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
-    bfloat16 = autocast or x.dtype == weight.dtype == torch.bfloat16
+    bfloat16 = x.dtype == weight.dtype == torch.bfloat16 or (
+        autocast and {x.dtype, weight.dtype} <= {torch.bfloat16, torch.float32}
+    )
     if x.device.type == "cpu" and stride > 1 and bfloat16 and torch.is_grad_enabled():
         x = F.pad(x, (padding,) * 4) if padding else x
         return _StridedConv.apply(x.to(torch.bfloat16), weight.to(torch.bfloat16), stride)  # type: ignore[return-value]

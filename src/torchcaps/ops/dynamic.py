@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.ops.checks import check_at_least, check_choice, check_shapes
+from torchcaps.ops.checks import at_least_float32, check_at_least, check_choice, check_shapes
 from torchcaps.ops.routed import Routed
 from torchcaps.ops.squash import safe_norm, squash
 from torchcaps.ops.votes import dense_votes
@@ -61,8 +61,10 @@ def dynamic_routing(
     sizes = check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
     _check(sizes, n_iters, bias, prior, gradient, impl)
     dtype = torch.promote_types(u.dtype, weight.dtype)
+    if not dtype.is_floating_point:
+        raise ValueError(f"u and weight must be floating point, got {u.dtype} and {weight.dtype}")
     with torch.autocast(u.device.type, enabled=False):
-        votes = dense_votes(_wide(u, dtype), _wide(weight, dtype))
+        votes = dense_votes(at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype)))
         routed = _route(votes, n_iters, bias, prior, leaky, gradient)
     return _finish(routed, dtype, return_coupling)
 
@@ -84,9 +86,11 @@ def dynamic_routing_from_votes(
         votes: û, ``[B, I, J, d_out]``. The other arguments are those of :func:`dynamic_routing`.
     """
     sizes = check_shapes(votes=(votes, "B I J d_out"))
+    if not votes.is_floating_point():
+        raise ValueError(f"votes must be floating point, got {votes.dtype}")
     _check(sizes, n_iters, bias, prior, gradient, impl)
     with torch.autocast(votes.device.type, enabled=False):
-        routed = _route(_wide(votes, votes.dtype), n_iters, bias, prior, leaky, gradient)
+        routed = _route(at_least_float32(votes), n_iters, bias, prior, leaky, gradient)
     return _finish(routed, votes.dtype, return_coupling)
 
 
@@ -127,11 +131,6 @@ def _check(
         wanted = [sizes[letter] for letter in letters]
         if tensor is not None and list(tensor.shape) != wanted:
             raise ValueError(f"{name} must be [{', '.join(letters)}] = {wanted}, got shape {list(tensor.shape)}")
-
-
-def _wide(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """At least float32: sums over a thousand votes lose too much in half precision."""
-    return x.to(torch.promote_types(dtype, torch.float32))
 
 
 def _finish(routed: Routed, dtype: torch.dtype, return_coupling: bool) -> Routed:

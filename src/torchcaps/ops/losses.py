@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from torchcaps.ops.checks import check_shapes
+from torchcaps.ops.checks import at_least_float32, check_shapes
 from torchcaps.ops.mask import multi_hot
 
 
@@ -23,7 +23,7 @@ def margin_loss(
         absent_weight: λ, which keeps early learning from shrinking all lengths.
 
     Returns:
-        The mean over the batch, a scalar.
+        The mean over the batch, a scalar; 0 for an empty one.
 
     Raises:
         ValueError: shapes that do not fit, or a class out of range.
@@ -31,12 +31,13 @@ def margin_loss(
     Source: Sabour et al. 2017, section 3, equation 4.
     """
     sizes = check_shapes(lengths=(lengths, "B J"))
+    lengths = at_least_float32(lengths)
     present = multi_hot(target, sizes["J"]).to(lengths.dtype)  # [B, J]
     if len(present) != sizes["B"]:
         raise ValueError(f"target must have B={sizes['B']} rows as lengths has, got shape {list(target.shape)}")
     too_short = (positive - lengths).clamp_min(0).square()
     too_long = (lengths - negative).clamp_min(0).square()
-    return (present * too_short + absent_weight * (1 - present) * too_long).sum(dim=1).mean()
+    return (present * too_short + absent_weight * (1 - present) * too_long).sum() / max(1, sizes["B"])
 
 
 def reconstruction_loss(reconstruction: Tensor, image: Tensor) -> Tensor:
@@ -50,12 +51,13 @@ def reconstruction_loss(reconstruction: Tensor, image: Tensor) -> Tensor:
         image: what it should be, values 0 … 1, ``[B, C, H, W]``.
 
     Returns:
-        A scalar.
+        A scalar; 0 for an empty batch.
 
     Raises:
         ValueError: the shapes differ.
 
     Source: Sabour et al. 2017, section 4.1.
     """
-    check_shapes(reconstruction=(reconstruction, "B C H W"), image=(image, "B C H W"))
-    return (reconstruction.float() - image.float()).square().flatten(1).sum(dim=1).mean()
+    sizes = check_shapes(reconstruction=(reconstruction, "B C H W"), image=(image, "B C H W"))
+    difference = at_least_float32(reconstruction) - at_least_float32(image)
+    return difference.square().sum() / max(1, sizes["B"])

@@ -18,20 +18,19 @@ def multi_hot(target: Tensor, n_classes: int) -> Tensor:
         n_classes: J.
 
     Raises:
-        ValueError: neither form; an index that is not in 0 … J − 1 (looked at on the CPU only:
-            elsewhere looking would stop the device).
+        ValueError: neither form; an index that is not in 0 … J − 1, or a multi-hot value not in 0 … 1
+            (looked at on the CPU only: elsewhere looking would stop the device).
     """
+    look = target.device.type == "cpu" and target.numel() > 0
     if target.dim() == 1 and target.dtype == torch.int64:
-        if (
-            target.device.type == "cpu"
-            and target.numel()
-            and not 0 <= int(target.min()) <= int(target.max()) < n_classes
-        ):
+        if look and not 0 <= int(target.min()) <= int(target.max()) < n_classes:
             raise ValueError(
                 f"target must hold classes 0 … {n_classes - 1}, got {int(target.min())} … {int(target.max())}"
             )
         return F.one_hot(target, n_classes)
     if target.dim() == 2 and target.shape[1] == n_classes:
+        if look and not 0 <= float(target.min()) <= float(target.max()) <= 1:
+            raise ValueError(f"multi-hot target must hold 0 … 1, got {target.min()} … {target.max()}")
         return target
     raise ValueError(
         f"target must be class indices [B] (int64) or multi-hot [B, J={n_classes}], "

@@ -20,12 +20,19 @@ def safe_norm(s: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
     Returns:
         The norms, without the axis ``dim`` unless ``keepdim``.
     """
+    _, norm = _direction_and_norm(s, dim)
+    return norm if keepdim else norm.squeeze(dim)
+
+
+def _direction_and_norm(s: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The unit vector along each vector, 0 for the zero vector, and its length."""
     largest = s.detach().abs().amax(dim, keepdim=True)
     zero = largest == 0
     scale = torch.where(zero, 1.0, largest)
-    squared = (s / scale).square().sum(dim, keepdim=True)  # in 1 … D, or 0
-    norm = torch.where(zero, 0.0, torch.where(zero, 1.0, squared).sqrt() * scale)
-    return norm if keepdim else norm.squeeze(dim)
+    scaled = s / scale
+    squared = scaled.square().sum(dim, keepdim=True)  # in 1 … D, or 0
+    length = torch.where(zero, 1.0, squared).sqrt()
+    return scaled / length, torch.where(zero, 0.0, length * scale)
 
 
 def squash(s: Tensor, dim: int = -1) -> Tensor:
@@ -47,7 +54,8 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
     """
     if s.dtype in (torch.bfloat16, torch.float16):
         return squash(s.float(), dim).to(s.dtype)
-    norm = safe_norm(s, dim, keepdim=True)
-    # n / (1 + n²) is the same for n and 1/n; taking the one below 1 keeps n² from overflowing.
-    ratio = torch.where(norm > 1, 1 / norm.clamp_min(1), norm)
-    return s * (ratio / (1 + ratio.square()))
+    direction, norm = _direction_and_norm(s, dim)
+    # n² / (1 + n²) for short vectors and 1 / (1 + 1/n²) for long ones: neither overflows.
+    long = norm > 1
+    square = torch.where(long, 1 / norm.clamp_min(1), norm).square()
+    return direction * (torch.where(long, 1.0, square) / (1 + square))
