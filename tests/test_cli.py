@@ -55,6 +55,21 @@ def test_fields_from_a_file_and_the_command_line(tmp_path: Path) -> None:
     assert config["recipe"] == "digits"
 
 
+def test_the_configuration_of_a_run_is_one(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--config", str(run / "config.json"), "--out", str(tmp_path / "a")]
+    assert main(["train", "digits", *arguments]) == 0
+    configs = [json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "a", run)]
+    assert configs[0] == configs[1]
+    assert main(["train", "mnist", *arguments]) == 2
+    assert "the configuration must be of the recipe mnist, got one of digits" in capsys.readouterr().err
+
+
+def test_a_file_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a").write_text("mine")
+    assert main(["train", "digits", "--out", str(tmp_path / "a"), *TINY]) == 2
+    assert capsys.readouterr().err.startswith("torchcaps: ") and (tmp_path / "a").read_text() == "mine"
+
+
 def test_evaluate_repeats_the_result(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for split in ("test", "val"):
         assert main(["evaluate", str(run), "--split", split]) == 0

@@ -27,6 +27,7 @@ def results(recipe: str) -> list[dict[str, Any]]:
 
 
 def test_every_result_is_in_the_table_and_nothing_else() -> None:
+    assert {"digits", "digits-cnn", "digits-pairs", "digits-stacked"} <= {row[0] for row in ROWS}
     assert sorted(row[0] for row in ROWS) == sorted({json.loads(path.read_text())["recipe"] for path in RESULTS})
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; bad input prints one line and gives exit status 2."""
+    """Run one command; bad input prints what is wrong and gives exit status 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if arguments[:1] == ["train"]:
@@ -23,11 +23,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed = _parser().parse_args(arguments)
         parsed.run_command(parsed)
         return 0
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"torchcaps: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        print(f"torchcaps: {error}; the command line needs pip install 'torchcaps[train]'", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
-        print("torchcaps: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        more = "; the same command goes on from the last checkpoint, if there is one yet" * (arguments[:1] == ["train"])
+        print(f"torchcaps: stopped{more}", file=sys.stderr)
         return 130
 
 
@@ -52,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made = command("report", _report, "write report.html: what a trained model has learned")
     made.add_argument("run", metavar="RUN", help=run_help)
+    made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other runs to compare it with")
     made = command("predict", _predict, "say what is in images of your own")
     made.add_argument("run", metavar="RUN", help=run_help)
@@ -69,12 +74,16 @@ def _train(arguments: list[str]) -> None:
     if name is None and not {"-h", "--help"} & set(arguments):
         raise ValueError(f"train needs a recipe, one of {', '.join(RECIPES)}")
     config, out = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
-    from torchcaps.experiments.train import train
+    from torchcaps.experiments.run import Run
+    from torchcaps.experiments.train import default_folder, train
 
+    out = out or default_folder(config)
+    if Run(out).result.is_file():
+        print(f"{out} holds the finished run; nothing is trained")
     result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines")
     print(f"{result['recipe']}, seed {result['seed']}: test error {result['test_error']:.2%}, ", end="")
     print(f"validation error {result['val_error']:.2%}, {result['n_parameters']:,} parameters, ", end="")
-    print(f"{result['epochs']} epochs in {result['seconds']:.0f} s")
+    print(f"{result['epochs']} epochs in {result['seconds']:.0f} s; see {out}")
 
 
 def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[str]) -> tuple[Experiment, str | None]:
@@ -88,13 +97,13 @@ def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[st
     )
     parser.add_argument("--config", action="config", help="a YAML file with any of these fields")
     parser.add_argument("--out", type=str, default=None, help="the run's folder (default: runs/<recipe>)")
-    parser.add_class_arguments(Experiment, skip={"recipe"})
+    parser.add_class_arguments(Experiment)
     fields = defaults.to_dict()
-    fields.pop("recipe")
     parser.set_defaults(fields)
     parsed = parser.instantiate(parser.parse_args(arguments))
-    values = {key: value for key, value in vars(parsed).items() if key in fields}
-    return Experiment(recipe=defaults.recipe, **values), parsed.out
+    if parsed.recipe != defaults.recipe:
+        raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
+    return Experiment(**{key: value for key, value in vars(parsed).items() if key in fields}), parsed.out
 
 
 def _list(_: argparse.Namespace) -> None:
@@ -105,25 +114,24 @@ def _list(_: argparse.Namespace) -> None:
     for title, found in (("Recipes", RECIPES), ("Models", MODELS), ("Data sets", DATASETS)):
         print(f"{title}:")
         for name, function in found.items():
-            print(f"  {name:16} {(function.__doc__ or '').strip().splitlines()[0]}")
+            print(f"  {name:16} {(function.__doc__ or '').strip().splitlines()[0].replace('``', '')}")
 
 
 def _evaluate(parsed: argparse.Namespace) -> None:
     from dataclasses import replace
 
-    from torchcaps.data import load
     from torchcaps.experiments.batches import split
+    from torchcaps.experiments.devices import choose_device
     from torchcaps.experiments.evaluate import evaluate
     from torchcaps.experiments.run import Run
-    from torchcaps.experiments.saved import load_model
-    from torchcaps.experiments.train import choose_device
+    from torchcaps.experiments.saved import data_for, load_model
 
     run = Run(parsed.run)
     config, trained = run.experiment(), load_model(run)
     if parsed.root:
         config = replace(config, data=replace(config.data, root=parsed.root))
     device = choose_device(config.device)
-    dataset = load(config.data.name, config.data.root, config.data.image_size)
+    dataset = data_for(config, trained)
     batches = split(config, dataset, parsed.split, device)
     scores = evaluate(config, trained.model.to(device), batches, progress=sys.stderr.isatty())
     print(f"{run.path}: {parsed.split} error {scores['error']:.2%}, loss {scores['loss']:.5f}, {batches.n:,} examples")
@@ -132,7 +140,7 @@ def _evaluate(parsed: argparse.Namespace) -> None:
 def _report(parsed: argparse.Namespace) -> None:
     from torchcaps.experiments.report import report
 
-    print(f"wrote {report(parsed.run, beside=parsed.beside)}")
+    print(f"wrote {report(parsed.run, beside=parsed.beside, root=parsed.root)}")
 
 
 def _predict(parsed: argparse.Namespace) -> None:

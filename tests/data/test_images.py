@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from torchcaps.data import Dataset, Images, load
+from torchcaps.data.folder import read_image
 
 
 def images(n: int, labels: list[int]) -> Images:
@@ -48,7 +49,7 @@ def write(path: Path, size: tuple[int, int], colour: tuple[int, int, int]) -> No
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for k in range(10):
+    for k in range(20):
         write(tmp_path / "cat" / f"{k}.png", (20 + k, 30), (k, k, k))
         write(tmp_path / "dog" / f"{k}.png", (15, 10 + k), (200 + k, 200 + k, 200 + k))
     (tmp_path / "cat" / "notes.txt").write_text("not an image, not read")
@@ -59,12 +60,24 @@ def folder(tmp_path: Path) -> Path:
 def test_folder(folder: Path) -> None:
     data = load("folder", folder, image_size=(16, 12))
     assert data.classes == ("cat", "dog") and data.image_shape == (1, 16, 12)
-    assert [len(part) for part in (data.train, data.val, data.test)] == [14, 2, 4]
+    sizes = [len(part) for part in (data.train, data.val, data.test)]
+    assert sum(sizes) == 40 and sizes[0] > sizes[2] > sizes[1] > 0
     for part in (data.train, data.val, data.test):
         dark = part.images.flatten(1).float().mean(dim=1) < 100
         assert torch.equal(dark, part.labels == 0)
     shades = [set(part.images[:, 0, 0, 0].tolist()) for part in (data.train, data.val, data.test)]
-    assert sum(map(len, shades)) == 20 and len(set.union(*shades)) == 20
+    assert sum(map(len, shades)) == 40 and len(set.union(*shades)) == 40
+
+
+def test_images_that_are_added_move_no_others(folder: Path) -> None:
+    def shades() -> list[set[int]]:
+        data = load("folder", folder)
+        return [set(part.images[:, 0, 0, 0].tolist()) for part in (data.train, data.val, data.test)]
+
+    before = shades()
+    for k in range(20, 40):
+        write(folder / "cat" / f"{k}.png", (20, 30), (k, k, k))
+    assert all(old < new or old == new for old, new in zip(before, shades(), strict=True))
 
 
 def test_folder_with_colour(folder: Path) -> None:
@@ -94,9 +107,30 @@ def test_folder_with_one_class(tmp_path: Path) -> None:
 
 
 def test_folder_with_too_few_images(folder: Path) -> None:
-    write(folder / "emu" / "a.png", (5, 5), (1, 1, 1))
-    with pytest.raises(ValueError, match=r"emu must have at least three images .* got 1"):
+    (folder / "emu").mkdir()
+    with pytest.raises(ValueError, match=r"emu must have more images .* none came to the train split"):
         load("folder", folder)
+
+
+def test_folder_without_images_to_test_on(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name / "1.png", (5, 5), (1, 1, 1))
+    with pytest.raises(ValueError, match=r"must have more images: of 2 none came to the val split"):
+        load("folder", tmp_path)
+
+
+def test_images_as_cameras_and_tools_write_them(tmp_path: Path) -> None:
+    deep = Image.fromarray(np.array([[0, 256 * 40, 256 * 200, 65535]], np.uint16))
+    deep.save(tmp_path / "deep.png")
+    assert read_image(tmp_path / "deep.png", (1, 4), 1).flatten().tolist() == [0, 40, 200, 255]
+    clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
+    clear.save(tmp_path / "clear.png")
+    assert bool((read_image(tmp_path / "clear.png", (4, 4)) == 255).all())
+    turned = Image.fromarray(np.array([[0, 255], [0, 255]], np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 3  # held upside down
+    turned.save(tmp_path / "turned.png", exif=exif)
+    assert read_image(tmp_path / "turned.png", (2, 2), 1).flatten().tolist() == [255, 0, 255, 0]
 
 
 def test_no_folder(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_parameters_are_counted_with_and_without_decoder(html, folder):
 
 def test_the_page_asks_for_nothing_else(html):
     sources = re.findall(r'src="(.{22})', html)
-    assert len(sources) == 10
+    assert len(sources) == 11
     assert set(sources) == {"data:image/png;base64,"}
     rest = re.sub(r'base64,[^"]*', "", html)
     assert not re.search(r"https?:|<script|<link|@import|url\(", rest)
@@ -115,7 +115,8 @@ def test_pictures_are_files_too_and_nothing_half_written_stays(html, folder):
         "confusion.png",
         "couplings.png",
         "curves.png",
-        "dimensions.png",
+        "dimensions-0.png",
+        "dimensions-1.png",
         "pairs-couplings.png",
         "pairs-parse-tree.png",
         "parse-tree.png",
@@ -152,11 +153,11 @@ def test_capsules_without_a_decoder_have_a_report(folder, tmp_path, monkeypatch)
 
 
 def test_what_a_run_predicts_is_what_its_model_says(folder):
-    tested = pictures.tested_run(Run(folder / "caps"))
+    tested = pictures.look(Run(folder / "caps"))
     assert tested.classes == ("green", "red")
-    assert tested.images.shape == (4, 3, 13, 15)
+    assert tested.images.shape == (3, 3, 13, 15)
     assert tested.wrong.tolist() == (tested.predicted != tested.labels)[:, 0].tolist()
-    assert len(pictures.tested_run(Run(folder / "pairs")).images) == 6
+    assert len(pictures.look(Run(folder / "pairs")).images) == 6
 
 
 def test_an_unfinished_run_is_refused_by_name(folder, tmp_path):

@@ -24,9 +24,17 @@ def test_configuration_survives_the_file(tmp_path: Path) -> None:
     run.open(replace(config, threads=2, device="cpu", data=replace(config.data, root="elsewhere")))
 
 
+def test_a_folder_where_nothing_was_trained_yet_is_free(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.open(Experiment("x"))
+    run.open(Experiment("x", epochs=3))
+    assert run.experiment().epochs == 3
+
+
 def test_folder_of_another_experiment(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.open(Experiment("x"))
+    run.metrics.write_text("epoch\n")
     with pytest.raises(
         ValueError, match=r"holds a run of another experiment \(epochs = 10 there, 11 here, optim.lr = "
     ):
@@ -46,6 +54,10 @@ def test_no_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"recipe": ')
     with pytest.raises(ValueError, match=r"config.json cannot be read"):
         Run(tmp_path).experiment()
+    for content in ("{}", '{"data": {"colour": 1}}'):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(ValueError, match=r"config.json: not the configuration of a run of this version"):
+            Run(tmp_path).experiment()
 
 
 def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from torch import nn
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model, Optim
 from torchcaps.experiments.batches import Batches
+from torchcaps.experiments.devices import choose_device
 from torchcaps.experiments.run import Run
-from torchcaps.experiments.saved import load_model
+from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.experiments.task import NonFiniteLoss, Task
-from torchcaps.experiments.train import choose_device, default_folder, train
+from torchcaps.experiments.train import default_folder, train
 
 TINY = Experiment(
     recipe="tiny",
@@ -34,19 +35,22 @@ TINY = Experiment(
     device="cpu",
 )
 
-#: Trains TINY in another process, which kills itself before the step that is named.
+CNN = replace(TINY, model=Model("matched_cnn", {"n_parameters": 3000}), loss="cross_entropy")
+PAIRS = replace(TINY, data=Data("digits", pairs=True, n_pairs=(64, 20)))
+
+#: Trains an experiment in another process, which kills itself before the step that is named.
 KILLED = """
 import os, signal, sys
+import tests.experiments.test_train as here
 from torchcaps.experiments.task import Task
 from torchcaps.experiments.train import train
-from tests.experiments.test_train import TINY
 step = Task.training_step
 def killing(self, batch, k):
     if self.global_step == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
     return step(self, batch, k)
 Task.training_step = killing
-train(TINY, sys.argv[1], progress="none", checkpoint_seconds=0)
+train(getattr(here, sys.argv[3]), sys.argv[1], progress="none", checkpoint_seconds=float(sys.argv[4]))
 """
 
 
@@ -69,18 +73,33 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("step", [2, 4, 7])
-def test_killed_in_mid_epoch_and_resumed_is_as_never_killed(unbroken: Path, tmp_path: Path, step: int) -> None:
-    out = tmp_path / "killed"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(out), str(step)], capture_output=True, check=False)
+@pytest.mark.parametrize(
+    ("name", "step", "checkpoint_seconds"),
+    [
+        ("TINY", 2, 0),  # a checkpoint a step: right behind one in mid-epoch
+        ("TINY", 7, 1e9),  # a checkpoint an epoch: three steps are done again
+        ("CNN", 6, 0),  # with dropout
+        ("PAIRS", 5, 0),
+    ],
+)
+def test_killed_in_mid_epoch_and_resumed_is_as_never_killed(
+    unbroken: Path, tmp_path: Path, name: str, step: int, checkpoint_seconds: float
+) -> None:
+    out, config = tmp_path / "killed", globals()[name]
+    arguments = [sys.executable, "-c", KILLED, str(out), str(step), name, str(checkpoint_seconds)]
+    done = subprocess.run(arguments, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     assert not (out / "result.json").exists()
-    result = fit(TINY, out)
+    (out / "checkpoints" / ".last.ckpt.1.partial").parent.mkdir(exist_ok=True)
+    (out / "checkpoints" / ".last.ckpt.1.partial").write_bytes(b"what a process left that was killed as it wrote")
+    result = fit(config, out)
+    whole = unbroken if name == "TINY" else tmp_path / "whole"
+    fit(config, whole)
     assert result["steps"] == 8
-    assert result["val_loss"] == json.loads((unbroken / "result.json").read_text())["val_loss"]
-    for name, value in weights(unbroken).items():
+    assert result["val_loss"] == json.loads((whole / "result.json").read_text())["val_loss"]
+    for name, value in weights(whole).items():
         assert torch.equal(weights(out)[name], value), name
-    for a, b in zip(metrics(out), metrics(unbroken), strict=True):
+    for a, b in zip(metrics(out), metrics(whole), strict=True):
         assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
     assert not list(out.rglob("*.partial"))
 
@@ -108,24 +127,45 @@ def test_training_learns(tmp_path: Path) -> None:
     assert [int(row["step"]) for row in rows] == [4, 8, 12, 16, 20, 24]
 
 
+@pytest.mark.parametrize(
+    ("what", "step", "kept"), [("loss", 6, 4), ("gradient", 3, None), ("gradient", 6, 4), ("gradient", 7, 4)]
+)
 def test_nan_stops_says_where_and_keeps_the_last_good_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, step: int, kept: int | None
 ) -> None:
-    step = Task.training_step
+    training_step = Task.training_step
 
     def poisoned(self: Task, batch: Any, k: int) -> torch.Tensor:
-        if self.global_step == 6:
+        loss = training_step(self, batch, k)
+        if self.global_step == step and what == "loss":
             nn.init.constant_(next(self.model.parameters()), float("nan"))
-        return step(self, batch, k)
+            return training_step(self, batch, k)
+        if self.global_step == step:
+            loss.register_hook(lambda gradient: gradient * float("nan"))
+        return loss
 
     monkeypatch.setattr(Task, "training_step", poisoned)
-    with pytest.raises(NonFiniteLoss, match=r"the loss became nan at step 6 \(epoch 1\); the last checkpoint is kept"):
+    message = rf"the {what} became nan at step {step} \(epoch {step // 4}\); the last checkpoint is kept"
+    with pytest.raises(NonFiniteLoss, match=message):
         fit(TINY, tmp_path / "a")
     run = Run(tmp_path / "a")
-    kept = torch.load(run.checkpoint, weights_only=True)
-    assert kept["global_step"] == 4
-    assert all(bool(value.isfinite().all()) for value in kept["state_dict"].values())
     assert not run.result.exists() and not run.model.exists()
+    if kept is None:
+        assert not run.checkpoint.exists()
+        return
+    content = torch.load(run.checkpoint, weights_only=True)
+    assert content["global_step"] == kept
+    assert all(bool(value.isfinite().all()) for value in content["state_dict"].values())
+    monkeypatch.undo()
+    assert fit(TINY, run.path)["steps"] == 8  # once the cause is gone it goes on
+
+
+@pytest.mark.parametrize("checkpoint_seconds", [0, 1e9])
+def test_weights_that_blow_up_in_the_last_step_are_not_a_result(tmp_path: Path, checkpoint_seconds: float) -> None:
+    config = replace(TINY, optim=Optim(lr=1e30, schedule="constant"), epochs=1, batch_size=64)
+    with pytest.raises(NonFiniteLoss, match=r"at step 1"):
+        fit(config, tmp_path / "a", checkpoint_seconds=checkpoint_seconds)
+    assert not (tmp_path / "a" / "result.json").exists()
 
 
 def test_a_checkpoint_that_fails_half_way_leaves_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +199,39 @@ def test_a_broken_checkpoint_is_not_passed_over(tmp_path: Path) -> None:
     assert run.checkpoint.read_bytes() == b"half a checkpoi"
 
 
+def test_the_checkpoint_of_another_model_is_not_resumed(unbroken: Path, tmp_path: Path) -> None:
+    run = Run(tmp_path / "a")
+    run.open(CNN)
+    run.checkpoint.parent.mkdir()
+    run.checkpoint.write_bytes((unbroken / "checkpoints" / "last.ckpt").read_bytes())
+    with pytest.raises(ValueError, match=r"last.ckpt is the checkpoint of another model. Remove it to start again"):
+        fit(CNN, run.path)
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    with Run(tmp_path).locked(), pytest.raises(ValueError, match=r"another process trains in .*: wait for it"):
+        fit(TINY, tmp_path)
+    assert fit(TINY, tmp_path)["steps"] == 8
+
+
+def test_loss_and_model_must_fit(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"loss must be cross_entropy, .* for the model matched_cnn; got margin"):
+        fit(replace(CNN, loss="margin"), tmp_path)
+    with pytest.raises(ValueError, match=r"loss must be margin, .* for the model capsnet; got cross_entropy"):
+        fit(replace(TINY, loss="cross_entropy"), tmp_path)
+
+
+def test_data_that_changed_are_not_tested_on(unbroken: Path) -> None:
+    trained = load_model(Run(unbroken))
+    assert len(data_for(TINY, trained).test) == 360
+    with pytest.raises(ValueError, match=r"the data must have the model's classes \['x'"):
+        data_for(TINY, trained._replace(classes=("x",)))
+    with pytest.raises(
+        ValueError, match=r"the data must have the model's image shape \(1, 28, 28\), got \(1, 30, 28\)"
+    ):
+        data_for(replace(TINY, data=Data("digits", image_size=(30, 28))), trained)
+
+
 def test_saved_model_needs_no_data(unbroken: Path) -> None:
     trained = load_model(Run(unbroken))
     assert trained.image_shape == (1, 28, 28) and trained.classes == tuple("0123456789")
@@ -174,9 +247,12 @@ def test_checkpoint_of_another_model(unbroken: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must hold a finished run, but it has no model.pt"):
         load_model(run)
     run.model.write_bytes((unbroken / "model.pt").read_bytes())
-    with pytest.raises(ValueError, match=r"model.pt must hold a matched_cnn as .*config.json says, got a capsnet"):
+    with pytest.raises(ValueError, match=r"model.pt must hold the model matched_cnn as .* says, got capsnet"):
         load_model(run)
     content = torch.load(run.model, weights_only=True)
+    torch.save(content | {"model": "matched_cnn"}, run.model)
+    with pytest.raises(ValueError, match=r"model.pt must hold the options {} as .* says, got {'channels': 4"):
+        load_model(run)
     torch.save(content | {"model": "matched_cnn", "options": {}}, run.model)
     with pytest.raises(ValueError, match="model.pt does not fit the matched_cnn that it names"):
         load_model(run)
@@ -198,6 +274,7 @@ def test_the_test_split_is_seen_once_at_the_end(tmp_path: Path, monkeypatch: pyt
     [
         ({"data": Data("nothing")}, "data.name must be one of"),
         ({"model": Model("nothing")}, "model must be one of"),
+        ({"model": Model("capsnet", {"gradient": "x"})}, "gradient must be one of full, last; got 'x'"),
         ({"model": Model("capsnet", {"n_iters": 0})}, "n_iters must be an integer of at least 1, got 0"),
         ({"data": Data("digits", image_size=(12, 12))}, "a 9×9 kernel does not fit into a map of 4×4"),
         ({"batch_size": 100_000}, "batch_size must be at most the 64 training examples"),
@@ -227,12 +304,11 @@ def test_default_folder() -> None:
     assert default_folder(replace(TINY, seed=2)) == Path("runs/tiny-seed2")
 
 
-@pytest.mark.parametrize("options", [{"precision": "bf16"}, {"model": Model("matched_cnn"), "loss": "cross_entropy"}])
+@pytest.mark.parametrize("options", [{"precision": "bf16"}, {"optim": Optim(clip=0.1)}])
 def test_other_settings_run(tmp_path: Path, options: dict) -> None:
     assert fit(replace(TINY, epochs=1, **options), tmp_path / "a")["steps"] == 4
 
 
 def test_pairs_run(tmp_path: Path) -> None:
-    config = replace(TINY, data=Data("digits", pairs=True, n_pairs=(64, 20)), epochs=1)
-    assert fit(config, tmp_path / "a")["test_error"] * 20 % 1 == pytest.approx(0)
+    assert fit(replace(PAIRS, epochs=1), tmp_path / "a")["test_error"] * 20 % 1 == pytest.approx(0)
     assert load_model(Run(tmp_path / "a")).image_shape == (1, 36, 36)

@@ -2,55 +2,74 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torchcaps.data.images import Dataset, Images, fixed_order
+from torchcaps.data.images import Dataset, Images
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
-#: Shares of the images of each class that are kept for validation and for test.
-VALIDATION, TEST, SPLIT_SEED = 0.1, 0.2, 0
+#: Shares of the images that are kept for validation and for test.
+VALIDATION, TEST = 0.1, 0.2
 
 
 def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = None) -> Dataset:
     """Images of any size in one sub-folder a class; colour if any image has colour.
 
-    Of every class 70 % train, 10 % validate and 20 % test, in an order that depends on nothing but
-    the file names.
+    About 70 % train, 10 % validate and 20 % test. Which does what follows from its class and file name
+    alone, so images that are added later move none of the others.
 
     Args:
         root: the folder.
         image_size: (height, width) that all are resized to; by default 28×28.
 
     Raises:
-        ValueError: no such folder, fewer than two classes, a class of fewer than three images, or a
-            file that cannot be read as an image.
+        ValueError: no such folder, fewer than two classes, a class without images to train on, no
+            images to validate or test on, or a file that cannot be read as an image.
     """
     if root is None or not root.is_dir():
         raise ValueError(f"data.root must be a folder with one sub-folder a class, got {root}")
     classes = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(classes) < 2:
         raise ValueError(f"{root} must have at least two sub-folders, one a class; got {len(classes)}: {classes}")
-    files = {name: sorted(p for p in (root / name).iterdir() if p.suffix.lower() in SUFFIXES) for name in classes}
-    for name, paths in files.items():
-        if len(paths) < 3:
-            raise ValueError(f"{root / name} must have at least three images ({', '.join(SUFFIXES)}), got {len(paths)}")
+    files = [
+        path
+        for name in classes
+        for path in sorted((root / name).iterdir())
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    ]
+    labels = torch.tensor([classes.index(path.parent.name) for path in files], dtype=torch.int64)
+    parts = [_part(path) for path in files]
+    for name in classes:
+        if not any(path.parent.name == name and part == "train" for path, part in zip(files, parts, strict=True)):
+            raise ValueError(
+                f"{root / name} must have more images ({', '.join(SUFFIXES)}): none came to the train split"
+            )
+    for part in ("val", "test"):
+        if part not in parts:
+            raise ValueError(f"{root} must have more images: of {len(files)} none came to the {part} split")
     size = image_size or (28, 28)
-    colour = torch.stack([read_image(p, size) for paths in files.values() for p in paths])  # [N, 3, H, W]
-    if bool((colour == colour[:, :1]).all()):
-        colour = colour[:, :1]
-    labels = torch.tensor([k for k, name in enumerate(classes) for _ in files[name]])
-    every = Images(colour, labels)
-    train, val, test = (torch.cat(parts) for parts in zip(*map(_split, _by_class(labels)), strict=True))
-    return Dataset(root.name, tuple(classes), every.take(train), every.take(val), every.take(test))
+    images = torch.stack([read_image(path, size) for path in files])  # [N, 3, H, W]
+    if bool((images == images[:, :1]).all()):
+        images = images[:, :1]
+    every = Images(images, labels)
+    train, val, test = (every.take(torch.tensor([part == name for part in parts])) for name in ("train", "val", "test"))
+    return Dataset(root.name, tuple(classes), train, val, test)
+
+
+def _part(path: Path) -> str:
+    """The split of an image, by a number 0 … 1 drawn from its name."""
+    name = f"{path.parent.name}/{path.name}".encode()
+    draw = int.from_bytes(hashlib.sha256(name).digest()[:8]) / 2**64
+    return "test" if draw < TEST else "val" if draw < TEST + VALIDATION else "train"
 
 
 def read_image(path: Path, size: tuple[int, int], channels: int = 3) -> Tensor:
-    """Read one image as ``[C, H, W]`` uint8, resized to (height, width).
+    """Read one image as ``[C, H, W]`` uint8, resized to (height, width); transparency becomes white.
 
     Args:
         path: the file.
@@ -60,24 +79,17 @@ def read_image(path: Path, size: tuple[int, int], channels: int = 3) -> Tensor:
     Raises:
         ValueError: the file is missing or not an image.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     try:
-        with Image.open(path) as image:
-            resized = image.convert("RGB" if channels == 3 else "L").resize(
-                (size[1], size[0]), Image.Resampling.BICUBIC
-            )
+        with Image.open(path) as file:
+            image = ImageOps.exif_transpose(file)
+            if image.mode.startswith("I;16"):  # Pillow would clip all 16-bit greys above 255
+                image = Image.fromarray((np.array(image) >> 8).astype(np.uint8))
+            if image.has_transparency_data:
+                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+            image = image.convert("RGB" if channels == 3 else "L")
+            resized = image.resize((size[1], size[0]), Image.Resampling.BICUBIC)
     except (OSError, SyntaxError) as error:
         raise ValueError(f"{path} cannot be read as an image: {error}") from error
     return torch.from_numpy(np.array(resized)).view(*size, channels).permute(2, 0, 1)
-
-
-def _by_class(labels: Tensor) -> list[Tensor]:
-    return [(labels == k).nonzero().squeeze(1) for k in range(int(labels.max()) + 1)]
-
-
-def _split(members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    n = len(members)
-    n_test, n_val = max(1, round(TEST * n)), max(1, round(VALIDATION * n))
-    mixed = members[fixed_order(n, SPLIT_SEED)]
-    return mixed[n_test + n_val :], mixed[n_test : n_test + n_val], mixed[:n_test]

@@ -60,7 +60,7 @@ def load_mnist(root: Path | None = None, image_size: tuple[int, int] | None = No
 
 
 def load_fashion_mnist(root: Path | None = None, image_size: tuple[int, int] | None = None) -> Dataset:
-    """Fashion-MNIST: MNIST's sizes and splits, with ten kinds of clothing. Arguments as :func:`load_mnist`."""
+    """Fashion-MNIST: MNIST's sizes and splits, with ten kinds of clothing; arguments as for MNIST."""
     # The host has no https; the checksums are sha256, so nothing else can be slipped in.
     address = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
     return _load("fashion-mnist", _FASHION_MNIST, address, _FASHION_CLASSES, root, image_size)

@@ -10,7 +10,9 @@ from typing import Any
 import lightning as L
 from torch import Tensor
 
+from torchcaps.experiments.provenance import commit
 from torchcaps.experiments.run import Run, write_atomically
+from torchcaps.experiments.task import Task
 
 COLUMNS: tuple[str, ...] = ("epoch", "step", "lr", "train_loss", "val_loss", "val_error", "seconds")
 
@@ -26,14 +28,23 @@ class Metrics(L.Callback):
     def __init__(self, run: Run) -> None:
         self.run = run
         self.rows: list[dict[str, Any]] = []
-        self.seconds, self.total, self.n = 0.0, 0.0, 0
+        self.seconds, self.n = 0.0, 0
+        self.total: float | Tensor = 0.0
+        self.commits = [commit() or "unknown"]  #: of the code that ran, oldest first
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": self.rows, "seconds": self.elapsed(), "total": self.total, "n": self.n}
+        return {
+            "rows": self.rows,
+            "seconds": self.elapsed(),
+            "total": float(self.total),
+            "n": self.n,
+            "commits": self.commits,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
         self.total, self.n = state_dict["total"], state_dict["n"]
+        self.commits = list(dict.fromkeys([*state_dict["commits"], *self.commits]))
 
     def elapsed(self) -> float:
         """Seconds of training so far, over all resumptions, not counting what a kill lost."""
@@ -47,7 +58,7 @@ class Metrics(L.Callback):
     ) -> None:
         loss = outputs["loss"]
         assert isinstance(loss, Tensor)
-        self.total += loss.item()
+        self.total = self.total + loss.detach()  # on its device: reading it would wait for the step
         self.n += 1
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -58,7 +69,7 @@ class Metrics(L.Callback):
             "epoch": trainer.current_epoch + 1,
             "step": trainer.global_step,
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
-            "train_loss": self.total / max(1, self.n),
+            "train_loss": float(self.total) / max(1, self.n),
             "val_loss": values["val_loss"].item(),
             "val_error": values["val_error"].item(),
             "seconds": self.elapsed(),
@@ -107,7 +118,11 @@ class Checkpoints(L.Callback):
         self.saved = time.monotonic()
 
     def save(self, trainer: L.Trainer) -> None:
-        """Write the checkpoint, whole or not at all."""
+        """Write the checkpoint, whole or not at all, and never weights that training cannot go on from."""
+        task = trainer.lightning_module
+        assert isinstance(task, Task)
+        for name, value in task.model.named_parameters():
+            task.require_finite(f"weight {name}", value.detach().abs().max().item())
         write_atomically(self.run.checkpoint, trainer.save_checkpoint)
         self.saved = time.monotonic()
 

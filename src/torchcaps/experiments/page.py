@@ -94,6 +94,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="wide"><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def details(summary: str, text: str) -> str:
-    """Preformatted text behind a click."""
-    return f"<details><summary>{escape(summary)}</summary><pre>{escape(text)}</pre></details>"
+def preformatted(text: str) -> str:
+    """Text whose line breaks count."""
+    return f"<pre>{escape(text)}</pre>"
+
+
+def fold(summary: str, *parts: str) -> str:
+    """Parts that are HTML already, behind a click."""
+    return f"<details><summary>{escape(summary)}</summary>{''.join(parts)}</details>"

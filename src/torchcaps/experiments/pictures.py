@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import io
+import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from torchcaps import analysis
-from torchcaps.data import load
 from torchcaps.experiments import page
 from torchcaps.experiments.batches import split
+from torchcaps.experiments.devices import choose_device
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.objective import wrong
 from torchcaps.experiments.run import Run, write_atomically
-from torchcaps.experiments.saved import load_model
+from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.models import CapsNet
 
 if TYPE_CHECKING:
@@ -42,24 +46,28 @@ class Tested(NamedTuple):
 
 
 @torch.no_grad()
-def tested_run(run: Run) -> Tested:
-    """Let a finished run predict its test split.
+def look(run: Run, root: str | Path | None = None) -> Tested:
+    """Let a finished run predict its test split, whose files lie in ``root`` or where the run found them.
 
     Raises:
         ValueError: its model or its data cannot be loaded.
     """
     config, result = run.experiment(), run.read(run.result)
-    model, _, classes = load_model(run)
-    dataset = load(config.data.name, config.data.root, config.data.image_size)
+    if root is not None:
+        config = replace(config, data=replace(config.data, root=str(root)))
+    trained, device = load_model(run), choose_device("auto")
+    model = trained.model.to(device)
+    batches = split(config, data_for(config, trained), "test", device)
     found, n = [], 0
-    for batch in split(config, dataset, "test", torch.device("cpu")):
+    for batch in tqdm(batches, desc="look at the test images", leave=False, disable=not sys.stderr.isatty()):
         scores = model(batch.images).scores
         predicted = scores.topk(batch.labels.shape[1], dim=1).indices
         found.append((batch.images, batch.labels, batch.parts, predicted, wrong(scores, batch.labels)))
         n += len(batch.images)
         if config.data.pairs and n >= _N_PAIRS:
             break
-    return Tested(run, config, result, model, classes, *(torch.cat(parts) for parts in zip(*found, strict=True)))
+    kept = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
+    return Tested(run, config, result, model.cpu(), trained.classes, *kept)
 
 
 class Album:
@@ -138,8 +146,6 @@ def _perturbations(album: Album, tested: Tested) -> str:
     labels = tested.labels[some, 0]
     grids = analysis.perturb(tested.model, tested.images[some], labels)
     names = [tested.classes[k] for k in labels.tolist()]
-    strengths = analysis.dimension_strengths(grids).sum(dim=1)
-    one = int(strengths.argmax())
     strongest = album.add(
         "perturbations",
         analysis.draw_strongest(grids, names),
@@ -148,13 +154,19 @@ def _perturbations(album: Album, tested: Tested) -> str:
         "reconstruction. In a well-trained capsule a single number stands for such a thing as slant, thickness or the "
         "size of a part, though nobody told the network about them.",
     )
-    whole = album.add(
-        "dimensions",
-        analysis.draw_perturbations(grids[one]),
-        f"All dimensions of one capsule, that of class {names[one]} ("
-        f"the paper's figure 4, continued): some matter much, and some hardly at all.",
-    )
-    return page.section("What the numbers in a capsule mean", strongest, whole)
+    whole = [
+        page.fold(
+            f"All dimensions of class {name}",
+            album.add(
+                f"dimensions-{label}",
+                analysis.draw_perturbations(grid),
+                f"Each row changes one dimension of the capsule of class {name} (the paper's figure 4): some matter "
+                f"much, and some hardly at all.",
+            ),
+        )
+        for name, label, grid in zip(names, labels.tolist(), grids, strict=True)
+    ]
+    return page.section("What the numbers in a capsule mean", strongest, *whole)
 
 
 def _routing(album: Album, tested: Tested, k: int, what: str = "", prefix: str = "") -> list[str]:

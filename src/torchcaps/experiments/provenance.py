@@ -1,4 +1,4 @@
-"""Where a number comes from: versions, commit, device."""
+"""Where a number comes from: versions and commit."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-import torch
+from torchcaps import __version__
 
 
 def versions() -> dict[str, str]:
     """Versions of what took part."""
-    names = ("torchcaps", "torch", "numpy", "lightning")
-    return {"python": platform.python_version()} | {name: version(name) for name in names}
+    others = {name: version(name) for name in ("torch", "numpy", "lightning")}
+    return {"python": platform.python_version(), "torchcaps": __version__} | others
 
 
 def commit() -> str | None:
@@ -30,21 +30,3 @@ def commit() -> str | None:
         return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", "../..") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def device_in_words(device: torch.device) -> str:
-    """Such as "NVIDIA H200" or "Intel(R) Xeon(R) Processor, 1 thread"."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    if device.type == "mps":
-        return f"{platform.machine()} GPU (mps)"
-    n = torch.get_num_threads()
-    return f"{_cpu_name()}, {n} thread{'s' if n > 1 else ''}"
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -9,13 +9,13 @@ from typing import Any
 
 from torchcaps import analysis
 from torchcaps.experiments import page
-from torchcaps.experiments.pictures import Album, Tested, pictures, pictures_of_pairs, tested_run
+from torchcaps.experiments.pictures import Album, Tested, look, pictures, pictures_of_pairs
 from torchcaps.experiments.run import Run, write_atomically
 from torchcaps.experiments.saved import load_model
 from torchcaps.models.baseline_cnn import count_parameters
 
 
-def report(run_path: str | Path, beside: Sequence[str | Path] = ()) -> Path:
+def report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | Path | None = None) -> Path:
     """Write ``report.html`` and ``pictures/*.png`` into the folder of a finished run.
 
     The page holds its pictures and asks for nothing else. Examples are the first ones of the test
@@ -25,6 +25,7 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = ()) -> Path:
         run_path: the run's folder.
         beside: folders of runs to compare it with, such as a CNN of equal size; of a run on pairs
             the segmentation is shown too.
+        root: folder of the run's data files, where they are no longer where it found them.
 
     Returns:
         The path of ``report.html``.
@@ -36,7 +37,7 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = ()) -> Path:
     for each in (run, *others):
         if not each.result.is_file():
             raise ValueError(f"{each.path} must hold a finished run, but it has no result.json")
-    tested = tested_run(run)
+    tested = look(run, root)
     results = [(each, each.read(each.result)) for each in (run, *others)]
     body = [_headline(tested)]
     if others:
@@ -46,7 +47,7 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = ()) -> Path:
     body += pictures(album, tested)
     for other in others:
         if other.experiment().data.pairs and not tested.config.data.pairs:
-            body += pictures_of_pairs(album, tested_run(other), f" ({_name(other)})")
+            body += pictures_of_pairs(album, look(other), f" ({_name(other)})")
     body.append(page.section("How it was made", *_origin(tested.result)))
     html = page.page(f"torchcaps: {_name(run)}", body)
     write_atomically(run.report, lambda path: path.write_text(html, encoding="utf-8"))
@@ -132,5 +133,5 @@ def _origin(result: dict[str, Any]) -> list[str]:
     config = json.dumps(result["config"], indent=2)
     return [
         page.paragraph(f"Commit {result.get('commit') or 'unknown'}; {versions}."),
-        page.details("Configuration", config),
+        page.fold("Configuration", page.preformatted(config)),
     ]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
 
@@ -43,6 +46,8 @@ class Run:
             ValueError: the folder holds a run of another experiment, or files that are no run.
         """
         if self.config.is_file():
+            if not self.started():
+                return
             mine, theirs = flat(config.to_dict()), flat(self.read(self.config))
             differing = [k for k in sorted(mine | theirs) if mine.get(k) != theirs.get(k) and k not in WHERE]
             if differing:
@@ -51,14 +56,40 @@ class Run:
                     f"{self.path} holds a run of another experiment ({what}): name another folder by --out"
                 )
             return
-        if self.path.is_dir() and any(self.path.iterdir()):
+        if self.path.is_dir() and any(path.name != ".lock" for path in self.path.iterdir()):
             raise ValueError(f"{self.path} is not empty and holds no run: name another folder by --out")
+
+    def started(self) -> bool:
+        """Whether there is anything here that another experiment must not touch."""
+        return any(path.exists() for path in (self.metrics, self.checkpoint, self.model, self.result))
 
     def open(self, config: Experiment) -> None:
         """Claim the folder for this experiment, as :meth:`check` allows."""
         self.check(config)
-        if not self.config.is_file():
+        for left in self.path.rglob(".*.partial"):  # of a process that was killed as it wrote
+            left.unlink()
+        if not self.started():
             self.write(self.config, config.to_dict())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out of the folder; the lock ends with this process, however it ends.
+
+        Raises:
+            ValueError: another process is at work here.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise ValueError(
+                f"another process trains in {self.path}: wait for it, or name another folder by --out"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def experiment(self) -> Experiment:
         """The experiment, from ``config.json``.
@@ -68,7 +99,10 @@ class Run:
         """
         if not self.config.is_file():
             raise ValueError(f"{self.path} must be a run folder, but it has no config.json")
-        return experiment_from(self.read(self.config))
+        try:
+            return experiment_from(self.read(self.config))
+        except ValueError as error:
+            raise ValueError(f"{self.config}: {error}") from error
 
     def read(self, path: Path) -> dict[str, Any]:
         """Read one of the run's JSON files.
@@ -83,18 +117,24 @@ class Run:
 
     def write(self, path: Path, content: dict[str, Any]) -> None:
         """Write one of the run's JSON files, whole or not at all."""
-        write_atomically(path, lambda temporary: temporary.write_text(json.dumps(content, indent=2) + "\n"))
+        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+        write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def experiment_from(content: dict[str, Any]) -> Experiment:
-    """The experiment that was written as ``config.json``."""
-    content = dict(content)
-    data = dict(content.pop("data"))
-    for name in ("image_size", "n_pairs"):
-        data[name] = tuple(data[name]) if data[name] is not None else None
-    return Experiment(
-        **content | {"data": Data(**data), "model": Model(**content["model"]), "optim": Optim(**content["optim"])}
-    )
+    """The experiment that was written as ``config.json``.
+
+    Raises:
+        ValueError: fields are missing, unknown or out of range.
+    """
+    try:
+        data = dict(content["data"])
+        for name in ("image_size", "n_pairs"):
+            data[name] = tuple(data[name]) if data[name] is not None else None
+        parts = {"data": Data(**data), "model": Model(**content["model"]), "optim": Optim(**content["optim"])}
+        return Experiment(**content | parts)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not the configuration of a run of this version: {error!r}") from error
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -106,7 +146,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         write(temporary)
-        with temporary.open("rb") as file:
+        with temporary.open("r+b") as file:  # Windows syncs no file that is open for reading alone
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from torchcaps.data import Dataset
+from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.run import Run, write_atomically
@@ -59,11 +60,28 @@ def load_model(run: Run) -> Trained:
     except Exception as error:  # torch raises whatever the broken bytes lead it to
         raise ValueError(f"{run.model} is not a whole model.pt: {error}") from error
     wanted = run.experiment().model
-    if name != wanted.name:
-        raise ValueError(f"{run.model} must hold a {wanted.name} as {run.config} says, got a {name}")
+    for what, mine, theirs in (("model", wanted.name, name), ("options", wanted.options, options)):
+        if json.dumps(mine, sort_keys=True) != json.dumps(theirs, sort_keys=True):
+            raise ValueError(f"{run.model} must hold the {what} {mine} as {run.config} says, got {theirs}")
     model = build(name, shape, len(classes), **options)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise ValueError(f"{run.model} does not fit the {name} that it names: {error}") from error
     return Trained(model.eval(), tuple(shape), tuple(classes))
+
+
+def data_for(config: Experiment, trained: Trained) -> Dataset:
+    """The run's data, once it is known to be what the model was trained on.
+
+    Raises:
+        ValueError: the data cannot be loaded, or have other classes or sizes by now.
+    """
+    dataset = load(config.data.name, config.data.root, config.data.image_size)
+    if dataset.classes != trained.classes:
+        raise ValueError(f"the data must have the model's classes {list(trained.classes)}, got {list(dataset.classes)}")
+    if image_shape(config, dataset) != trained.image_shape:
+        raise ValueError(
+            f"the data must have the model's image shape {trained.image_shape}, got {image_shape(config, dataset)}"
+        )
+    return dataset

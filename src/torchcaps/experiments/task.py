@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import lightning as L
@@ -15,7 +16,7 @@ from torchcaps.experiments.schedule import learning_rate
 
 
 class NonFiniteLoss(ValueError):
-    """The loss became NaN or infinite; the last checkpoint is still good."""
+    """Loss, gradient or weights became NaN or infinite; the last checkpoint is still good."""
 
 
 class Task(L.LightningModule):
@@ -54,13 +55,25 @@ class Task(L.LightningModule):
     def training_step(self, batch: Batch, _: int) -> Tensor:
         torch.manual_seed(mixed_seed(self.config.seed, 2, self.global_step))  # dropout, reproducibly
         loss = total_loss(self.config, self.model, self.model(batch.images), batch)
-        if not torch.isfinite(loss):
-            raise NonFiniteLoss(
-                f"the loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch}); "
-                f"the last checkpoint is kept. A lower optim.lr or optim.clip may help."
-            )
+        self.require_finite("loss", loss.item())
         self.log("loss", loss, prog_bar=True, logger=False)
         return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        self.require_finite("gradient", torch.nn.utils.get_total_norm(gradients).item())
+
+    def require_finite(self, name: str, value: float) -> None:
+        """Stop before a number that is none reaches the weights or a file.
+
+        Raises:
+            NonFiniteLoss: saying which and when.
+        """
+        if not math.isfinite(value):
+            raise NonFiniteLoss(
+                f"the {name} became {value} at step {self.global_step} (epoch {self.current_epoch}); "
+                f"the last checkpoint is kept. A lower optim.lr or optim.clip may help."
+            )
 
     def on_validation_epoch_start(self) -> None:
         self._seen = {"loss": 0.0, "error": 0.0, "n": 0.0}
@@ -74,5 +87,6 @@ class Task(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         n = self._seen["n"]
+        self.require_finite("validation loss", self._seen["loss"] / n)
         self.log("val_loss", self._seen["loss"] / n, prog_bar=True, logger=False)
         self.log("val_error", self._seen["error"] / n, prog_bar=True, logger=False)

@@ -8,6 +8,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +19,10 @@ from torch import nn
 from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape, split
 from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics
+from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.provenance import commit, device_in_words, versions
+from torchcaps.experiments.provenance import versions
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.task import Task
@@ -69,52 +71,55 @@ def train(
     run.check(config)
     if run.result.is_file():
         return run.read(run.result)
-    origin = {"versions": versions(), "commit": commit()}  # of what runs, not of what the checkout holds later
+    if config.data.root is not None:  # so that the run is found again from another folder
+        config = replace(config, data=replace(config.data, root=str(Path(config.data.root).resolve())))
     device = choose_device(config.device)
     if config.threads:
         torch.set_num_threads(config.threads)
-    L.seed_everything(config.seed, verbose=False)
     if config.compile:
         require_compiler()
+    L.seed_everything(config.seed, verbose=False)
     dataset = load(config.data.name, config.data.root, config.data.image_size)
     batches = {name: split(config, dataset, name, device) for name in ("train", "val", "test")}
     model = make_model(config, dataset)
-    run.open(config)
-    if config.compile:
-        compile_capsules(model)
-    steps, seconds = _fit(
-        run, Task(config, model, batches["train"], batches["val"]), device, progress, checkpoint_seconds
-    )
-    save_model(run, model, config, dataset)
-    val, test = (
-        evaluate(config, model.to(device), batches[name], progress=progress == "bar") for name in ("val", "test")
-    )
-    result = {
-        "recipe": config.recipe,
-        "seed": config.seed,
-        "val_error": val["error"],
-        "test_error": test["error"],
-        "val_loss": val["loss"],
-        "test_loss": test["loss"],
-        "epochs": config.epochs,
-        "steps": steps,
-        "seconds": round(seconds, 1),
-        "n_parameters": count_parameters(model),
-        "device": device_in_words(device),
-        **origin,
-        "config": config.to_dict(),
-    }
-    run.write(run.result, result)
+    with run.locked():
+        run.open(config)
+        if config.compile:
+            compile_capsules(model)
+        metrics = Metrics(run)
+        task = Task(config, model, batches["train"], batches["val"])
+        steps = _fit(run, task, metrics, device, progress, checkpoint_seconds)
+        save_model(run, model, config, dataset)
+        model.to(device)
+        val, test = (evaluate(config, model, batches[name], progress=progress == "bar") for name in ("val", "test"))
+        result = {
+            "recipe": config.recipe,
+            "seed": config.seed,
+            "val_error": val["error"],
+            "test_error": test["error"],
+            "val_loss": val["loss"],
+            "test_loss": test["loss"],
+            "epochs": config.epochs,
+            "steps": steps,
+            "seconds": round(metrics.elapsed(), 1),
+            "n_parameters": count_parameters(model),
+            "device": device_in_words(device),
+            "versions": versions(),
+            # Of every process that took part: a run may be resumed by other code than it was begun with.
+            "commit": " ".join(metrics.commits),
+            # Where the files lay says nothing about the result.
+            "config": replace(config, data=replace(config.data, root=None)).to_dict(),
+        }
+        run.write(run.result, result)
     return result
 
 
 def _fit(
-    run: Run, task: Task, device: torch.device, progress: Progress, checkpoint_seconds: float
-) -> tuple[int, float]:
-    """Train to the end, from the last checkpoint if there is one; steps and seconds that it took in all."""
-    metrics = Metrics(run)
+    run: Run, task: Task, metrics: Metrics, device: torch.device, progress: Progress, checkpoint_seconds: float
+) -> int:
+    """Train to the end, from the last checkpoint if there is one; returns the steps taken in all."""
     callbacks = [metrics, *([Lines(metrics)] if progress == "lines" else []), Checkpoints(run, checkpoint_seconds)]
-    resume = _whole(run.checkpoint) if run.checkpoint.is_file() else None
+    resume = _fitting(run.checkpoint, task) if run.checkpoint.is_file() else None
     with _quiet():
         trainer = L.Trainer(
             accelerator={"cuda": "gpu"}.get(device.type, device.type),
@@ -132,41 +137,32 @@ def _fit(
         )
         try:
             trainer.fit(task, ckpt_path=resume)
-        except SystemExit:  # Lightning's answer to Ctrl-C, which leaves the caller no say
-            raise KeyboardInterrupt from None
-    return trainer.global_step, metrics.elapsed()
+        except SystemExit:
+            if trainer.interrupted:  # Lightning's answer to Ctrl-C, which leaves the caller no say
+                raise KeyboardInterrupt from None
+            raise
+    return trainer.global_step
 
 
-def _whole(checkpoint: Path) -> str:
-    """The path, once the file is known to be readable.
+def _fitting(checkpoint: Path, task: Task) -> str:
+    """The path, once the file is known to be this model's and readable.
 
     Raises:
-        ValueError: it is not; training from scratch instead would lose what it held.
+        ValueError: it is not; training from scratch instead would lose what it holds.
     """
     try:
-        torch.load(checkpoint, weights_only=True, map_location="meta")
+        content = torch.load(checkpoint, weights_only=True, map_location="cpu")
+        shapes = {name: value.shape for name, value in content["state_dict"].items()}
     except Exception as error:  # torch raises whatever the broken bytes lead it to
         raise ValueError(f"{checkpoint} is not a whole checkpoint: {error}. Remove it to start again.") from error
+    if shapes != {name: value.shape for name, value in task.state_dict().items()}:
+        raise ValueError(f"{checkpoint} is the checkpoint of another model. Remove it to start again.")
     return str(checkpoint)
 
 
 def default_folder(config: Experiment) -> Path:
     """``runs/<recipe>``, and ``runs/<recipe>-seed<n>`` for seeds other than 0."""
     return Path("runs") / (config.recipe if config.seed == 0 else f"{config.recipe}-seed{config.seed}")
-
-
-def choose_device(name: str) -> torch.device:
-    """The device that was named; "auto" is a GPU where there is one.
-
-    Raises:
-        ValueError: it is not to be had.
-    """
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name == "auto":
-        name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
-    if not there[name]:
-        raise ValueError(f"device {name} is not there; there is: {', '.join(k for k, found in there.items() if found)}")
-    return torch.device(name)
 
 
 def require_compiler() -> None:
@@ -187,10 +183,18 @@ def compile_capsules(model: nn.Module) -> None:
             layer.compile()
 
 
+@torch.no_grad()
 def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
-    """The model that the experiment names, for the shape of its images.
+    """The model that the experiment names, for the shape of its images; it has seen one image without complaint.
 
     Raises:
-        ValueError: unknown name or options, or images too small for it.
+        ValueError: unknown name or options, images too small for it, or a loss that does not fit it.
     """
-    return build(config.model.name, image_shape(config, dataset), len(dataset.classes), **config.model.options)
+    shape = image_shape(config, dataset)
+    model = build(config.model.name, shape, len(dataset.classes), **config.model.options)
+    capsules = model.eval()(torch.zeros(1, *shape)).capsules
+    model.train()
+    if bool(capsules) != (config.loss == "margin"):
+        wanted = "margin, which asks for lengths," if capsules else "cross_entropy, which asks for logits,"
+        raise ValueError(f"loss must be {wanted} for the model {config.model.name}; got {config.loss}")
+    return model

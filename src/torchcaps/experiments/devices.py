@@ -1,0 +1,40 @@
+"""Where a model runs, and its name."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import torch
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that was named; "auto" is a GPU where there is one.
+
+    Raises:
+        ValueError: it is not to be had.
+    """
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
+    if not there[name]:
+        raise ValueError(f"device {name} is not there; there is: {', '.join(k for k, found in there.items() if found)}")
+    return torch.device(name)
+
+
+def device_in_words(device: torch.device) -> str:
+    """Such as "NVIDIA H200" or "Intel(R) Xeon(R) Processor, 1 thread"."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "mps":
+        return f"{platform.machine()} GPU (mps)"
+    n = torch.get_num_threads()
+    return f"{_cpu_name()}, {n} thread{'s' if n > 1 else ''}"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
