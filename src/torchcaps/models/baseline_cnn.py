@@ -84,10 +84,10 @@ def matched_cnn(
     n_parameters: int = 6_804_384,
     dropout: float = 0.5,
 ) -> BaselineCNN:
-    """A pooled CNN of the baseline's shape, as wide as ``n_parameters`` allows.
+    """A pooled CNN, as wide as ``n_parameters`` allows.
 
-    The convolutions stand in the baseline's proportions, 2 : 2 : 1, and take about half of the
-    parameters; one fully connected layer takes what remains, as near as one neuron allows.
+    Three convolutions, each twice as wide as the one before, take about half of the parameters; one
+    fully connected layer takes what remains, as near as one neuron allows.
 
     Args:
         image_shape: (channels, height, width).
@@ -100,10 +100,10 @@ def matched_cnn(
         ValueError: fewer parameters than the smallest such network has.
     """
     check_at_least("n_parameters", n_parameters, 1)
-    width = max(1, round((n_parameters / 300) ** 0.5))  # the convolutions' 150 width² take about half
+    width = max(1, round((n_parameters / 500) ** 0.5))  # the convolutions' 250 width² take about half
 
     def made(hidden: int) -> BaselineCNN:
-        channels = (2 * width, 2 * width, width)
+        channels = (width, 2 * width, 4 * width)
         return BaselineCNN(image_shape, n_classes, channels, (hidden,), pool=True, dropout=dropout)
 
     smallest = count_parameters(made(1))

@@ -41,7 +41,7 @@ def digits_pairs() -> Experiment:
         recipe="digits-pairs",
         data=Data("digits", pairs=True),
         model=Model("capsnet_small", {"n_types": 4}),
-        epochs=8,
+        epochs=4,
     )
 
 
