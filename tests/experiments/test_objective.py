@@ -61,6 +61,6 @@ def test_evaluate_weighs_images_not_batches() -> None:
 
     given = [one([[1.0, 0.0]] * 3), one([[0.0, 1.0]])]
     got = evaluate(replace(Experiment(), loss="margin"), Fixed(), given)
-    # Losses 0.01 + 0 for the three, 0.81 + 0.5 · 0.81 for the one (length 0 of the true class, 1 of the other).
+    # No loss for the three; 0.81 + 0.5 · 0.81 for the one (length 0 of the true class, 1 of the other).
     assert got["error"] == 0.25
     assert got["loss"] == pytest.approx((3 * 0.0 + 0.81 + 0.5 * 0.81) / 4)
