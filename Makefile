@@ -12,7 +12,7 @@ export UV_FIND_LINKS := $(WHEELS)
 endif
 ifeq ($(shell command -v nvidia-smi 2>/dev/null),)
 TORCH := --constraint constraints-cpu.txt
-ifeq ($(shell uname -s)$(WHEELS),Linux)
+ifeq ($(shell uname -s)$(wildcard $(addsuffix /torch-*.whl,$(WHEELS))),Linux)
 TORCH += --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match
 endif
 endif
@@ -34,6 +34,7 @@ lint: .venv/test
 
 # Each stamp is renewed when the dependencies change.
 .venv/run: pyproject.toml constraints-cpu.txt
+	@$(PYTHON) -c 'import sys; sys.exit("needs Python 3.11 or newer: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python $(TORCH) --editable '.[train]'
