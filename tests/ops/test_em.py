@@ -115,7 +115,7 @@ def test_the_slow_loop_agrees(
     shape: tuple[int, int, int], kernel: Place, stride: Place, n_iters: int, options: dict[str, Any]
 ) -> None:
     tensors = drawn(shape, kernel)
-    mu, a, r = slow_em(tensors, kernel, stride, n_iters, em_settings(**options))
+    mu, a, r = slow_em(tensors, kernel, stride, n_iters, em_settings(**options, dense=False))
     got = conv_em_routing(*tensors, stride=stride, n_iters=n_iters, return_coupling=True, **options)  # type: ignore[arg-type]
     assert got.coupling is not None
     for (j, y, x), expected in mu.items():
@@ -142,10 +142,10 @@ def test_worked_by_hand_one_parent() -> None:
 
 def test_worked_by_hand_released() -> None:
     # μ = 0.9 · 1; σ² = (0.81 + ½ · 2.1²) / (3/2) + 0.0005 = 2.0105; mass 1.5, β_u = 0:
-    # logit = 0.0005 · (1.5 · (−16 log 2.0105) − 5000).
+    # logit = 0.0025 · 0.05 · (1.5 · (−16 log 2.0105) − 5000).
     got = em_routing_from_votes(*two_votes(), n_iters=1, settings="released", mass_floor=1e-12)
     torch.testing.assert_close(got.pose, torch.full((1, 1, 4, 4), 0.9, dtype=DOUBLE))
-    logit = 0.0005 * (1.5 * (-16 * math.log(2.0105)) - 5000)
+    logit = 0.000125 * (1.5 * (-16 * math.log(2.0105)) - 5000)
     assert got.activation.item() == pytest.approx(1 / (1 + math.exp(-logit)), rel=1e-9)
 
 

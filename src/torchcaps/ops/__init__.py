@@ -14,12 +14,8 @@ from torchcaps.ops.routed import Routed
 from torchcaps.ops.squash import safe_norm, squash
 from torchcaps.ops.votes import coordinate_offset, dense_votes, matrix_votes, receptive_fields
 
-#: Every routing, by the name under which layers take it.
-ROUTINGS = {"dynamic": dynamic_routing}
-
 __all__ = [
     "EM_SETTINGS",
-    "ROUTINGS",
     "EMSettings",
     "Routed",
     "conv2d",

@@ -72,12 +72,11 @@ def em_routing(
         beta_u,
         beta_a,
         n_iters=n_iters,
-        settings=settings,
+        settings=em_settings(settings, dense=True, **changes),
         offset=None if offset is None else offset[:, None, None],
         gradient=gradient,
         impl=impl,
         return_coupling=return_coupling,
-        **changes,
     )
     coupling = None if routed.coupling is None else routed.coupling[:, 0, 0]
     return Routed(routed.pose[:, :, 0, 0], routed.activation[:, :, 0, 0], coupling)
@@ -125,7 +124,7 @@ def conv_em_routing(
     Source: Hinton, Sabour, Frosst 2018, section 4.
     """
     matrices = pose.dim() == 6
-    given = em_settings(settings, **changes)
+    given = em_settings(settings, dense=False, **changes)
     dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, gradient, impl, matrices=matrices)
     fields = Fields(pose.shape[1:4], weight.shape[1:3], stride if isinstance(stride, tuple) else (stride, stride))
     with torch.autocast(pose.device.type, enabled=False):
@@ -171,7 +170,7 @@ def em_routing_from_votes(
         check_matrices("votes", votes)
     check_betas(beta_u, beta_a, sizes["J"])
     check_choices(n_iters, gradient, impl)
-    given = em_settings(settings, **changes)
+    given = em_settings(settings, dense=True, **changes)
     fields = Fields((sizes["I"], 1, 1), (1, 1), (1, 1))
     dtype = torch.promote_types(votes.dtype, activation.dtype)
     with torch.autocast(votes.device.type, enabled=False):

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.checks import check_at_least, check_choice, check_shapes
-
-GRADIENTS = ("full", "last")
-IMPLS = ("auto", "reference")
+from torchcaps.ops.dynamic import GRADIENTS, IMPLS
 
 
 def check_maps(

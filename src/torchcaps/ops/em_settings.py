@@ -19,8 +19,8 @@ class EMSettings:
     Attributes:
         compete: what a child chooses among in the E-step: "all" parents that see it, of all types at all
             positions (the paper's text); or, for each type of its own, the "positions" of that type that
-            see it (the released code's convolutional layers). A child of a single position gives each
-            type all of itself under "positions"; so class capsules want "all".
+            see it (the released code's convolutional layers). In dense routing there is one position, and
+            under "positions" every child gives itself whole to every type; so there it wants "all".
         start: responsibilities before the first E-step: 1 over the number of "parents" that see the child,
             or 1 over the number of their "types".
         final_lambda: λ_t = final_lambda · (1 − lambda_decay^(t+1)), t = 0, 1 …, the inverse temperature.
@@ -67,32 +67,37 @@ class EMSettings:
         return self.final_lambda * (1 - self.lambda_decay ** (t + 1))
 
 
-#: The named settings. ``paper`` is what the paper prints, with the authors' λ from OpenReview. ``released`` is
-#: what their released code does in its convolutional layers; its class layer has ``compete="all"``, a quarter
-#: of ``final_lambda`` and ``mass_floor=1e-5``.
+_RELEASED = EMSettings(
+    compete="positions",
+    start="types",
+    damping=0.1,
+    variance_floor=0.0005,
+    cost_scale=2.0,
+    beta_u_scale=math.log(2 * math.pi) + 1,
+    beta_a_scale=-5000.0,
+)
+#: Settings by name, for convolutional and for dense routing. "paper" is what the paper prints, with the authors'
+#: λ from OpenReview. "released" is what their released code does, in its convolutional and in its class layer.
 EM_SETTINGS = {
-    "paper": EMSettings(),
-    "released": EMSettings(
-        compete="positions",
-        start="types",
-        damping=0.1,
-        variance_floor=0.0005,
-        cost_scale=2.0,
-        beta_u_scale=math.log(2 * math.pi) + 1,
-        beta_a_scale=-5000.0,
-    ),
+    "paper": (EMSettings(), EMSettings()),
+    "released": (_RELEASED, replace(_RELEASED, compete="all", final_lambda=0.0025, mass_floor=1e-5)),
 }
 
 
-def em_settings(settings: str | EMSettings, **changes: Any) -> EMSettings:
+def em_settings(settings: str | EMSettings, *, dense: bool, **changes: Any) -> EMSettings:
     """Named settings, or given ones, with some of their fields changed.
+
+    Args:
+        settings: one of :data:`EM_SETTINGS`, or settings.
+        dense: every parent sees every child.
+        changes: fields that are to differ.
 
     Raises:
         ValueError: an unknown name or field, or a value out of range.
     """
     if not isinstance(settings, EMSettings):
         check_choice("settings", settings, EM_SETTINGS)
-        settings = EM_SETTINGS[settings]
+        settings = EM_SETTINGS[settings][dense]
     known = [field.name for field in fields(EMSettings)]
     for name in changes:
         check_choice("a setting of EM routing", name, known)

@@ -67,7 +67,7 @@ def spread_loss(activations: Tensor, target: Tensor, margin: float) -> Tensor:
     if not margin > 0:
         raise ValueError(f"margin must be positive, got {margin}")
     activations = at_least_float32(activations)
-    true = multi_hot(target, sizes["J"])  # [B, J]
+    true = multi_hot(target, sizes["J"]).bool()  # [B, J]
     a_t = activations.gather(1, target[:, None])  # [B, 1]
     too_near = (margin - (a_t - activations)).clamp_min(0).square()
     return too_near.masked_fill(true, 0).sum() / max(1, sizes["B"])

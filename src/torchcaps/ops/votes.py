@@ -152,8 +152,9 @@ class Fields:
 
     def gather(self, x: Tensor) -> Tensor:
         """Something of each lower capsule, ``[B, T, H, W, ...]``, for each field: ``[B, P, N, ...]``."""
-        fields = receptive_fields(x.reshape(*x.shape[:4], -1), self.kernel_size, self.stride)
-        return fields.flatten(1, 2).reshape(len(x), -1, fields.shape[3], *x.shape[4:])
+        vectors = x.flatten(4) if x.dim() > 4 else x.unsqueeze(4)
+        fields = receptive_fields(vectors, self.kernel_size, self.stride).flatten(1, 2)  # [B, P, N, ...]
+        return fields.unflatten(-1, x.shape[4:]) if x.dim() > 4 else fields.squeeze(-1)
 
     def logsumexp(self, x: Tensor) -> Tensor:
         """Log of the sum of exponentials over all places that see a child.
