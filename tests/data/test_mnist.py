@@ -60,7 +60,7 @@ def test_truncated_real_file_is_refused(tmp_path: Path, shared_mnist: Path) -> N
 
 def test_unknown_data_set() -> None:
     with pytest.raises(
-        ValueError, match="data.name must be one of digits, fashion-mnist, folder, mnist; got 'mnits'"
+        ValueError, match="data.name must be one of digits, fashion-mnist, folder, mnist, smallnorb; got 'mnits'"
     ):
         load("mnits")
 
