@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torchcaps.layers.init import routing_std, truncated_normal_
 from torchcaps.ops import ROUTINGS, Routed
 from torchcaps.ops.checks import check_at_least, check_choice
-from torchcaps.ops.dynamic import GRADIENTS, IMPLS
+from torchcaps.ops.dynamic import GRADIENTS
+from torchcaps.ops.fused import IMPLS
 
 
 class RoutedLayer(nn.Module):

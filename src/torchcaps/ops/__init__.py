@@ -6,6 +6,7 @@ pose size, H W height and width, T types of capsule in a map.
 
 from torchcaps.ops.conv import conv2d
 from torchcaps.ops.dynamic import dynamic_routing, dynamic_routing_from_votes
+from torchcaps.ops.fused import which_impl
 from torchcaps.ops.losses import margin_loss, reconstruction_loss
 from torchcaps.ops.mask import mask_capsules
 from torchcaps.ops.routed import Routed
@@ -28,4 +29,5 @@ __all__ = [
     "reconstruction_loss",
     "safe_norm",
     "squash",
+    "which_impl",
 ]

@@ -11,31 +11,34 @@ import torch
 from torchcaps.ops.fused.cpu.build import Unavailable, build
 
 
-@cache
 def load(name: str) -> ctypes.CDLL:
-    """Build and load ``<name>.cpp``, which includes ``parallel.h``.
+    """Build and load ``<name>.cpp``, which includes ``parallel.h``; once in a process.
 
     Raises:
         Unavailable: see :func:`torchcaps.ops.fused.cpu.build.build`.
     """
-    path = build(name)
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise Unavailable(f"cannot load {path}: {error}") from error
-    library.use_openmp(_openmp())
-    return library
+    got = _attempt(name)
+    if isinstance(got, str):
+        raise Unavailable(got)
+    return got
 
 
 @torch.compiler.assume_constant_result
-@cache
 def why_not(name: str) -> str | None:
     """Why ``<name>.cpp`` cannot be used here; None where it can."""
+    got = _attempt(name)
+    return got if isinstance(got, str) else None
+
+
+@cache
+def _attempt(name: str) -> ctypes.CDLL | str:
+    """The library, or why there is none: a failure is not tried again at every call."""
     try:
-        load(name)
-    except Unavailable as error:
+        library = ctypes.CDLL(str(build(name)))
+    except (OSError, Unavailable) as error:
         return str(error)
-    return None
+    library.use_openmp(_openmp())
+    return library
 
 
 def _openmp() -> ctypes.c_void_p:
