@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from torchcaps import layers, models, ops
 from torchcaps.ops import Routed
+from torchcaps.ops.fused import cpu
 
 #: Sizes that share no factor, so that no two axes can be mistaken for each other.
 B, I, J, D_IN, D_OUT = 3, 7, 4, 5, 6  # noqa: E741
@@ -138,10 +139,16 @@ def small_capsnet(**options: Any) -> nn.Module:
 
 
 SUBJECTS = [
-    Subject("dynamic", (I, D_IN), routing()),
-    Subject("dynamic-all-options", (I, D_IN), routing(bias=True, prior=True, leaky=True)),
-    Subject("dynamic-one-iteration", (I, D_IN), routing(n_iters=1)),
-    Subject("dynamic-last", (I, D_IN), routing(bias=True, gradient="last"), last=True),
+    *(
+        Subject(f"dynamic{name}-{impl}", (I, D_IN), routing(impl=impl, **options), last=name == "-last")
+        for impl in ("reference", *(() if cpu.why_not("dynamic") else ("cpu",)))
+        for name, options in {
+            "": {},
+            "-all-options": {"bias": True, "prior": True, "leaky": True},
+            "-one-iteration": {"n_iters": 1},
+            "-last": {"bias": True, "gradient": "last"},
+        }.items()
+    ),
     Subject("dynamic-from-votes", (I, J, D_OUT), lambda: Op(ops.dynamic_routing_from_votes, {})),
     Subject("PrimaryCaps", (3, 6, 9), lambda: layers.PrimaryCaps(3, 2, 4, 3, stride=2, padding=1)),
     Subject("DenseCaps", (I, D_IN), lambda: layers.DenseCaps(I, J, D_IN, D_OUT)),

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.checks import check_at_least, check_choice, check_shapes
-from torchcaps.ops.dynamic import GRADIENTS, IMPLS
+from torchcaps.ops.dynamic import GRADIENTS
+
+IMPLS = ("auto", "reference")
 
 
 def check_maps(
