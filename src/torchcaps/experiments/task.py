@@ -46,7 +46,7 @@ class Task(L.LightningModule):
         weights = [p for name, p in self.model.named_parameters() if name.endswith("weight")]
         others = [p for name, p in self.model.named_parameters() if not name.endswith("weight")]
         groups = [{"params": weights, "weight_decay": optim.weight_decay}, {"params": others}]
-        adam = torch.optim.Adam(groups, lr=optim.lr, eps=optim.eps)
+        adam = torch.optim.Adam(groups, lr=optim.lr, eps=optim.eps, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             adam, lambda step: learning_rate(optim, step, self.n_steps) / optim.lr
         )
