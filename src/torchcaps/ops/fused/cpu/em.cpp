@@ -1,0 +1,939 @@
+// EM routing between 4×4 matrix capsules without ever storing the votes: forward and exact backward.
+//
+// A lane of a vector register is a type of parent: a vote of L types is 16 registers, and nothing has to be summed
+// over lanes but a child's softmax. The walk is by child: all its votes are made once, for all parents that see it,
+// stay in L1 for the E-step's softmax, and are added to the parents' sums (the M-step) in the same visit. So one pass
+// over the votes is one E-step and one M-step, or one iteration of the backward pass, and nothing of the votes' size
+// is written. An image is one thread's; results do not depend on the number of threads.
+//
+// Sums of squares are centred on the mean of the iteration before. Where the mean moved so far that the variance
+// would cancel, that parent's variance is summed again around the new mean.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <thread>
+#include <vector>
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kBytes = 64;
+#elif defined(__AVX__)
+constexpr int kBytes = 32;
+#else
+constexpr int kBytes = 16;
+#endif
+
+constexpr int D = 16;            // numbers in a pose
+// What is kept of a parent for the backward pass: the first μ's distance from the mean as rounding left it, then of
+// every iteration how far μ moved, σ², logit and mass. (Were μ itself kept, the difference of two would be too coarse
+// beside a small σ.)
+constexpr int kFirst = D, kState = 2 * D + 2;
+constexpr int64_t kRun = 256;    // children summed before the sum is put aside, so that long sums stay exact
+
+template <class T>
+struct Simd {
+  typedef T V __attribute__((vector_size(kBytes)));
+  static constexpr int L = kBytes / sizeof(T);
+};
+typedef int32_t VI __attribute__((vector_size(kBytes)));
+
+template <class T>
+using Vec = typename Simd<T>::V;
+
+template <class T>
+struct Buffer {  // zeroed, aligned to a cache line
+  T* data;
+  explicit Buffer(size_t n) {
+    const size_t bytes = (std::max<size_t>(n, 1) * sizeof(T) + 63) / 64 * 64;
+    data = static_cast<T*>(std::aligned_alloc(64, bytes));
+    if (!data) throw std::bad_alloc();
+    std::memset(static_cast<void*>(data), 0, bytes);
+  }
+  ~Buffer() { std::free(data); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+};
+
+inline Vec<float> vexp(Vec<float> x) {  // Cephes; within about an ulp, 0 below the least normal number
+  typedef Vec<float> V;
+  const V least = V{} - 87.33654f;
+  const V c = x < least ? least : x;
+  const V shifted = c * 1.44269504088896341f + 12582912.f;
+  const V n = shifted - 12582912.f;
+  V r = c - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  V p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.f;
+  p = (V)((VI)p + ((VI)shifted << 23));
+  return x < least ? V{} : p;
+}
+
+inline Vec<double> vexp(Vec<double> x) {
+  for (int l = 0; l < Simd<double>::L; ++l) x[l] = std::exp(x[l]);
+  return x;
+}
+
+inline Vec<float> vlog(Vec<float> x) {  // Cephes
+  typedef Vec<float> V;
+  for (int l = 0; l < Simd<float>::L; ++l)
+    if (!(x[l] >= 1.17549435e-38f && x[l] <= 3.402823466e38f)) {
+      for (int k = 0; k < Simd<float>::L; ++k) x[k] = std::log(x[k]);
+      return x;
+    }
+  VI e = ((VI)x >> 23) - 126;
+  V m = (V)(((VI)x & 0x007fffff) | 0x3f000000);  // in [0.5, 1)
+  const VI low = m < 0.707106781186547524f;
+  e += low;
+  m = m + (V)((VI)m & low) - 1.f;
+  const V n = __builtin_convertvector(e, V);
+  const V z = m * m;
+  V p = m * 7.0376836292e-2f - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  p = p * m * z + n * -2.12194440e-4f - z * 0.5f;
+  return m + p + n * 0.693359375f;
+}
+
+inline Vec<double> vlog(Vec<double> x) {
+  for (int l = 0; l < Simd<double>::L; ++l) x[l] = std::log(x[l]);
+  return x;
+}
+
+template <class V>
+inline V vmax(V a, V b) {
+  return a < b ? b : a;
+}
+
+template <class T>
+inline T max_lane(Vec<T> x) {
+  T m = x[0];
+  for (int l = 1; l < Simd<T>::L; ++l) m = std::max(m, x[l]);
+  return m;
+}
+
+template <class T>
+inline T sum_lanes(Vec<T> x) {
+  T part[Simd<T>::L];
+  std::memcpy(part, &x, sizeof x);
+  for (int n = Simd<T>::L / 2; n; n /= 2)
+    for (int l = 0; l < n; ++l) part[l] += part[l + n];
+  return part[0];
+}
+
+template <class T>
+inline Vec<T> load(const T* from, int n, T fill = 0) {
+  Vec<T> x = Vec<T>{} + fill;
+  std::memcpy(&x, from, n * sizeof(T));
+  return x;
+}
+
+template <class T>
+inline void store(T* to, Vec<T> x, int n) {
+  std::memcpy(to, &x, n * sizeof(T));
+}
+
+template <class T>
+inline void add_lane_sums(const Vec<T>* x, T* to) {  // to[h] += Σ of the lanes of x[h]
+  constexpr int L = Simd<T>::L;
+  T flat[D * L];
+  std::memcpy(flat, x, sizeof flat);
+  for (int n = L / 2; n; n /= 2)  // a transposing tree: halves the lanes of all 16 at once
+    for (int h = 0; h < D; ++h)
+      for (int l = 0; l < n; ++l) flat[h * n + l] = flat[2 * h * n + l] + flat[2 * h * n + n + l];
+  for (int h = 0; h < D; ++h) to[h] += flat[h];
+}
+
+template <class Body>
+void parallel(int64_t n_threads, int64_t n, const Body& body) {
+  n_threads = std::min(n_threads, n);
+  if (n_threads <= 1) {
+    for (int64_t i = 0; i < n; ++i) body(i);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  const auto work = [&] {
+    for (int64_t i; (i = next.fetch_add(1)) < n;) body(i);
+  };
+  std::vector<std::thread> threads;
+  for (int64_t k = 1; k < n_threads; ++k) threads.emplace_back(work);
+  work();
+  for (auto& thread : threads) thread.join();
+}
+
+struct Seen {  // one place that sees a child, and the kernel's position under which it does
+  int64_t place, kernel;
+};
+
+template <class T>
+struct Problem {
+  typedef Vec<T> V;
+  static constexpr int L = Simd<T>::L;
+
+  int64_t B, C, H, W, Kh, Kw, J, sh, sw, n_iters, positions, start_types, last, n_threads;
+  int64_t Ho, Wo, P, K, JV, most_seen;
+  T damping, floor, eps, ratio, s_a, s_u, s_v;
+  const double* lambda;
+  const T *pose, *act, *beta_u, *beta_a, *offset;
+  Buffer<V> weight;  // [C·K, JV, 16] of lanes
+
+  Problem(const int64_t* n, const double* x, const T* pose, const T* act, const T* w, const T* beta_u,
+          const T* beta_a, const T* offset)
+      : B(n[0]), C(n[1]), H(n[2]), W(n[3]), Kh(n[4]), Kw(n[5]), J(n[6]), sh(n[7]), sw(n[8]), n_iters(n[9]),
+        positions(n[10]), start_types(n[11]), last(n[12]), n_threads(n[13]), Ho((H - Kh) / sh + 1),
+        Wo((W - Kw) / sw + 1), P(Ho * Wo), K(Kh * Kw), JV((J + L - 1) / L),
+        most_seen(((Kh + sh - 1) / sh) * ((Kw + sw - 1) / sw)), damping(T(x[0])), floor(T(x[1])), eps(T(x[2])),
+        ratio(T(x[3])), s_a(T(x[4])), s_u(T(x[5])), s_v(T(x[6])), lambda(x + 7), pose(pose), act(act),
+        beta_u(beta_u), beta_a(beta_a), offset(offset), weight(C * K * JV * D) {
+    for (int64_t i = 0; i < C * K; ++i)
+      for (int64_t j = 0; j < J; ++j)
+        for (int h = 0; h < D; ++h) weight.data[(i * JV + j / L) * D + h][j % L] = w[(i * J + j) * D + h];
+  }
+
+  int width(int64_t jv) const { return int(std::min<int64_t>(L, J - jv * L)); }
+
+  int64_t child(int64_t b, int64_t c, int64_t y, int64_t x) const { return ((b * C + c) * H + y) * W + x; }
+
+  int seen_by(int64_t y, int64_t x, Seen* seen) const {
+    int n = 0;
+    const int64_t top = y < Kh ? 0 : (y - Kh) / sh + 1, left = x < Kw ? 0 : (x - Kw) / sw + 1;
+    for (int64_t py = top; py <= std::min(y / sh, Ho - 1); ++py)
+      for (int64_t px = left; px <= std::min(x / sw, Wo - 1); ++px)
+        seen[n++] = {py * Wo + px, (y - py * sh) * Kw + (x - px * sw)};
+    return n;
+  }
+
+  int64_t kept() const { return kFirst + n_iters * kState; }
+
+  T start(int n_seen) const { return T(1) / T(J * (start_types ? 1 : n_seen)); }  // R of the first M-step
+};
+
+// ---------------------------------------------------------------------------------------------- forward
+
+template <class V>
+struct Parent {  // L parents of one place
+  V mu[D], w[D];           // the state that the E-step sees: mean, 1/σ²
+  V s1[D], s2[D];          // Σ r (V − μ), Σ r (V − μ)²
+  V t1[D], t2[D], t0;      // the same, of the runs put aside
+  V s0, c;                 // Σ r; log a − ½ Σ log 2πσ²
+};
+
+// V − μ and returns Σ (V − μ)² w.
+template <class T>
+inline Vec<T> differences(const T* m, const Vec<T>* weight, const Vec<T>* mu, const T* offset, const Vec<T>* w,
+                          Vec<T>* e) {
+  typedef Vec<T> V;
+  V q0 = {}, q1 = {};
+  for (int c = 0; c < 4; ++c) {
+    const V w0 = weight[c], w1 = weight[4 + c], w2 = weight[8 + c], w3 = weight[12 + c];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      const int h = 4 * r + c;
+      V v = m[4 * r] * w0 - (offset ? mu[h] - offset[h] : mu[h]);
+      v += m[4 * r + 1] * w1;
+      v += m[4 * r + 2] * w2;
+      v += m[4 * r + 3] * w3;
+      e[h] = v;
+      (r & 1 ? q1 : q0) += v * v * w[h];
+    }
+  }
+  return q0 + q1;
+}
+
+// s0 += Σ r, s1 += Σ r e, s2 += Σ r e² over n children, whose e lie `apart` vectors from each other.
+template <class V>
+inline void add_moments(const V* e, const V* r, int n, int64_t apart, V* s0, V* s1, V* s2) {
+  V total = {};
+  for (int i = 0; i < n; ++i) total += r[i * apart];
+  *s0 += total;
+  for (int h = 0; h < D; h += 4) {
+    V a[4] = {}, b[4] = {};
+    for (int i = 0; i < n; ++i) {
+      const V x = r[i * apart];
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k) {
+        const V y = e[i * apart * D + h + k], xy = x * y;
+        a[k] += xy;
+        b[k] += xy * y;
+      }
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) s1[h + k] += a[k], s2[h + k] += b[k];
+  }
+}
+
+// From logits to R, in place: over all parents of a child, or for each type over its places.
+// Keeps the greatest logit and the inverse of the sum, from which one R can be made again.
+template <class T>
+inline void softmax(Vec<T>* logit, int n_seen, int64_t JV, bool positions, Vec<T>* greatest, Vec<T>* inverse) {
+  typedef Vec<T> V;
+  const int n = int(n_seen * JV);
+  if (positions) {
+    for (int64_t jv = 0; jv < JV; ++jv) {
+      V top = logit[jv];
+      for (int i = 1; i < n_seen; ++i) top = vmax(top, logit[i * JV + jv]);
+      V sum = {};
+      for (int i = 0; i < n_seen; ++i) sum += logit[i * JV + jv] = vexp(logit[i * JV + jv] - top);
+      const V inv = T(1) / sum;
+      for (int i = 0; i < n_seen; ++i) logit[i * JV + jv] *= inv;
+      greatest[jv] = top, inverse[jv] = inv;
+    }
+    return;
+  }
+  V most = logit[0];
+  for (int i = 1; i < n; ++i) most = vmax(most, logit[i]);
+  const T top = max_lane<T>(most);
+  V sum = {};
+  for (int i = 0; i < n; ++i) sum += logit[i] = vexp(logit[i] - top);
+  const T inv = T(1) / sum_lanes<T>(sum);
+  for (int i = 0; i < n; ++i) logit[i] *= inv;
+  greatest[0] = V{} + top, inverse[0] = V{} + inv;
+}
+
+template <class T>
+struct Forward : Problem<T> {
+  typedef Vec<T> V;
+  using Base = Problem<T>;
+  using Base::L;
+  T *out_pose, *out_act, *saved, *coupling;
+
+  using Base::Base;
+
+  T* keep(int64_t b, int64_t p, int64_t jv) const {
+    return saved + (b * this->P + p) * this->kept() * this->J + jv * L;
+  }
+
+  // The mean and the variance of every parent under the R that all start from; two passes, hence exact.
+  void first(int64_t b, Parent<V>* parents) const {
+    const int64_t n = this->C * this->K, JV = this->JV;
+    Buffer<T> fields(n * (2 * D + 1));
+    T *m = fields.data, *rm = m + n * D, *r = rm + n * D;
+    std::vector<Seen> seen(this->most_seen);
+    for (int64_t p = 0; p < this->P; ++p) {
+      double total = 0, shift[D] = {};
+      int64_t i = 0;
+      for (int64_t c = 0; c < this->C; ++c)
+        for (int64_t k = 0; k < this->K; ++k, ++i) {
+          const int64_t y = p / this->Wo * this->sh + k / this->Kw, x = p % this->Wo * this->sw + k % this->Kw;
+          const int64_t child = this->child(b, c, y, x);
+          r[i] = this->act[child] * this->start(this->seen_by(y, x, seen.data()));
+          total += r[i];
+          for (int h = 0; h < D; ++h) {
+            m[i * D + h] = this->pose[child * D + h];
+            rm[i * D + h] = r[i] * m[i * D + h];
+            if (this->offset) shift[h] += double(r[i]) * this->offset[i * D + h];
+          }
+        }
+      const T s0 = T(total), inv = 1 / (s0 + this->eps);
+      for (int64_t jv = 0; jv < JV; ++jv) {
+        Parent<V>& parent = parents[p * JV + jv];
+        const V* weight = this->weight.data + jv * D;
+        V sum[D] = {};
+        for (int64_t from = 0; from < n; from += kRun) {
+          V run[D] = {};
+          for (int64_t i = from; i < std::min(n, from + kRun); ++i) {
+            const V* w = weight + i * JV * D;
+            const T* a = rm + i * D;
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; ++c)
+#pragma GCC unroll 4
+              for (int k = 0; k < 4; ++k)
+#pragma GCC unroll 4
+                for (int q = 0; q < 4; ++q) run[4 * q + c] += a[4 * q + k] * w[4 * k + c];
+          }
+          for (int h = 0; h < D; ++h) sum[h] += run[h];
+        }
+        V mu[D];
+        for (int h = 0; h < D; ++h) mu[h] = (1 - this->damping) * ((sum[h] + T(shift[h])) * inv);
+        V squares[D] = {}, left[D] = {};
+        for (int64_t from = 0; from < n; from += kRun) {
+          V run[D] = {}, rest[D] = {};
+          for (int64_t i = from; i < std::min(n, from + kRun); ++i) {
+            const V* w = weight + i * JV * D;
+            const T* a = m + i * D;
+            const T* off = this->offset ? this->offset + i * D : nullptr;
+            const T ri = r[i];
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; ++c) {
+              const V w0 = w[c], w1 = w[4 + c], w2 = w[8 + c], w3 = w[12 + c];
+#pragma GCC unroll 4
+              for (int q = 0; q < 4; ++q) {
+                const int h = 4 * q + c;
+                V v = a[4 * q] * w0 - (off ? mu[h] - off[h] : mu[h]);
+                v += a[4 * q + 1] * w1;
+                v += a[4 * q + 2] * w2;
+                v += a[4 * q + 3] * w3;
+                const V rv = ri * v;
+                rest[h] += rv;
+                run[h] += rv * v;
+              }
+            }
+          }
+          for (int h = 0; h < D; ++h) squares[h] += run[h], left[h] += rest[h];
+        }
+        for (int h = 0; h < D; ++h) {
+          parent.mu[h] = mu[h];
+          parent.s2[h] = squares[h] * inv + this->floor;  // σ²
+          parent.s1[h] = mu[h];
+          if (saved) store<T>(keep(b, p, jv) + h * this->J, left[h] * inv, this->width(jv));
+        }
+        parent.s0 = V{} + (s0 + this->eps);
+      }
+    }
+  }
+
+  // E-step with the parents' states and the M-step's sums, in one pass.
+  void sums(int64_t b, Parent<V>* parents, V* greatest, V* inverse, T* coupling) const {
+    const int64_t JV = this->JV, most = this->most_seen * JV, per_child = this->positions ? JV : 1;
+    const int block = int(std::min<int64_t>(16, std::max<int64_t>(1, 32 / most)));
+    Buffer<V> scratch(block * most * (D + 1));
+    V *e = scratch.data, *r = e + block * most * D;
+    std::vector<Seen> seen(this->most_seen);
+    for (int64_t from = 0; from < this->C; from += kRun) {
+      const int64_t to = std::min(this->C, from + kRun);
+      for (int64_t y = 0; y < this->H; ++y)
+        for (int64_t x = 0; x < this->W; ++x) {
+          const int n_seen = this->seen_by(y, x, seen.data());
+          if (!n_seen) continue;
+          for (int64_t c = from; c < to; c += block) {
+            const int n = int(std::min<int64_t>(block, to - c));
+            for (int i = 0; i < n; ++i) {
+              const int64_t child = this->child(b, c + i, y, x), own = this->child(0, c + i, y, x);
+              const T a = this->act[child];
+              V* logit = r + i * most;
+              for (int s = 0; s < n_seen; ++s) {
+                const int64_t row = (c + i) * this->K + seen[s].kernel;
+                for (int64_t jv = 0; jv < JV; ++jv) {
+                  const Parent<V>& parent = parents[seen[s].place * JV + jv];
+                  logit[s * JV + jv] =
+                      parent.c - T(0.5) * differences<T>(this->pose + child * D, this->weight.data + (row * JV + jv) * D,
+                                                         parent.mu, this->offset ? this->offset + row * D : nullptr,
+                                                         parent.w, e + (i * most + s * JV + jv) * D);
+                }
+              }
+              softmax<T>(logit, n_seen, JV, this->positions, greatest + own * per_child, inverse + own * per_child);
+              if (coupling)
+                for (int s = 0; s < n_seen; ++s)
+                  for (int64_t jv = 0; jv < JV; ++jv)
+                    store<T>(coupling + ((b * this->P + seen[s].place) * this->C * this->K +
+                                         (c + i) * this->K + seen[s].kernel) * this->J + jv * L,
+                             logit[s * JV + jv], this->width(jv));
+              for (int k = 0; k < n_seen * JV; ++k) logit[k] *= a;
+            }
+            for (int s = 0; s < n_seen; ++s)
+              for (int64_t jv = 0; jv < JV; ++jv) {
+                Parent<V>& parent = parents[seen[s].place * JV + jv];
+                const int64_t at = s * JV + jv;
+                add_moments(e + at * D, r + at, n, most, &parent.s0, parent.s1, parent.s2);
+              }
+          }
+        }
+      if (this->C <= kRun) return;
+      for (int64_t i = 0; i < this->P * JV; ++i) {
+        Parent<V>& parent = parents[i];
+        parent.t0 += parent.s0, parent.s0 = V{};
+        for (int h = 0; h < D; ++h) {
+          parent.t1[h] += parent.s1[h], parent.s1[h] = V{};
+          parent.t2[h] += parent.s2[h], parent.s2[h] = V{};
+        }
+      }
+    }
+  }
+
+  // Σ r (V − μ − moved)²: what is left of s2 around the new mean, without cancelling.
+  void squares(int64_t b, int64_t p, int64_t jv, const Parent<V>& parent, const V* moved, const V* greatest,
+               const V* inverse, V* total) const {
+    const int64_t JV = this->JV;
+    for (int h = 0; h < D; ++h) total[h] = V{};
+    for (int64_t c = 0; c < this->C; ++c)
+      for (int64_t k = 0; k < this->K; ++k) {
+        const int64_t y = p / this->Wo * this->sh + k / this->Kw, x = p % this->Wo * this->sw + k % this->Kw;
+        const int64_t child = this->child(b, c, y, x), row = c * this->K + k;
+        const int64_t own = this->child(0, c, y, x) * (this->positions ? JV : 1) + (this->positions ? jv : 0);
+        V e[D];
+        const V q = differences<T>(this->pose + child * D, this->weight.data + (row * JV + jv) * D, parent.mu,
+                                   this->offset ? this->offset + row * D : nullptr, parent.w, e);
+        const V r = this->act[child] * (vexp(parent.c - T(0.5) * q - greatest[own]) * inverse[own]);
+        for (int h = 0; h < D; ++h) total[h] += r * (e[h] - moved[h]) * (e[h] - moved[h]);
+      }
+  }
+
+  // The new mean and variance, in mu and s2; how far the mean moved in s1; the mass in s0.
+  void estimate(int64_t b, Parent<V>* parents, const V* greatest, const V* inverse) const {
+    for (int64_t i = 0; i < this->P * this->JV; ++i) {
+      Parent<V>& parent = parents[i];
+      parent.s0 += parent.t0;
+      const V mass = parent.s0 + this->eps, inv = T(1) / mass;
+      V moved[D], squares[D];
+      bool again = false;
+      for (int h = 0; h < D; ++h) {
+        const V s1 = parent.s1[h] + parent.t1[h], s2 = parent.s2[h] + parent.t2[h];
+        moved[h] = (1 - this->damping) * ((s1 - this->eps * parent.mu[h]) * inv);
+        squares[h] = s2 + moved[h] * (moved[h] * parent.s0 - T(2) * s1);
+        const auto lost = s2 > T(8) * (squares[h] + this->floor * mass);
+        for (int l = 0; l < L; ++l) again |= lost[l] != 0;
+      }
+      if (again) this->squares(b, i / this->JV, i % this->JV, parent, moved, greatest, inverse, squares);
+      for (int h = 0; h < D; ++h) {
+        parent.mu[h] += moved[h];
+        parent.s1[h] = moved[h];
+        parent.s2[h] = squares[h] * inv + this->floor;
+        parent.t1[h] = parent.t2[h] = V{};
+      }
+      parent.s0 = mass;
+      parent.t0 = V{};
+    }
+  }
+
+  // The activations; keeps the states, and makes ready for the E-step.
+  void finish(int64_t b, int64_t t, Parent<V>* parents) const {
+    const T lambda = T(this->lambda[t]);
+    const bool last = t == this->n_iters - 1;
+    for (int64_t p = 0; p < this->P; ++p)
+      for (int64_t jv = 0; jv < this->JV; ++jv) {
+        Parent<V>& parent = parents[p * this->JV + jv];
+        const int n = this->width(jv);
+        V logs = {};
+        for (int h = 0; h < D; ++h) logs += vlog(parent.s2[h]);
+        const V beta_u = load<T>(this->beta_u + jv * L, n), beta_a = load<T>(this->beta_a + jv * L, n);
+        const V cost = parent.s0 * this->ratio * (this->s_u * D * beta_u + this->s_v * T(0.5) * logs);
+        const V logit = lambda * (this->s_a * beta_a - cost);
+        if (saved) {
+          T* to = keep(b, p, jv) + (kFirst + t * kState) * this->J;
+          for (int h = 0; h < D; ++h) {
+            store<T>(to + h * this->J, parent.s1[h], n);
+            store<T>(to + (D + h) * this->J, parent.s2[h], n);
+          }
+          store<T>(to + 2 * D * this->J, logit, n);
+          store<T>(to + (2 * D + 1) * this->J, parent.s0, n);
+        }
+        if (last)
+          for (int l = 0; l < n; ++l) {
+            const int64_t at = (b * this->J + jv * L + l) * this->P + p;
+            for (int h = 0; h < D; ++h) out_pose[at * D + h] = parent.mu[h][l];
+            out_act[at] = logit[l] >= 0 ? 1 / (1 + std::exp(-logit[l])) : std::exp(logit[l]) / (1 + std::exp(logit[l]));
+          }
+        else
+          ready(parent, logit, logs, n, this->positions);
+      }
+  }
+
+  // c and w from logit and σ² (in s2); sums at 0.
+  static void ready(Parent<V>& parent, V logit, V logs, int n, bool positions) {
+    constexpr double log_2pi = 1.8378770664093454836;
+    for (int l = 0; l < L; ++l) {
+      const T x = logit[l];
+      const T log_sigmoid = (x < 0 ? x : T(0)) - std::log1p(std::exp(x < 0 ? x : -x));
+      // Lanes beyond J take no part in the softmax; with a softmax of their own they may.
+      parent.c[l] = l < n ? log_sigmoid - T(0.5) * (logs[l] + T(D * log_2pi))
+                          : positions ? T(0) : -std::numeric_limits<T>::infinity();
+    }
+    for (int h = 0; h < D; ++h) {
+      parent.w[h] = T(1) / parent.s2[h];
+      parent.s1[h] = parent.s2[h] = V{};
+    }
+    parent.s0 = V{};
+  }
+
+  void image(int64_t b) const {
+    const int64_t own = this->C * this->H * this->W * (this->positions ? this->JV : 1);
+    Buffer<Parent<V>> parents(this->P * this->JV);
+    Buffer<V> shares(this->n_iters > 1 ? 2 * own : 0);
+    V *greatest = shares.data, *inverse = greatest + own;
+    first(b, parents.data);
+    finish(b, 0, parents.data);
+    for (int64_t t = 1; t < this->n_iters; ++t) {
+      sums(b, parents.data, greatest, inverse, t == this->n_iters - 1 ? coupling : nullptr);
+      estimate(b, parents.data, greatest, inverse);
+      finish(b, t, parents.data);
+    }
+    if (coupling && this->n_iters == 1) {
+      std::vector<Seen> seen(this->most_seen);
+      for (int64_t c = 0; c < this->C; ++c)
+        for (int64_t y = 0; y < this->H; ++y)
+          for (int64_t x = 0; x < this->W; ++x) {
+            const int n_seen = this->seen_by(y, x, seen.data());
+            for (int s = 0; s < n_seen; ++s) {
+              T* to = coupling + ((b * this->P + seen[s].place) * this->C * this->K + c * this->K + seen[s].kernel) * this->J;
+              std::fill(to, to + this->J, this->start(n_seen));
+            }
+          }
+    }
+  }
+};
+
+// ---------------------------------------------------------------------------------------------- backward
+
+template <class V>
+struct Slope {  // L parents of one place, on the way back through one iteration
+  V mu[D], w[D], moved[D];     // what the E-step saw, and how far the M-step moved the mean
+  V g1[D], g2[D], twice[D];    // dr = k + Σ d (g1 + g2 d), dV = r (g1 + 2 g2 d), with d = V − μ
+  V s1[D], s2[D];              // Σ x (V − μ), Σ x (V − μ)², x the gradient of the E-step's logits
+  V dmu[D], dvar[D];           // the gradients that come from the iterations after
+  V s0, c, k, dlogit;
+};
+
+template <class T>
+struct Backward : Problem<T> {
+  typedef Vec<T> V;
+  using Base = Problem<T>;
+  using Base::L;
+  const T *saved, *grad_pose, *grad_act;
+  T *d_pose, *d_act;
+
+  using Base::Base;
+
+  const T* state(int64_t b, int64_t t, int64_t p, int64_t jv) const {
+    return saved + ((b * this->P + p) * this->kept() + kFirst + t * kState) * this->J + jv * L;
+  }
+
+  // From the gradients of μ, σ² and logit of iteration t to what a visit of the children needs.
+  void prepare(int64_t b, int64_t t, Slope<V>* slopes, double* d_beta) const {
+    const T lambda = T(this->lambda[t]), scale = lambda * this->ratio, keep = 1 - this->damping;
+    const int64_t J = this->J;
+    for (int64_t jv = 0; jv < this->JV; ++jv) {
+      const int n = this->width(jv);
+      const V beta_u = load<T>(this->beta_u + jv * L, n);
+      V sum_u = {}, sum_a = {};
+      for (int64_t p = 0; p < this->P; ++p) {
+        Slope<V>& s = slopes[p * this->JV + jv];
+        const T* now = state(b, t, p, jv);
+        const V mass = load<T>(now + (2 * D + 1) * J, n, 1), inv = T(1) / mass;
+        V logs = {};
+        for (int h = 0; h < D; ++h) logs += vlog(load<T>(now + (D + h) * J, n, 1));
+        sum_a += s.dlogit;
+        sum_u += s.dlogit * mass;
+        V k = -scale * (this->s_u * D * beta_u + this->s_v * T(0.5) * logs) * s.dlogit;
+        const V per_log = -scale * this->s_v * T(0.5) * mass * s.dlogit;
+        const T* before = t ? state(b, t - 1, p, jv) : nullptr;
+        for (int h = 0; h < D; ++h) {
+          const V moved = load<T>(now + h * J, n), var = load<T>(now + (D + h) * J, n, 1);
+          V mu = {};  // by the same sums as in the forward pass
+          for (int64_t i = 0; i < t; ++i) mu += load<T>(state(b, i, p, jv) + h * J, n);
+          s.mu[h] = before ? mu : moved;
+          mu += moved;
+          const V none = this->eps * mu * inv;
+          const V apart = before ? moved * (this->damping / keep)  // mean − μ
+                                 : load<T>(now - (kFirst - h) * J, n) - none;
+          const V dvar = s.dvar[h] + per_log / var, g2 = dvar * inv;
+          const V dmu = s.dmu[h] - T(2) * g2 * mass * (apart + none);
+          const V g1 = keep * dmu * inv;
+          k -= g2 * (var - this->floor) + g1 * apart;
+          s.dmu[h] = this->damping * dmu;
+          s.g1[h] = g1, s.g2[h] = g2, s.twice[h] = g2 + g2;
+          s.moved[h] = moved;
+          s.s1[h] = s.s2[h] = V{};
+        }
+        s.k = k;
+        s.s0 = V{};
+        if (!before) continue;
+        logs = V{};
+        for (int h = 0; h < D; ++h) {
+          const V var = load<T>(before + (D + h) * J, n, 1);
+          logs += vlog(var);
+          s.w[h] = T(1) / var;
+        }
+        constexpr double log_2pi = 1.8378770664093454836;
+        const V logit = load<T>(before + 2 * D * J, n);
+        for (int l = 0; l < L; ++l) {
+          const T x = logit[l];
+          const T log_sigmoid = (x < 0 ? x : T(0)) - std::log1p(std::exp(x < 0 ? x : -x));
+          s.c[l] = l < n ? log_sigmoid - T(0.5) * (logs[l] + T(D * log_2pi))
+                         : this->positions ? T(0) : -std::numeric_limits<T>::infinity();
+        }
+      }
+      for (int l = 0; l < n; ++l) {
+        d_beta[jv * L + l] -= double(scale) * this->s_u * D * sum_u[l];
+        d_beta[J + jv * L + l] += double(lambda) * this->s_a * sum_a[l];
+      }
+    }
+  }
+
+  // The gradients of the states that the E-step before iteration t saw.
+  void through(int64_t b, int64_t t, Slope<V>* slopes) const {
+    for (int64_t p = 0; p < this->P; ++p)
+      for (int64_t jv = 0; jv < this->JV; ++jv) {
+        Slope<V>& s = slopes[p * this->JV + jv];
+        const V logit = load<T>(state(b, t - 1, p, jv) + 2 * D * this->J, this->width(jv));
+        for (int l = 0; l < L; ++l)
+          s.dlogit[l] = s.s0[l] * (logit[l] >= 0 ? std::exp(-logit[l]) / (1 + std::exp(-logit[l])) : 1 / (1 + std::exp(logit[l])));
+        for (int h = 0; h < D; ++h) {
+          s.dmu[h] += s.s1[h] * s.w[h];
+          s.dvar[h] = T(0.5) * s.w[h] * (s.s2[h] * s.w[h] - s.s0);
+        }
+      }
+  }
+
+  // Children in the first M-step: R is a constant.
+  void first(int64_t b, Slope<V>* slopes, V* d_weight) const {
+    const int64_t JV = this->JV;
+    std::vector<Seen> seen(this->most_seen);
+    for (int64_t y = 0; y < this->H; ++y)
+      for (int64_t x = 0; x < this->W; ++x) {
+        const int n_seen = this->seen_by(y, x, seen.data());
+        if (!n_seen) continue;
+        const T start = this->start(n_seen);
+        for (int64_t c = 0; c < this->C; ++c) {
+          const int64_t child = this->child(b, c, y, x);
+          const T ra = start * this->act[child];
+          T m[D];
+          std::memcpy(m, this->pose + child * D, sizeof m);
+          V dm[D] = {}, dr = {};
+          for (int s = 0; s < n_seen; ++s) {
+            const int64_t row = c * this->K + seen[s].kernel;
+            const T* offset = this->offset ? this->offset + row * D : nullptr;
+            for (int64_t jv = 0; jv < JV; ++jv) {
+              const Slope<V>& slope = slopes[seen[s].place * JV + jv];
+              const V* weight = this->weight.data + (row * JV + jv) * D;
+              V* dw = d_weight + (row * JV + jv) * D;
+              dr += slope.k;
+#pragma GCC unroll 4
+              for (int k = 0; k < 4; ++k) {
+                const V w0 = weight[k], w1 = weight[4 + k], w2 = weight[8 + k], w3 = weight[12 + k];
+                V d0 = dw[k], d1 = dw[4 + k], d2 = dw[8 + k], d3 = dw[12 + k];
+#pragma GCC unroll 4
+                for (int q = 0; q < 4; ++q) {
+                  const int h = 4 * q + k;
+                  V v = m[4 * q] * w0 - (offset ? slope.mu[h] - offset[h] : slope.mu[h]);
+                  v += m[4 * q + 1] * w1;
+                  v += m[4 * q + 2] * w2;
+                  v += m[4 * q + 3] * w3;
+                  const V u = slope.g1[h] + slope.g2[h] * v;
+                  dr += u * v;
+                  const V dv = ra * (u + slope.g2[h] * v);
+                  dm[4 * q] += dv * w0, dm[4 * q + 1] += dv * w1, dm[4 * q + 2] += dv * w2, dm[4 * q + 3] += dv * w3;
+                  d0 += m[4 * q] * dv, d1 += m[4 * q + 1] * dv, d2 += m[4 * q + 2] * dv, d3 += m[4 * q + 3] * dv;
+                }
+                dw[k] = d0, dw[4 + k] = d1, dw[8 + k] = d2, dw[12 + k] = d3;
+              }
+            }
+          }
+          add_lane_sums<T>(dm, d_pose + child * D);
+          d_act[child] += start * sum_lanes<T>(dr);
+        }
+      }
+  }
+
+  // Children in a later M-step and, unless the gradient stops there, in the E-step before it.
+  template <bool kStop>
+  void later(int64_t b, Slope<V>* slopes, V* d_weight) const {
+    const int64_t JV = this->JV, most = this->most_seen * JV;
+    const int block = int(std::min<int64_t>(16, std::max<int64_t>(1, 32 / most)));
+    Buffer<V> scratch(block * most * (D + 1) + 2 * most + 2 * JV);
+    V *e = scratch.data, *x = e + block * most * D, *r = x + block * most, *dr = r + most, *unused = dr + most;
+    std::vector<Seen> seen(this->most_seen);
+    for (int64_t y = 0; y < this->H; ++y)
+      for (int64_t col = 0; col < this->W; ++col) {
+        const int n_seen = this->seen_by(y, col, seen.data());
+        if (!n_seen) continue;
+        for (int64_t c = 0; c < this->C; c += block) {
+          const int n = int(std::min<int64_t>(block, this->C - c));
+          for (int i = 0; i < n; ++i) {
+            const int64_t child = this->child(b, c + i, y, col);
+            const T a = this->act[child];
+            T m[D];
+            std::memcpy(m, this->pose + child * D, sizeof m);
+            for (int s = 0; s < n_seen; ++s) {
+              const int64_t row = (c + i) * this->K + seen[s].kernel;
+              const T* offset = this->offset ? this->offset + row * D : nullptr;
+              for (int64_t jv = 0; jv < JV; ++jv) {
+                const Slope<V>& slope = slopes[seen[s].place * JV + jv];
+                V* at = e + (i * most + s * JV + jv) * D;
+                r[s * JV + jv] = slope.c - T(0.5) * differences<T>(m, this->weight.data + (row * JV + jv) * D, slope.mu,
+                                                                   offset, slope.w, at);
+                V a0 = slope.k, a1 = {};
+                for (int h = 0; h < D; h += 2) {
+                  const V d = at[h] - slope.moved[h], f = at[h + 1] - slope.moved[h + 1];
+                  a0 += d * (slope.g1[h] + slope.g2[h] * d);
+                  a1 += f * (slope.g1[h + 1] + slope.g2[h + 1] * f);
+                }
+                dr[s * JV + jv] = a0 + a1;
+              }
+            }
+            softmax<T>(r, n_seen, JV, this->positions, unused, unused + JV);
+            V* dl = x + i * most;
+            if (this->positions) {
+              V all = {};
+              for (int64_t jv = 0; jv < JV; ++jv) {
+                V mean = {};
+                for (int s = 0; s < n_seen; ++s) mean += r[s * JV + jv] * dr[s * JV + jv];
+                all += mean;
+                for (int s = 0; s < n_seen; ++s) {
+                  r[s * JV + jv] *= a;
+                  dl[s * JV + jv] = r[s * JV + jv] * (dr[s * JV + jv] - mean);
+                }
+              }
+              d_act[child] += sum_lanes<T>(all);
+            } else {
+              V all = {};
+              for (int k = 0; k < n_seen * JV; ++k) all += r[k] * dr[k];
+              const T mean = sum_lanes<T>(all);
+              for (int k = 0; k < n_seen * JV; ++k) {
+                r[k] *= a;
+                dl[k] = r[k] * (dr[k] - mean);
+              }
+              d_act[child] += mean;
+            }
+            V dm[D] = {};
+            for (int s = 0; s < n_seen; ++s) {
+              const int64_t row = (c + i) * this->K + seen[s].kernel;
+              for (int64_t jv = 0; jv < JV; ++jv) {
+                const Slope<V>& slope = slopes[seen[s].place * JV + jv];
+                const V* weight = this->weight.data + (row * JV + jv) * D;
+                const V* at = e + (i * most + s * JV + jv) * D;
+                V* dw = d_weight + (row * JV + jv) * D;
+                const V ra = r[s * JV + jv], xa = dl[s * JV + jv];
+#pragma GCC unroll 4
+                for (int k = 0; k < 4; ++k) {
+                  const V w0 = weight[k], w1 = weight[4 + k], w2 = weight[8 + k], w3 = weight[12 + k];
+                  V d0 = dw[k], d1 = dw[4 + k], d2 = dw[8 + k], d3 = dw[12 + k];
+#pragma GCC unroll 4
+                  for (int q = 0; q < 4; ++q) {
+                    const int h = 4 * q + k;
+                    V dv = ra * (slope.g1[h] + slope.twice[h] * (at[h] - slope.moved[h]));
+                    if (!kStop) dv -= xa * at[h] * slope.w[h];
+                    dm[4 * q] += dv * w0, dm[4 * q + 1] += dv * w1, dm[4 * q + 2] += dv * w2, dm[4 * q + 3] += dv * w3;
+                    d0 += m[4 * q] * dv, d1 += m[4 * q + 1] * dv, d2 += m[4 * q + 2] * dv, d3 += m[4 * q + 3] * dv;
+                  }
+                  dw[k] = d0, dw[4 + k] = d1, dw[8 + k] = d2, dw[12 + k] = d3;
+                }
+              }
+            }
+            add_lane_sums<T>(dm, d_pose + child * D);
+          }
+          if (!kStop)
+            for (int s = 0; s < n_seen; ++s)
+              for (int64_t jv = 0; jv < JV; ++jv) {
+                Slope<V>& slope = slopes[seen[s].place * JV + jv];
+                const int64_t at = s * JV + jv;
+                add_moments(e + at * D, x + at, n, most, &slope.s0, slope.s1, slope.s2);
+              }
+        }
+      }
+  }
+
+  void image(int64_t b, Slope<V>* slopes, V* d_weight, double* d_beta) const {
+    const int64_t children = this->C * this->H * this->W, final = this->n_iters - 1;
+    std::fill(d_pose + b * children * D, d_pose + (b + 1) * children * D, T(0));
+    std::fill(d_act + b * children, d_act + (b + 1) * children, T(0));
+    for (int64_t p = 0; p < this->P; ++p)
+      for (int64_t jv = 0; jv < this->JV; ++jv) {
+        Slope<V>& s = slopes[p * this->JV + jv];
+        std::memset(static_cast<void*>(&s), 0, sizeof s);
+        const V logit = load<T>(state(b, final, p, jv) + 2 * D * this->J, this->width(jv));
+        for (int l = 0; l < this->width(jv); ++l) {
+          const int64_t at = (b * this->J + jv * L + l) * this->P + p;
+          for (int h = 0; h < D; ++h) s.dmu[h][l] = grad_pose[at * D + h];
+          const T small = std::exp(-std::abs(logit[l]));
+          s.dlogit[l] = grad_act[at] * small / ((1 + small) * (1 + small));
+        }
+      }
+    for (int64_t t = final; t >= 0; --t) {
+      prepare(b, t, slopes, d_beta);
+      if (t == 0) {
+        first(b, slopes, d_weight);
+      } else if (this->last) {
+        later<true>(b, slopes, d_weight);
+        return;
+      } else {
+        later<false>(b, slopes, d_weight);
+        through(b, t, slopes);
+      }
+    }
+  }
+
+  void run(T* d_weight, T* d_beta_u, T* d_beta_a) const {
+    // The gradient of the weights is summed within groups of images, whose number does not depend on the threads,
+    // and over the groups in their order.
+    const int64_t size = this->C * this->K * this->JV * D, groups = std::min<int64_t>(this->B, 16);
+    const int64_t at_once = std::max<int64_t>(1, std::min(this->n_threads, groups));
+    Buffer<V> total(size), part(size * at_once);
+    Buffer<Slope<V>> slopes(this->P * this->JV * at_once);
+    std::vector<double> d_beta(std::max<int64_t>(groups, 1) * 2 * this->J, 0.0);
+    for (int64_t from = 0; from < groups; from += at_once) {
+      const int64_t n = std::min(at_once, groups - from);
+      parallel(n, n, [&](int64_t i) {
+        const int64_t g = from + i;
+        std::memset(static_cast<void*>(part.data + i * size), 0, size * sizeof(V));
+        for (int64_t b = g * this->B / groups; b < (g + 1) * this->B / groups; ++b)
+          image(b, slopes.data + i * this->P * this->JV, part.data + i * size, d_beta.data() + g * 2 * this->J);
+      });
+      for (int64_t i = 0; i < n; ++i)
+        for (int64_t k = 0; k < size; ++k) total.data[k] += part.data[i * size + k];
+    }
+    for (int64_t i = 0; i < this->C * this->K; ++i)
+      for (int64_t j = 0; j < this->J; ++j)
+        for (int h = 0; h < D; ++h) d_weight[(i * this->J + j) * D + h] = total.data[(i * this->JV + j / L) * D + h][j % L];
+    for (int64_t j = 0; j < this->J; ++j) {
+      double u = 0, a = 0;
+      for (int64_t g = 0; g < groups; ++g) u += d_beta[g * 2 * this->J + j], a += d_beta[(g * 2 + 1) * this->J + j];
+      d_beta_u[j] = T(u), d_beta_a[j] = T(a);
+    }
+  }
+};
+
+template <class T>
+int forward(const int64_t* n, const double* x, const T* pose, const T* act, const T* weight, const T* beta_u,
+            const T* beta_a, const T* offset, T* out_pose, T* out_act, T* saved, T* coupling) {
+  try {
+    Forward<T> op(n, x, pose, act, weight, beta_u, beta_a, offset);
+    op.out_pose = out_pose, op.out_act = out_act, op.saved = saved, op.coupling = coupling;
+    parallel(op.n_threads, op.B, [&](int64_t b) { op.image(b); });
+  } catch (...) {
+    return 1;
+  }
+  return 0;
+}
+
+template <class T>
+int backward(const int64_t* n, const double* x, const T* pose, const T* act, const T* weight, const T* beta_u,
+             const T* beta_a, const T* offset, const T* saved, const T* grad_pose, const T* grad_act, T* d_pose,
+             T* d_act, T* d_weight, T* d_beta_u, T* d_beta_a) {
+  try {
+    Backward<T> op(n, x, pose, act, weight, beta_u, beta_a, offset);
+    op.saved = saved, op.grad_pose = grad_pose, op.grad_act = grad_act, op.d_pose = d_pose, op.d_act = d_act;
+    op.run(d_weight, d_beta_u, d_beta_a);
+  } catch (...) {
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+// n: B, T, H, W, K_h, K_w, J, stride rows and columns, n_iters, compete over positions, start over types,
+//    gradient of the last iteration only, threads.
+// x: damping, variance floor, mass floor, ratio, scales of β_a, β_u and Σ log σ, then λ of every iteration.
+// pose [B, T, H, W, 16], act [B, T, H, W], weight [T, K_h, K_w, J, 16], offset [T, K_h, K_w, 16] or null;
+// out_pose [B, J, H', W', 16], out_act [B, J, H', W']; saved [B, H', W', 16 + 34·n_iters, J] or null;
+// coupling [B, H', W', T·K_h·K_w, J] or null. All contiguous. Returns 0, or 1 where memory ran out.
+#define EM_ROUTING(T, suffix)                                                                                        \
+  extern "C" int em_forward_##suffix(const int64_t* n, const double* x, const T* pose, const T* act, const T* weight, \
+                                     const T* beta_u, const T* beta_a, const T* offset, T* out_pose, T* out_act,     \
+                                     T* saved, T* coupling) {                                                        \
+    return forward<T>(n, x, pose, act, weight, beta_u, beta_a, offset, out_pose, out_act, saved, coupling);          \
+  }                                                                                                                  \
+  extern "C" int em_backward_##suffix(const int64_t* n, const double* x, const T* pose, const T* act,                \
+                                      const T* weight, const T* beta_u, const T* beta_a, const T* offset,            \
+                                      const T* saved, const T* grad_pose, const T* grad_act, T* d_pose, T* d_act,    \
+                                      T* d_weight, T* d_beta_u, T* d_beta_a) {                                       \
+    return backward<T>(n, x, pose, act, weight, beta_u, beta_a, offset, saved, grad_pose, grad_act, d_pose, d_act,   \
+                       d_weight, d_beta_u, d_beta_a);                                                                \
+  }
+EM_ROUTING(float, f32)
+EM_ROUTING(double, f64)
