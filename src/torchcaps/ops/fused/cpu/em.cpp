@@ -18,6 +18,8 @@
 #include <limits>
 #include <new>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -35,14 +37,18 @@ constexpr int D = 16;            // numbers in a pose
 // every iteration how far μ moved, σ², logit and mass. (Were μ itself kept, the difference of two would be too coarse
 // beside a small σ.)
 constexpr int kFirst = D, kState = 2 * D + 2;
-constexpr int64_t kRun = 256;    // children summed before the sum is put aside, so that long sums stay exact
+constexpr int64_t kRun = 256;  // children summed before the sum is put aside, so that long sums stay exact
+constexpr int64_t kRows = 24;  // rows of weights that stay in L1 while all places use them
+
+typedef int32_t VI __attribute__((vector_size(kBytes)));
+typedef int64_t VL __attribute__((vector_size(kBytes)));
 
 template <class T>
 struct Simd {
   typedef T V __attribute__((vector_size(kBytes)));
+  typedef typename std::conditional<sizeof(T) == 4, VI, VL>::type Index;
   static constexpr int L = kBytes / sizeof(T);
 };
-typedef int32_t VI __attribute__((vector_size(kBytes)));
 
 template <class T>
 using Vec = typename Simd<T>::V;
@@ -120,20 +126,33 @@ inline V vmax(V a, V b) {
   return a < b ? b : a;
 }
 
-template <class T>
-inline T max_lane(Vec<T> x) {
-  T m = x[0];
-  for (int l = 1; l < Simd<T>::L; ++l) m = std::max(m, x[l]);
-  return m;
+// Lanes kFirst, kFirst + kStep … of a and b, one after the other.
+template <class T, int kFirst, int kStep, int... kLane>
+inline Vec<T> pick(Vec<T> a, Vec<T> b, std::integer_sequence<int, kLane...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, (kFirst + kStep * kLane)...);
+#else
+  return __builtin_shuffle(a, b, typename Simd<T>::Index{(kFirst + kStep * kLane)...});
+#endif
 }
 
-template <class T>
-inline T sum_lanes(Vec<T> x) {
-  T part[Simd<T>::L];
-  std::memcpy(part, &x, sizeof x);
-  for (int n = Simd<T>::L / 2; n; n /= 2)
-    for (int l = 0; l < n; ++l) part[l] += part[l + n];
-  return part[0];
+template <class T, int kFirst, int kStep>
+inline Vec<T> pick(Vec<T> a, Vec<T> b) {
+  return pick<T, kFirst, kStep>(a, b, std::make_integer_sequence<int, Simd<T>::L>());
+}
+
+template <class T, int n = Simd<T>::L / 2>
+inline Vec<T> max_lanes(Vec<T> x) {  // in every lane
+  x = vmax(x, pick<T, n, 1>(x, x));
+  if constexpr (n > 1) x = max_lanes<T, n / 2>(x);
+  return x;
+}
+
+template <class T, int n = Simd<T>::L / 2>
+inline Vec<T> sum_lanes(Vec<T> x) {  // in every lane
+  x += pick<T, n, 1>(x, x);
+  if constexpr (n > 1) x = sum_lanes<T, n / 2>(x);
+  return x;
 }
 
 template <class T>
@@ -151,23 +170,58 @@ inline void store(T* to, Vec<T> x, int n) {
 template <class T>
 inline void add_lane_sums(const Vec<T>* x, T* to) {  // to[h] += Σ of the lanes of x[h]
   constexpr int L = Simd<T>::L;
-  T flat[D * L];
-  std::memcpy(flat, x, sizeof flat);
-  for (int n = L / 2; n; n /= 2)  // a transposing tree: halves the lanes of all 16 at once
-    for (int h = 0; h < D; ++h)
-      for (int l = 0; l < n; ++l) flat[h * n + l] = flat[2 * h * n + l] + flat[2 * h * n + n + l];
-  for (int h = 0; h < D; ++h) to[h] += flat[h];
+  Vec<T> part[D];
+#pragma GCC unroll 16
+  for (int h = 0; h < D; ++h) part[h] = x[h];
+#pragma GCC unroll 4
+  for (int n = L / 2, left = D / 2; n; n /= 2, left /= 2)  // neighbouring lanes: afterwards lane h holds Σ x[h]
+#pragma GCC unroll 8
+    for (int h = 0; h < left; ++h)
+      part[h] = pick<T, 0, 2>(part[2 * h], part[2 * h + 1]) + pick<T, 1, 2>(part[2 * h], part[2 * h + 1]);
+#pragma GCC unroll 4
+  for (int k = 0; k < D / L; ++k) {
+    Vec<T> total;
+    std::memcpy(&total, to + k * L, sizeof total);
+    total += part[k];
+    std::memcpy(to + k * L, &total, sizeof total);
+  }
 }
+
+// Numbers below the least normal one count as 0 while this lives: a child gives most parents next to nothing, and
+// processors take a hundred cycles for a product with such a number.
+class NoDenormals {
+#if defined(__SSE__)
+  unsigned before = __builtin_ia32_stmxcsr();
+
+ public:
+  NoDenormals() { __builtin_ia32_ldmxcsr(before | 0x8040); }
+  ~NoDenormals() { __builtin_ia32_ldmxcsr(before); }
+#elif defined(__aarch64__)
+  uint64_t before;
+
+ public:
+  NoDenormals() {
+    asm volatile("mrs %0, fpcr" : "=r"(before));
+    asm volatile("msr fpcr, %0" : : "r"(before | (uint64_t(1) << 24)));
+  }
+  ~NoDenormals() { asm volatile("msr fpcr, %0" : : "r"(before)); }
+#else
+ public:
+  NoDenormals() {}
+#endif
+};
 
 template <class Body>
 void parallel(int64_t n_threads, int64_t n, const Body& body) {
   n_threads = std::min(n_threads, n);
   if (n_threads <= 1) {
+    const NoDenormals guard;
     for (int64_t i = 0; i < n; ++i) body(i);
     return;
   }
   std::atomic<int64_t> next{0};
   const auto work = [&] {
+    const NoDenormals guard;
     for (int64_t i; (i = next.fetch_add(1)) < n;) body(i);
   };
   std::vector<std::thread> threads;
@@ -209,6 +263,11 @@ struct Problem {
 
   int64_t child(int64_t b, int64_t c, int64_t y, int64_t x) const { return ((b * C + c) * H + y) * W + x; }
 
+  int64_t seen_child(int64_t row, int64_t p) const {  // of an image: the one at a row of weights that place p sees
+    const int64_t k = row % K;
+    return child(0, row / K, p / Wo * sh + k / Kw, p % Wo * sw + k % Kw);
+  }
+
   int seen_by(int64_t y, int64_t x, Seen* seen) const {
     int n = 0;
     const int64_t top = y < Kh ? 0 : (y - Kh) / sh + 1, left = x < Kw ? 0 : (x - Kw) / sw + 1;
@@ -217,6 +276,9 @@ struct Problem {
         seen[n++] = {py * Wo + px, (y - py * sh) * Kw + (x - px * sw)};
     return n;
   }
+
+  // Children taken together: a parent's state comes from L2 once for all of them.
+  int64_t block() const { return std::min<int64_t>(16, std::max<int64_t>(4, 64 / (most_seen * JV))); }
 
   int64_t kept() const { return kFirst + n_iters * kState; }
 
@@ -233,26 +295,35 @@ struct Parent {  // L parents of one place
   V s0, c;                 // Σ r; log a − ½ Σ log 2πσ²
 };
 
-// V − μ and returns Σ (V − μ)² w.
-template <class T>
+// Column c of V − μ: components c, 4 + c, 8 + c and 12 + c.
+template <class T, bool kOffset>
+inline void column(const T* m, const Vec<T>* weight, const Vec<T>* mu, const T* offset, int c, Vec<T>* v) {
+  const Vec<T> w0 = weight[c], w1 = weight[4 + c], w2 = weight[8 + c], w3 = weight[12 + c];
+#pragma GCC unroll 4
+  for (int q = 0; q < 4; ++q) {
+    Vec<T> x = m[4 * q] * w0 - (kOffset ? mu[4 * q + c] - offset[4 * q + c] : mu[4 * q + c]);
+    x += m[4 * q + 1] * w1;
+    x += m[4 * q + 2] * w2;
+    v[q] = x + m[4 * q + 3] * w3;
+  }
+}
+
+// V − μ into e; returns Σ (V − μ)² w.
+template <class T, bool kOffset>
 inline Vec<T> differences(const T* m, const Vec<T>* weight, const Vec<T>* mu, const T* offset, const Vec<T>* w,
                           Vec<T>* e) {
-  typedef Vec<T> V;
-  V q0 = {}, q1 = {};
-  for (int c = 0; c < 4; ++c) {
-    const V w0 = weight[c], w1 = weight[4 + c], w2 = weight[8 + c], w3 = weight[12 + c];
+  Vec<T> sum[4] = {};
 #pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {
-      const int h = 4 * r + c;
-      V v = m[4 * r] * w0 - (offset ? mu[h] - offset[h] : mu[h]);
-      v += m[4 * r + 1] * w1;
-      v += m[4 * r + 2] * w2;
-      v += m[4 * r + 3] * w3;
-      e[h] = v;
-      (r & 1 ? q1 : q0) += v * v * w[h];
+  for (int c = 0; c < 4; ++c) {
+    Vec<T> v[4];
+    column<T, kOffset>(m, weight, mu, offset, c, v);
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) {
+      e[4 * q + c] = v[q];
+      sum[q] += v[q] * v[q] * w[4 * q + c];
     }
   }
-  return q0 + q1;
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 // s0 += Σ r, s1 += Σ r e, s2 += Σ r e² over n children, whose e lie `apart` vectors from each other.
@@ -277,32 +348,36 @@ inline void add_moments(const V* e, const V* r, int n, int64_t apart, V* s0, V* 
   }
 }
 
-// From logits to R, in place: over all parents of a child, or for each type over its places.
-// Keeps the greatest logit and the inverse of the sum, from which one R can be made again.
+// From logits to R, in place, for n children whose logits lie `apart` vectors from each other: over all parents of a
+// child, or for each type over its places. Keeps the greatest logit and the inverse of the sum, from which one R can
+// be made again. Step by step for all children, so that no step waits for the one before.
 template <class T>
-inline void softmax(Vec<T>* logit, int n_seen, int64_t JV, bool positions, Vec<T>* greatest, Vec<T>* inverse) {
+inline void softmax(Vec<T>* logit, int n, int64_t apart, int n_seen, int64_t JV, bool positions, Vec<T>* greatest,
+                    Vec<T>* inverse, int64_t stride) {
   typedef Vec<T> V;
-  const int n = int(n_seen * JV);
-  if (positions) {
-    for (int64_t jv = 0; jv < JV; ++jv) {
-      V top = logit[jv];
-      for (int i = 1; i < n_seen; ++i) top = vmax(top, logit[i * JV + jv]);
-      V sum = {};
-      for (int i = 0; i < n_seen; ++i) sum += logit[i * JV + jv] = vexp(logit[i * JV + jv] - top);
-      const V inv = T(1) / sum;
-      for (int i = 0; i < n_seen; ++i) logit[i * JV + jv] *= inv;
-      greatest[jv] = top, inverse[jv] = inv;
+  const int64_t groups = positions ? JV : 1, step = positions ? JV : 1, terms = positions ? n_seen : n_seen * JV;
+  for (int i = 0; i < n; ++i)
+    for (int64_t g = 0; g < groups; ++g) {
+      const V* x = logit + i * apart + g;
+      V top = x[0];
+      for (int64_t k = 1; k < terms; ++k) top = vmax(top, x[k * step]);
+      greatest[i * stride + g] = positions ? top : max_lanes<T>(top);
     }
-    return;
-  }
-  V most = logit[0];
-  for (int i = 1; i < n; ++i) most = vmax(most, logit[i]);
-  const T top = max_lane<T>(most);
-  V sum = {};
-  for (int i = 0; i < n; ++i) sum += logit[i] = vexp(logit[i] - top);
-  const T inv = T(1) / sum_lanes<T>(sum);
-  for (int i = 0; i < n; ++i) logit[i] *= inv;
-  greatest[0] = V{} + top, inverse[0] = V{} + inv;
+  for (int i = 0; i < n; ++i)
+    for (int64_t k = 0; k < n_seen; ++k)
+      for (int64_t jv = 0; jv < JV; ++jv) {
+        V& x = logit[i * apart + k * JV + jv];
+        x = vexp(x - greatest[i * stride + (positions ? jv : 0)]);
+      }
+  for (int i = 0; i < n; ++i)
+    for (int64_t g = 0; g < groups; ++g) {
+      V* x = logit + i * apart + g;
+      V sum = {};
+      for (int64_t k = 0; k < terms; ++k) sum += x[k * step];
+      const V inv = T(1) / (positions ? sum : sum_lanes<T>(sum));
+      inverse[i * stride + g] = inv;
+      for (int64_t k = 0; k < terms; ++k) x[k * step] *= inv;
+    }
 }
 
 template <class T>
@@ -319,88 +394,99 @@ struct Forward : Problem<T> {
   }
 
   // The mean and the variance of every parent under the R that all start from; two passes, hence exact.
-  void first(int64_t b, Parent<V>* parents) const {
-    const int64_t n = this->C * this->K, JV = this->JV;
-    Buffer<T> fields(n * (2 * D + 1));
-    T *m = fields.data, *rm = m + n * D, *r = rm + n * D;
+  template <bool kOffset>
+  void first(int64_t b, Parent<V>* parents, T* weighted) const {
+    const int64_t rows = this->C * this->K, JV = this->JV, children = this->C * this->H * this->W;
+    T* r = weighted + children * D;  // r [children] and r·M [children, 16]
     std::vector<Seen> seen(this->most_seen);
+    for (int64_t y = 0; y < this->H; ++y)
+      for (int64_t x = 0; x < this->W; ++x) {
+        const int n_seen = this->seen_by(y, x, seen.data());
+        const T start = n_seen ? this->start(n_seen) : T(0);
+        for (int64_t c = 0; c < this->C; ++c) {
+          const int64_t child = this->child(0, c, y, x);
+          const T* m = this->pose + (b * children + child) * D;
+          r[child] = start * this->act[b * children + child];
+          for (int h = 0; h < D; ++h) weighted[child * D + h] = r[child] * m[h];
+        }
+      }
     for (int64_t p = 0; p < this->P; ++p) {
       double total = 0, shift[D] = {};
-      int64_t i = 0;
-      for (int64_t c = 0; c < this->C; ++c)
-        for (int64_t k = 0; k < this->K; ++k, ++i) {
-          const int64_t y = p / this->Wo * this->sh + k / this->Kw, x = p % this->Wo * this->sw + k % this->Kw;
-          const int64_t child = this->child(b, c, y, x);
-          r[i] = this->act[child] * this->start(this->seen_by(y, x, seen.data()));
-          total += r[i];
-          for (int h = 0; h < D; ++h) {
-            m[i * D + h] = this->pose[child * D + h];
-            rm[i * D + h] = r[i] * m[i * D + h];
-            if (this->offset) shift[h] += double(r[i]) * this->offset[i * D + h];
-          }
-        }
-      const T s0 = T(total), inv = 1 / (s0 + this->eps);
+      for (int64_t i = 0; i < rows; ++i) {
+        const T ri = r[this->seen_child(i, p)];
+        total += ri;
+        if (kOffset)
+          for (int h = 0; h < D; ++h) shift[h] += double(ri) * this->offset[i * D + h];
+      }
       for (int64_t jv = 0; jv < JV; ++jv) {
         Parent<V>& parent = parents[p * JV + jv];
-        const V* weight = this->weight.data + jv * D;
-        V sum[D] = {};
-        for (int64_t from = 0; from < n; from += kRun) {
-          V run[D] = {};
-          for (int64_t i = from; i < std::min(n, from + kRun); ++i) {
-            const V* w = weight + i * JV * D;
-            const T* a = rm + i * D;
-#pragma GCC unroll 4
-            for (int c = 0; c < 4; ++c)
-#pragma GCC unroll 4
-              for (int k = 0; k < 4; ++k)
-#pragma GCC unroll 4
-                for (int q = 0; q < 4; ++q) run[4 * q + c] += a[4 * q + k] * w[4 * k + c];
-          }
-          for (int h = 0; h < D; ++h) sum[h] += run[h];
-        }
-        V mu[D];
-        for (int h = 0; h < D; ++h) mu[h] = (1 - this->damping) * ((sum[h] + T(shift[h])) * inv);
-        V squares[D] = {}, left[D] = {};
-        for (int64_t from = 0; from < n; from += kRun) {
-          V run[D] = {}, rest[D] = {};
-          for (int64_t i = from; i < std::min(n, from + kRun); ++i) {
-            const V* w = weight + i * JV * D;
-            const T* a = m + i * D;
-            const T* off = this->offset ? this->offset + i * D : nullptr;
-            const T ri = r[i];
-#pragma GCC unroll 4
-            for (int c = 0; c < 4; ++c) {
-              const V w0 = w[c], w1 = w[4 + c], w2 = w[8 + c], w3 = w[12 + c];
-#pragma GCC unroll 4
-              for (int q = 0; q < 4; ++q) {
-                const int h = 4 * q + c;
-                V v = a[4 * q] * w0 - (off ? mu[h] - off[h] : mu[h]);
-                v += a[4 * q + 1] * w1;
-                v += a[4 * q + 2] * w2;
-                v += a[4 * q + 3] * w3;
-                const V rv = ri * v;
-                rest[h] += rv;
-                run[h] += rv * v;
-              }
-            }
-          }
-          for (int h = 0; h < D; ++h) squares[h] += run[h], left[h] += rest[h];
-        }
+        parent.s0 = V{} + (T(total) + this->eps);
         for (int h = 0; h < D; ++h) {
-          parent.mu[h] = mu[h];
-          parent.s2[h] = squares[h] * inv + this->floor;  // σ²
-          parent.s1[h] = mu[h];
-          if (saved) store<T>(keep(b, p, jv) + h * this->J, left[h] * inv, this->width(jv));
+          parent.mu[h] = V{} + T(shift[h]);
+          parent.s1[h] = parent.s2[h] = V{};
         }
-        parent.s0 = V{} + (s0 + this->eps);
       }
     }
+    for (int64_t jv = 0; jv < JV; ++jv)
+      for (int64_t from = 0; from < rows; from += kRows)
+        for (int64_t p = 0; p < this->P; ++p) {
+          V* mu = parents[p * JV + jv].mu;
+          V run[D] = {};
+          for (int64_t i = from; i < std::min(rows, from + kRows); ++i) {
+            const V* w = this->weight.data + (i * JV + jv) * D;
+            const T* a = weighted + this->seen_child(i, p) * D;
+#pragma GCC unroll 4
+            for (int k = 0; k < 4; ++k)
+#pragma GCC unroll 4
+              for (int q = 0; q < 4; ++q)
+#pragma GCC unroll 4
+                for (int c = 0; c < 4; ++c) run[4 * q + c] += a[4 * q + k] * w[4 * k + c];
+          }
+#pragma GCC unroll 16
+          for (int h = 0; h < D; ++h) mu[h] += run[h];
+        }
+    for (int64_t i = 0; i < this->P * JV; ++i)
+      for (int h = 0; h < D; ++h) parents[i].mu[h] *= (1 - this->damping) / parents[i].s0;
+    const T* poses = this->pose + b * children * D;
+    for (int64_t jv = 0; jv < JV; ++jv)
+      for (int64_t from = 0; from < rows; from += kRows)
+        for (int64_t p = 0; p < this->P; ++p) {
+          Parent<V>& parent = parents[p * JV + jv];
+#pragma GCC unroll 4
+          for (int c = 0; c < 4; ++c) {
+            V run[4] = {}, rest[4] = {};
+            for (int64_t i = from; i < std::min(rows, from + kRows); ++i) {
+              const int64_t child = this->seen_child(i, p);
+              V v[4];
+              column<T, kOffset>(poses + child * D, this->weight.data + (i * JV + jv) * D, parent.mu,
+                                 this->offset + i * D, c, v);
+#pragma GCC unroll 4
+              for (int q = 0; q < 4; ++q) {
+                const V rv = r[child] * v[q];
+                rest[q] += rv;
+                run[q] += rv * v[q];
+              }
+            }
+#pragma GCC unroll 4
+            for (int q = 0; q < 4; ++q) parent.s1[4 * q + c] += rest[q], parent.s2[4 * q + c] += run[q];
+          }
+        }
+    for (int64_t p = 0; p < this->P; ++p)
+      for (int64_t jv = 0; jv < JV; ++jv) {
+        Parent<V>& parent = parents[p * JV + jv];
+        for (int h = 0; h < D; ++h) {
+          if (saved) store<T>(keep(b, p, jv) + h * this->J, parent.s1[h] / parent.s0, this->width(jv));
+          parent.s1[h] = parent.mu[h];
+          parent.s2[h] = parent.s2[h] / parent.s0 + this->floor;
+        }
+      }
   }
 
   // E-step with the parents' states and the M-step's sums, in one pass.
+  template <bool kOffset>
   void sums(int64_t b, Parent<V>* parents, V* greatest, V* inverse, T* coupling) const {
     const int64_t JV = this->JV, most = this->most_seen * JV, per_child = this->positions ? JV : 1;
-    const int block = int(std::min<int64_t>(16, std::max<int64_t>(1, 32 / most)));
+    const int block = int(this->block());
     Buffer<V> scratch(block * most * (D + 1));
     V *e = scratch.data, *r = e + block * most * D;
     std::vector<Seen> seen(this->most_seen);
@@ -412,28 +498,30 @@ struct Forward : Problem<T> {
           if (!n_seen) continue;
           for (int64_t c = from; c < to; c += block) {
             const int n = int(std::min<int64_t>(block, to - c));
-            for (int i = 0; i < n; ++i) {
-              const int64_t child = this->child(b, c + i, y, x), own = this->child(0, c + i, y, x);
-              const T a = this->act[child];
-              V* logit = r + i * most;
-              for (int s = 0; s < n_seen; ++s) {
-                const int64_t row = (c + i) * this->K + seen[s].kernel;
-                for (int64_t jv = 0; jv < JV; ++jv) {
-                  const Parent<V>& parent = parents[seen[s].place * JV + jv];
-                  logit[s * JV + jv] =
-                      parent.c - T(0.5) * differences<T>(this->pose + child * D, this->weight.data + (row * JV + jv) * D,
-                                                         parent.mu, this->offset ? this->offset + row * D : nullptr,
-                                                         parent.w, e + (i * most + s * JV + jv) * D);
+            for (int s = 0; s < n_seen; ++s)
+              for (int64_t jv = 0; jv < JV; ++jv) {
+                const Parent<V>& parent = parents[seen[s].place * JV + jv];
+                for (int i = 0; i < n; ++i) {
+                  const int64_t row = (c + i) * this->K + seen[s].kernel, at = i * most + s * JV + jv;
+                  r[at] = parent.c - T(0.5) * differences<T, kOffset>(
+                                                  this->pose + this->child(b, c + i, y, x) * D,
+                                                  this->weight.data + (row * JV + jv) * D, parent.mu,
+                                                  this->offset + row * D, parent.w, e + at * D);
                 }
               }
-              softmax<T>(logit, n_seen, JV, this->positions, greatest + own * per_child, inverse + own * per_child);
+            const int64_t own = this->child(0, c, y, x) * per_child;
+            softmax<T>(r, n, most, n_seen, JV, this->positions, greatest + own, inverse + own,
+                       this->H * this->W * per_child);
+            for (int i = 0; i < n; ++i) {
+              V* share = r + i * most;
               if (coupling)
                 for (int s = 0; s < n_seen; ++s)
                   for (int64_t jv = 0; jv < JV; ++jv)
                     store<T>(coupling + ((b * this->P + seen[s].place) * this->C * this->K +
                                          (c + i) * this->K + seen[s].kernel) * this->J + jv * L,
-                             logit[s * JV + jv], this->width(jv));
-              for (int k = 0; k < n_seen * JV; ++k) logit[k] *= a;
+                             share[s * JV + jv], this->width(jv));
+              const T a = this->act[this->child(b, c + i, y, x)];
+              for (int k = 0; k < n_seen * JV; ++k) share[k] *= a;
             }
             for (int s = 0; s < n_seen; ++s)
               for (int64_t jv = 0; jv < JV; ++jv) {
@@ -456,24 +544,24 @@ struct Forward : Problem<T> {
   }
 
   // Σ r (V − μ − moved)²: what is left of s2 around the new mean, without cancelling.
+  template <bool kOffset>
   void squares(int64_t b, int64_t p, int64_t jv, const Parent<V>& parent, const V* moved, const V* greatest,
                const V* inverse, V* total) const {
     const int64_t JV = this->JV;
     for (int h = 0; h < D; ++h) total[h] = V{};
-    for (int64_t c = 0; c < this->C; ++c)
-      for (int64_t k = 0; k < this->K; ++k) {
-        const int64_t y = p / this->Wo * this->sh + k / this->Kw, x = p % this->Wo * this->sw + k % this->Kw;
-        const int64_t child = this->child(b, c, y, x), row = c * this->K + k;
-        const int64_t own = this->child(0, c, y, x) * (this->positions ? JV : 1) + (this->positions ? jv : 0);
+    for (int64_t row = 0; row < this->C * this->K; ++row) {
+        const int64_t own = this->seen_child(row, p), child = b * this->C * this->H * this->W + own;
+        const int64_t at = this->positions ? own * JV + jv : own;
         V e[D];
-        const V q = differences<T>(this->pose + child * D, this->weight.data + (row * JV + jv) * D, parent.mu,
-                                   this->offset ? this->offset + row * D : nullptr, parent.w, e);
-        const V r = this->act[child] * (vexp(parent.c - T(0.5) * q - greatest[own]) * inverse[own]);
+        const V q = differences<T, kOffset>(this->pose + child * D, this->weight.data + (row * JV + jv) * D, parent.mu,
+                                            this->offset + row * D, parent.w, e);
+        const V r = this->act[child] * (vexp(parent.c - T(0.5) * q - greatest[at]) * inverse[at]);
         for (int h = 0; h < D; ++h) total[h] += r * (e[h] - moved[h]) * (e[h] - moved[h]);
       }
   }
 
   // The new mean and variance, in mu and s2; how far the mean moved in s1; the mass in s0.
+  template <bool kOffset>
   void estimate(int64_t b, Parent<V>* parents, const V* greatest, const V* inverse) const {
     for (int64_t i = 0; i < this->P * this->JV; ++i) {
       Parent<V>& parent = parents[i];
@@ -488,7 +576,7 @@ struct Forward : Problem<T> {
         const auto lost = s2 > T(8) * (squares[h] + this->floor * mass);
         for (int l = 0; l < L; ++l) again |= lost[l] != 0;
       }
-      if (again) this->squares(b, i / this->JV, i % this->JV, parent, moved, greatest, inverse, squares);
+      if (again) this->template squares<kOffset>(b, i / this->JV, i % this->JV, parent, moved, greatest, inverse, squares);
       for (int h = 0; h < D; ++h) {
         parent.mu[h] += moved[h];
         parent.s1[h] = moved[h];
@@ -550,16 +638,18 @@ struct Forward : Problem<T> {
     parent.s0 = V{};
   }
 
+  template <bool kOffset>
   void image(int64_t b) const {
     const int64_t own = this->C * this->H * this->W * (this->positions ? this->JV : 1);
     Buffer<Parent<V>> parents(this->P * this->JV);
+    Buffer<T> weighted(this->C * this->H * this->W * (D + 1));
     Buffer<V> shares(this->n_iters > 1 ? 2 * own : 0);
     V *greatest = shares.data, *inverse = greatest + own;
-    first(b, parents.data);
+    first<kOffset>(b, parents.data, weighted.data);
     finish(b, 0, parents.data);
     for (int64_t t = 1; t < this->n_iters; ++t) {
-      sums(b, parents.data, greatest, inverse, t == this->n_iters - 1 ? coupling : nullptr);
-      estimate(b, parents.data, greatest, inverse);
+      sums<kOffset>(b, parents.data, greatest, inverse, t == this->n_iters - 1 ? coupling : nullptr);
+      estimate<kOffset>(b, parents.data, greatest, inverse);
       finish(b, t, parents.data);
     }
     if (coupling && this->n_iters == 1) {
@@ -586,6 +676,39 @@ struct Slope {  // L parents of one place, on the way back through one iteration
   V s1[D], s2[D];              // Σ x (V − μ), Σ x (V − μ)², x the gradient of the E-step's logits
   V dmu[D], dvar[D];           // the gradients that come from the iterations after
   V s0, c, k, dlogit;
+};
+
+// From the gradient of a vote, column by column, to those of the pose and of the weights.
+template <class T>
+struct Gradients {
+  typedef Vec<T> V;
+  const T* m;
+  const V* weight;
+  V *dm, *dw, sum[D];
+
+  Gradients(const T* m, const V* weight, V* dm, V* dw) : m(m), weight(weight), dm(dm), dw(dw) {
+#pragma GCC unroll 16
+    for (int h = 0; h < D; ++h) sum[h] = dm[h];
+  }
+
+  void column(int c, const V* dv) {
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+      const V w = weight[4 * k + c];
+      V d = dw[4 * k + c];
+#pragma GCC unroll 4
+      for (int q = 0; q < 4; ++q) {
+        sum[4 * q + k] += dv[q] * w;
+        d += m[4 * q + k] * dv[q];
+      }
+      dw[4 * k + c] = d;
+    }
+  }
+
+  void finish() {
+#pragma GCC unroll 16
+    for (int h = 0; h < D; ++h) dm[h] = sum[h];
+  }
 };
 
 template <class T>
@@ -680,62 +803,64 @@ struct Backward : Problem<T> {
   }
 
   // Children in the first M-step: R is a constant.
+  template <bool kOffset>
   void first(int64_t b, Slope<V>* slopes, V* d_weight) const {
-    const int64_t JV = this->JV;
+    const int64_t JV = this->JV, block = this->block();
+    Buffer<V> scratch(block * (D + 4));
+    V *dm = scratch.data, *dr_all = dm + block * D;
     std::vector<Seen> seen(this->most_seen);
     for (int64_t y = 0; y < this->H; ++y)
       for (int64_t x = 0; x < this->W; ++x) {
         const int n_seen = this->seen_by(y, x, seen.data());
         if (!n_seen) continue;
         const T start = this->start(n_seen);
-        for (int64_t c = 0; c < this->C; ++c) {
-          const int64_t child = this->child(b, c, y, x);
-          const T ra = start * this->act[child];
-          T m[D];
-          std::memcpy(m, this->pose + child * D, sizeof m);
-          V dm[D] = {}, dr = {};
-          for (int s = 0; s < n_seen; ++s) {
-            const int64_t row = c * this->K + seen[s].kernel;
-            const T* offset = this->offset ? this->offset + row * D : nullptr;
+        for (int64_t c = 0; c < this->C; c += block) {
+          const int n = int(std::min<int64_t>(block, this->C - c));
+          std::fill(dm, dm + block * (D + 4), V{});
+          for (int s = 0; s < n_seen; ++s)
             for (int64_t jv = 0; jv < JV; ++jv) {
               const Slope<V>& slope = slopes[seen[s].place * JV + jv];
-              const V* weight = this->weight.data + (row * JV + jv) * D;
-              V* dw = d_weight + (row * JV + jv) * D;
-              dr += slope.k;
+              for (int i = 0; i < n; ++i) {
+                const int64_t child = this->child(b, c + i, y, x), row = (c + i) * this->K + seen[s].kernel;
+                const T* m = this->pose + child * D;
+                const T ra = start * this->act[child];
+                const V* weight = this->weight.data + (row * JV + jv) * D;
+                V *dw = d_weight + (row * JV + jv) * D, *dr = dr_all + i * 4, q4[4];
+                dr[0] += slope.k;
+                Gradients<T> grads(m, weight, dm + i * D, dw);
 #pragma GCC unroll 4
-              for (int k = 0; k < 4; ++k) {
-                const V w0 = weight[k], w1 = weight[4 + k], w2 = weight[8 + k], w3 = weight[12 + k];
-                V d0 = dw[k], d1 = dw[4 + k], d2 = dw[8 + k], d3 = dw[12 + k];
+                for (int k = 0; k < 4; ++k) {
+                  V v[4];
+                  column<T, kOffset>(m, weight, slope.mu, this->offset + row * D, k, v);
 #pragma GCC unroll 4
-                for (int q = 0; q < 4; ++q) {
-                  const int h = 4 * q + k;
-                  V v = m[4 * q] * w0 - (offset ? slope.mu[h] - offset[h] : slope.mu[h]);
-                  v += m[4 * q + 1] * w1;
-                  v += m[4 * q + 2] * w2;
-                  v += m[4 * q + 3] * w3;
-                  const V u = slope.g1[h] + slope.g2[h] * v;
-                  dr += u * v;
-                  const V dv = ra * (u + slope.g2[h] * v);
-                  dm[4 * q] += dv * w0, dm[4 * q + 1] += dv * w1, dm[4 * q + 2] += dv * w2, dm[4 * q + 3] += dv * w3;
-                  d0 += m[4 * q] * dv, d1 += m[4 * q + 1] * dv, d2 += m[4 * q + 2] * dv, d3 += m[4 * q + 3] * dv;
+                  for (int q = 0; q < 4; ++q) {
+                    const int h = 4 * q + k;
+                    const V u = slope.g1[h] + slope.g2[h] * v[q];
+                    dr[q] += u * v[q];
+                    q4[q] = ra * (u + slope.g2[h] * v[q]);
+                  }
+                  grads.column(k, q4);
                 }
-                dw[k] = d0, dw[4 + k] = d1, dw[8 + k] = d2, dw[12 + k] = d3;
+                grads.finish();
               }
             }
+          for (int i = 0; i < n; ++i) {
+            const int64_t child = this->child(b, c + i, y, x);
+            const V* dr = dr_all + i * 4;
+            add_lane_sums<T>(dm + i * D, d_pose + child * D);
+            d_act[child] += start * sum_lanes<T>((dr[0] + dr[1]) + (dr[2] + dr[3]))[0];
           }
-          add_lane_sums<T>(dm, d_pose + child * D);
-          d_act[child] += start * sum_lanes<T>(dr);
         }
       }
   }
 
   // Children in a later M-step and, unless the gradient stops there, in the E-step before it.
-  template <bool kStop>
+  template <bool kStop, bool kOffset>
   void later(int64_t b, Slope<V>* slopes, V* d_weight) const {
     const int64_t JV = this->JV, most = this->most_seen * JV;
-    const int block = int(std::min<int64_t>(16, std::max<int64_t>(1, 32 / most)));
-    Buffer<V> scratch(block * most * (D + 1) + 2 * most + 2 * JV);
-    V *e = scratch.data, *x = e + block * most * D, *r = x + block * most, *dr = r + most, *unused = dr + most;
+    const int block = int(this->block());
+    Buffer<V> scratch(block * most * (D + 2) + block * (D + 2 * JV));
+    V *e = scratch.data, *r = e + block * most * D, *dr = r + block * most, *dm = dr + block * most, *unused = dm + block * D;
     std::vector<Seen> seen(this->most_seen);
     for (int64_t y = 0; y < this->H; ++y)
       for (int64_t col = 0; col < this->W; ++col) {
@@ -743,90 +868,84 @@ struct Backward : Problem<T> {
         if (!n_seen) continue;
         for (int64_t c = 0; c < this->C; c += block) {
           const int n = int(std::min<int64_t>(block, this->C - c));
-          for (int i = 0; i < n; ++i) {
-            const int64_t child = this->child(b, c + i, y, col);
-            const T a = this->act[child];
-            T m[D];
-            std::memcpy(m, this->pose + child * D, sizeof m);
-            for (int s = 0; s < n_seen; ++s) {
-              const int64_t row = (c + i) * this->K + seen[s].kernel;
-              const T* offset = this->offset ? this->offset + row * D : nullptr;
-              for (int64_t jv = 0; jv < JV; ++jv) {
-                const Slope<V>& slope = slopes[seen[s].place * JV + jv];
-                V* at = e + (i * most + s * JV + jv) * D;
-                r[s * JV + jv] = slope.c - T(0.5) * differences<T>(m, this->weight.data + (row * JV + jv) * D, slope.mu,
-                                                                   offset, slope.w, at);
-                V a0 = slope.k, a1 = {};
-                for (int h = 0; h < D; h += 2) {
-                  const V d = at[h] - slope.moved[h], f = at[h + 1] - slope.moved[h + 1];
-                  a0 += d * (slope.g1[h] + slope.g2[h] * d);
-                  a1 += f * (slope.g1[h + 1] + slope.g2[h + 1] * f);
-                }
-                dr[s * JV + jv] = a0 + a1;
-              }
-            }
-            softmax<T>(r, n_seen, JV, this->positions, unused, unused + JV);
-            V* dl = x + i * most;
-            if (this->positions) {
-              V all = {};
-              for (int64_t jv = 0; jv < JV; ++jv) {
-                V mean = {};
-                for (int s = 0; s < n_seen; ++s) mean += r[s * JV + jv] * dr[s * JV + jv];
-                all += mean;
-                for (int s = 0; s < n_seen; ++s) {
-                  r[s * JV + jv] *= a;
-                  dl[s * JV + jv] = r[s * JV + jv] * (dr[s * JV + jv] - mean);
-                }
-              }
-              d_act[child] += sum_lanes<T>(all);
-            } else {
-              V all = {};
-              for (int k = 0; k < n_seen * JV; ++k) all += r[k] * dr[k];
-              const T mean = sum_lanes<T>(all);
-              for (int k = 0; k < n_seen * JV; ++k) {
-                r[k] *= a;
-                dl[k] = r[k] * (dr[k] - mean);
-              }
-              d_act[child] += mean;
-            }
-            V dm[D] = {};
-            for (int s = 0; s < n_seen; ++s) {
-              const int64_t row = (c + i) * this->K + seen[s].kernel;
-              for (int64_t jv = 0; jv < JV; ++jv) {
-                const Slope<V>& slope = slopes[seen[s].place * JV + jv];
-                const V* weight = this->weight.data + (row * JV + jv) * D;
-                const V* at = e + (i * most + s * JV + jv) * D;
-                V* dw = d_weight + (row * JV + jv) * D;
-                const V ra = r[s * JV + jv], xa = dl[s * JV + jv];
+          for (int s = 0; s < n_seen; ++s)
+            for (int64_t jv = 0; jv < JV; ++jv) {
+              const Slope<V>& slope = slopes[seen[s].place * JV + jv];
+              for (int i = 0; i < n; ++i) {
+                const int64_t row = (c + i) * this->K + seen[s].kernel, at = i * most + s * JV + jv;
+                const T* m = this->pose + this->child(b, c + i, y, col) * D;
+                V q[4] = {}, a[4] = {};
 #pragma GCC unroll 4
                 for (int k = 0; k < 4; ++k) {
-                  const V w0 = weight[k], w1 = weight[4 + k], w2 = weight[8 + k], w3 = weight[12 + k];
-                  V d0 = dw[k], d1 = dw[4 + k], d2 = dw[8 + k], d3 = dw[12 + k];
+                  V v[4];
+                  column<T, kOffset>(m, this->weight.data + (row * JV + jv) * D, slope.mu, this->offset + row * D, k, v);
+#pragma GCC unroll 4
+                  for (int l = 0; l < 4; ++l) {
+                    const int h = 4 * l + k;
+                    const V d = v[l] - slope.moved[h];
+                    e[at * D + h] = v[l];
+                    q[l] += v[l] * v[l] * slope.w[h];
+                    a[l] += d * (slope.g1[h] + slope.g2[h] * d);
+                  }
+                }
+                r[at] = slope.c - T(0.5) * ((q[0] + q[1]) + (q[2] + q[3]));
+                dr[at] = slope.k + ((a[0] + a[1]) + (a[2] + a[3]));
+              }
+            }
+          softmax<T>(r, n, most, n_seen, JV, this->positions, unused, unused + block * JV, JV);
+          for (int i = 0; i < n; ++i) {  // from dr to x, the gradient of the logits; from R to r
+            const int64_t child = this->child(b, c + i, y, col);
+            const T a = this->act[child];
+            V *share = r + i * most, *slope = dr + i * most, all = {};
+            for (int64_t g = 0; g < (this->positions ? JV : 1); ++g) {
+              const int64_t step = this->positions ? JV : 1, terms = this->positions ? n_seen : n_seen * JV;
+              V mean = {};
+              for (int64_t k = 0; k < terms; ++k) mean += share[g + k * step] * slope[g + k * step];
+              all += mean;
+              if (!this->positions) mean = sum_lanes<T>(mean);
+              for (int64_t k = 0; k < terms; ++k) {
+                share[g + k * step] *= a;
+                slope[g + k * step] = share[g + k * step] * (slope[g + k * step] - mean);
+              }
+            }
+            d_act[child] += sum_lanes<T>(all)[0];
+          }
+          std::fill(dm, dm + n * D, V{});
+          for (int s = 0; s < n_seen; ++s)
+            for (int64_t jv = 0; jv < JV; ++jv) {
+              const Slope<V>& slope = slopes[seen[s].place * JV + jv];
+              for (int i = 0; i < n; ++i) {
+                const int64_t row = (c + i) * this->K + seen[s].kernel, at = i * most + s * JV + jv;
+                const V *d = e + at * D, ra = r[at], xa = dr[at];
+                Gradients<T> grads(this->pose + this->child(b, c + i, y, col) * D, this->weight.data + (row * JV + jv) * D,
+                                   dm + i * D, d_weight + (row * JV + jv) * D);
+#pragma GCC unroll 4
+                for (int k = 0; k < 4; ++k) {
+                  V dv[4];
 #pragma GCC unroll 4
                   for (int q = 0; q < 4; ++q) {
                     const int h = 4 * q + k;
-                    V dv = ra * (slope.g1[h] + slope.twice[h] * (at[h] - slope.moved[h]));
-                    if (!kStop) dv -= xa * at[h] * slope.w[h];
-                    dm[4 * q] += dv * w0, dm[4 * q + 1] += dv * w1, dm[4 * q + 2] += dv * w2, dm[4 * q + 3] += dv * w3;
-                    d0 += m[4 * q] * dv, d1 += m[4 * q + 1] * dv, d2 += m[4 * q + 2] * dv, d3 += m[4 * q + 3] * dv;
+                    dv[q] = ra * (slope.g1[h] + slope.twice[h] * (d[h] - slope.moved[h]));
+                    if (!kStop) dv[q] -= xa * d[h] * slope.w[h];
                   }
-                  dw[k] = d0, dw[4 + k] = d1, dw[8 + k] = d2, dw[12 + k] = d3;
+                  grads.column(k, dv);
                 }
+                grads.finish();
               }
             }
-            add_lane_sums<T>(dm, d_pose + child * D);
-          }
+          for (int i = 0; i < n; ++i) add_lane_sums<T>(dm + i * D, d_pose + this->child(b, c + i, y, col) * D);
           if (!kStop)
             for (int s = 0; s < n_seen; ++s)
               for (int64_t jv = 0; jv < JV; ++jv) {
                 Slope<V>& slope = slopes[seen[s].place * JV + jv];
                 const int64_t at = s * JV + jv;
-                add_moments(e + at * D, x + at, n, most, &slope.s0, slope.s1, slope.s2);
+                add_moments(e + at * D, dr + at, n, most, &slope.s0, slope.s1, slope.s2);
               }
         }
       }
   }
 
+  template <bool kOffset>
   void image(int64_t b, Slope<V>* slopes, V* d_weight, double* d_beta) const {
     const int64_t children = this->C * this->H * this->W, final = this->n_iters - 1;
     std::fill(d_pose + b * children * D, d_pose + (b + 1) * children * D, T(0));
@@ -846,12 +965,12 @@ struct Backward : Problem<T> {
     for (int64_t t = final; t >= 0; --t) {
       prepare(b, t, slopes, d_beta);
       if (t == 0) {
-        first(b, slopes, d_weight);
+        first<kOffset>(b, slopes, d_weight);
       } else if (this->last) {
-        later<true>(b, slopes, d_weight);
+        later<true, kOffset>(b, slopes, d_weight);
         return;
       } else {
-        later<false>(b, slopes, d_weight);
+        later<false, kOffset>(b, slopes, d_weight);
         through(b, t, slopes);
       }
     }
@@ -871,7 +990,8 @@ struct Backward : Problem<T> {
         const int64_t g = from + i;
         std::memset(static_cast<void*>(part.data + i * size), 0, size * sizeof(V));
         for (int64_t b = g * this->B / groups; b < (g + 1) * this->B / groups; ++b)
-          image(b, slopes.data + i * this->P * this->JV, part.data + i * size, d_beta.data() + g * 2 * this->J);
+          (this->*(this->offset ? &Backward::image<true> : &Backward::image<false>))(
+              b, slopes.data + i * this->P * this->JV, part.data + i * size, d_beta.data() + g * 2 * this->J);
       });
       for (int64_t i = 0; i < n; ++i)
         for (int64_t k = 0; k < size; ++k) total.data[k] += part.data[i * size + k];
@@ -893,7 +1013,7 @@ int forward(const int64_t* n, const double* x, const T* pose, const T* act, cons
   try {
     Forward<T> op(n, x, pose, act, weight, beta_u, beta_a, offset);
     op.out_pose = out_pose, op.out_act = out_act, op.saved = saved, op.coupling = coupling;
-    parallel(op.n_threads, op.B, [&](int64_t b) { op.image(b); });
+    parallel(op.n_threads, op.B, [&](int64_t b) { offset ? op.template image<true>(b) : op.template image<false>(b); });
   } catch (...) {
     return 1;
   }
