@@ -27,11 +27,17 @@ class Subject:
         name: shown by pytest.
         shape: of its input, without the batch.
         make: a module from input to :class:`Routed`, with freshly drawn parameters of any dtype.
+        lengths: activations are the lengths of the poses.
+        last: its gradient is not the derivative, by definition.
+        shares: the couplings of a lower capsule sum to one over the upper capsules of each place.
     """
 
     name: str
     shape: tuple[int, ...]
     make: Callable[[], nn.Module]
+    lengths: bool = True
+    last: bool = False
+    shares: bool = True
 
 
 class Op(nn.Module):
@@ -44,6 +50,32 @@ class Op(nn.Module):
 
     def forward(self, x: Tensor) -> Routed:
         return self.function(x, **self.tensors, **self.options)
+
+
+class FromNumbers(nn.Module):
+    """Matrix capsules of 17 numbers, ``[..., 17]``: the pose, and the logit of the activation."""
+
+    def __init__(self, module: nn.Module, *, matrix: bool = True) -> None:
+        super().__init__()
+        self.module, self.matrix = module, matrix
+
+    def forward(self, x: Tensor, **options: Any) -> Routed:
+        pose, activation = x[..., :-1], x[..., -1].sigmoid()
+        return self.module(Routed(pose.unflatten(-1, (4, 4)) if self.matrix else pose, activation), **options)
+
+
+class EM(nn.Module):
+    """EM routing with its tensors as parameters."""
+
+    def __init__(self, function: Callable[..., Routed], parameters: dict[str, Tensor], **options: Any) -> None:
+        super().__init__()
+        self.function, self.options = function, options
+        self.tensors = nn.ParameterDict({k: nn.Parameter(v) for k, v in parameters.items()})
+
+    def forward(self, x: Tensor) -> Routed:
+        pose, activation = x[..., :-1], x[..., -1].sigmoid()
+        inner = (J, 4, 4) if self.function is ops.em_routing_from_votes else (4, 4)
+        return self.function(pose.unflatten(-1, inner), activation, **self.tensors, **self.options)
 
 
 class LastCapsules(nn.Module):
@@ -71,6 +103,29 @@ def routing(bias: bool = False, prior: bool = False, **options: Any) -> Callable
     return make
 
 
+def em(*size: int, function: Callable[..., Routed] = ops.em_routing, **options: Any) -> Callable[[], nn.Module]:
+    """EM routing from poses, with weights of ``size`` (none: from votes)."""
+
+    def make() -> nn.Module:
+        parameters = {"beta_u": torch.randn(J), "beta_a": torch.randn(J)}
+        if size:
+            parameters["weight"] = torch.randn(*size, J, 4, 4)
+        # A larger λ than the paper's: its activations hardly move with the votes of so few children.
+        return EM(function, parameters, **{"final_lambda": 1.0, "variance_floor": 0.1, **options})
+
+    return make
+
+
+def em_layer(layer: type[nn.Module], *sizes: Any, **options: Any) -> Callable[[], nn.Module]:
+    """A layer with EM routing."""
+    return lambda: FromNumbers(layer(*sizes, routing="em", variance_floor=0.1, **options))
+
+
+def small_matrix_capsnet() -> nn.Module:
+    """Matrix capsules for oblong images with two channels."""
+    return LastCapsules(models.MatrixCapsNet((2, 21, 25), J, A=3, B=2, C=3, D=2, variance_floor=0.1))
+
+
 def conv_caps(**options: Any) -> nn.Module:
     """Convolutional capsules with an oblong kernel."""
     return layers.ConvCaps(2, J, D_IN, D_OUT, (2, 3), stride=2, **options)
@@ -86,7 +141,7 @@ SUBJECTS = [
     Subject("dynamic", (I, D_IN), routing()),
     Subject("dynamic-all-options", (I, D_IN), routing(bias=True, prior=True, leaky=True)),
     Subject("dynamic-one-iteration", (I, D_IN), routing(n_iters=1)),
-    Subject("dynamic-last", (I, D_IN), routing(bias=True, gradient="last")),
+    Subject("dynamic-last", (I, D_IN), routing(bias=True, gradient="last"), last=True),
     Subject("dynamic-from-votes", (I, J, D_OUT), lambda: Op(ops.dynamic_routing_from_votes, {})),
     Subject("PrimaryCaps", (3, 6, 9), lambda: layers.PrimaryCaps(3, 2, 4, 3, stride=2, padding=1)),
     Subject("DenseCaps", (I, D_IN), lambda: layers.DenseCaps(I, J, D_IN, D_OUT)),
@@ -97,4 +152,34 @@ SUBJECTS = [
     Subject(
         "CapsNet-stacked", (2, 9, 12), lambda: small_capsnet(hidden=({"n_types": 3, "d_out": 4, "kernel_size": 2},))
     ),
+    Subject("em", (I, 17), em(I), lengths=False),
+    Subject("em-released", (I, 17), em(I, settings="released", final_lambda=0.01), lengths=False),
+    Subject("em-one-iteration", (I, 17), em(I, n_iters=1), lengths=False),
+    Subject("em-last", (I, 17), em(I, gradient="last"), lengths=False, last=True),
+    Subject("em-from-votes", (I, J * 16 + 1), em(function=ops.em_routing_from_votes, normalise=True), lengths=False),
+    Subject("em-conv", (2, 5, 6, 17), em(2, 2, 3, function=ops.conv_em_routing, stride=2), lengths=False, shares=False),
+    Subject(
+        "em-positions",
+        (2, 5, 6, 17),
+        em(2, 2, 3, function=ops.conv_em_routing, compete="positions"),
+        lengths=False,
+        shares=False,
+    ),
+    Subject("MatrixPrimaryCaps", (3, 6, 9), lambda: layers.MatrixPrimaryCaps(3, 2, 2, stride=2), lengths=False),
+    Subject("DenseCaps-em", (I, 17), em_layer(layers.DenseCaps, I, J, 16, 16), lengths=False),
+    Subject("ConvCaps-em", (2, 5, 6, 17), em_layer(layers.ConvCaps, 2, J, 16, 16, (2, 3)), lengths=False, shares=False),
+    Subject(
+        "ClassCaps-em", (2, 3, 4, 17), em_layer(layers.ClassCaps, 2, J, 16, 16, coordinates="column"), lengths=False
+    ),
+    Subject(
+        "ClassCaps-vector",
+        (2, 3, 4, 17),
+        lambda: FromNumbers(
+            layers.ClassCaps(2, J, 16, 16, routing="em", pose="vector", coordinates="row", variance_floor=0.1),
+            matrix=False,
+        ),
+        lengths=False,
+    ),
+    Subject("ClassCaps-dynamic", (2, 3, 4, D_IN), lambda: layers.ClassCaps(2, J, D_IN, D_OUT, learned_prior=True)),
+    Subject("MatrixCapsNet", (2, 21, 25), small_matrix_capsnet, lengths=False),
 ]

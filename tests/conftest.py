@@ -36,3 +36,12 @@ def shared_mnist() -> Path:
     if not folder.is_dir():
         pytest.skip(f"the MNIST files are not in {folder}")
     return folder
+
+
+@pytest.fixture
+def shared_smallnorb() -> Path:
+    """The folder of small NORB at 48×48."""
+    folder = SHARED_DATA / "smallnorb"
+    if not folder.is_dir():
+        pytest.skip(f"the small NORB files are not in {folder}")
+    return folder

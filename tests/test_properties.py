@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 
-from tests.battery import SUBJECTS, B, Subject
+from tests.battery import EM, SUBJECTS, B, Op, Subject
 from torchcaps.ops import Routed
 
 subjects = pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
@@ -67,8 +67,8 @@ def test_black_image_without_biases_is_finite(subject: Subject, dtype: torch.dty
 
 @subjects
 def test_derivative_is_right(subject: Subject) -> None:
-    if subject.name == "dynamic-last":
-        pytest.skip("its gradient is not the derivative by definition; see ops/test_dynamic.py")
+    if subject.last:
+        pytest.skip("its gradient is not the derivative by definition; see ops/test_dynamic.py and ops/test_em.py")
     module, x = made(subject, torch.float64)
     parameters = {name: p.detach() for name, p in module.named_parameters() if "decoder" not in name}
 
@@ -110,6 +110,8 @@ def test_bfloat16_autocast_is_near_float32(subject: Subject) -> None:
 @subjects
 def test_activation_is_the_length_and_below_one(subject: Subject) -> None:
     """Squash along another axis than the pose, or a softmax of the lengths, breaks this."""
+    if not subject.lengths:
+        pytest.skip("its activations are not lengths; see ops/test_em.py")
     module, x = made(subject, torch.float64)
     routed = module(10 * x)
     torch.testing.assert_close(routed.activation, routed.pose.norm(dim=-1))
@@ -120,9 +122,11 @@ def test_activation_is_the_length_and_below_one(subject: Subject) -> None:
 @subjects
 def test_couplings_sum_to_one_over_the_upper_capsules(subject: Subject) -> None:
     module, x = made(subject, torch.float64)
-    if subject.name == "PrimaryCaps":
+    if subject.name in ("PrimaryCaps", "MatrixPrimaryCaps"):
         pytest.skip("nothing is routed")
-    if hasattr(module, "options"):
+    if not subject.shares:
+        pytest.skip("upper capsules compete over places; see ops/test_em.py")
+    if isinstance(module, Op | EM):
         module.options["return_coupling"] = True
         routed = module(x)
     else:
@@ -138,21 +142,22 @@ def test_couplings_sum_to_one_over_the_upper_capsules(subject: Subject) -> None:
     assert (lower - 1).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("name", ["dynamic", "dynamic-all-options", "dynamic-last"])
+@pytest.mark.parametrize(
+    "name", ["dynamic", "dynamic-all-options", "dynamic-last", "em", "em-released", "em-one-iteration", "em-last"]
+)
 def test_permuting_capsules(name: str) -> None:
     """The order of lower capsules does not matter; that of upper ones is that of their parameters."""
     subject = next(s for s in SUBJECTS if s.name == name)
     module, x = made(subject, torch.float64)
     tensors = dict(module.tensors.items())  # type: ignore[operator, union-attr]
     lower, upper = torch.randperm(x.shape[1]), torch.randperm(tensors["weight"].shape[1])
-    mixed = {"weight": tensors["weight"][lower][:, upper]}
-    if "bias" in tensors:
-        mixed["bias"] = tensors["bias"][upper]
-    if "prior" in tensors:
-        mixed["prior"] = tensors["prior"][lower][:, upper]
     plain = module(x)
-    permuted = module.function(x[:, lower], **mixed, **module.options)  # type: ignore[operator, dict-item]
+    with torch.no_grad():
+        for key, value in tensors.items():
+            value.copy_(value[lower][:, upper] if key in ("weight", "prior") else value[upper])
+    permuted = module(x[:, lower])
     torch.testing.assert_close(permuted.pose, plain.pose[:, upper], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(permuted.activation, plain.activation[:, upper], rtol=1e-12, atol=1e-12)
 
 
 @subjects

@@ -52,8 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     run_help = "the folder of a run, such as runs/digits"
     made = command("evaluate", _evaluate, "measure a trained model on one split of its data")
     made.add_argument("run", metavar="RUN", help=run_help)
-    made.add_argument("--split", choices=("val", "test"), default="test")
+    made.add_argument("--split", choices=("val", "test", "novel"), default="test")
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
+    made.add_argument("--data.test_crops", dest="test_crops", type=int, help="windows to average over: 1 or 13")
     made = command("report", _report, "write report.html: what a trained model has learned")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
@@ -128,8 +129,8 @@ def _evaluate(parsed: argparse.Namespace) -> None:
 
     run = Run(parsed.run)
     config, trained = run.experiment(), load_model(run)
-    if parsed.root:
-        config = replace(config, data=replace(config.data, root=parsed.root))
+    asked = {"root": parsed.root, "test_crops": parsed.test_crops}
+    config = replace(config, data=replace(config.data, **{k: v for k, v in asked.items() if v is not None}))
     device = choose_device(config.device)
     dataset = data_for(config, trained)
     batches = split(config, dataset, parsed.split, device)

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchcaps.data.augment import random_affine, random_shift, shift
+from torchcaps.data.augment import (
+    CROPS_13,
+    central_crop,
+    crop,
+    random_affine,
+    random_brightness,
+    random_contrast,
+    random_corners,
+    random_shift,
+    shift,
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -30,6 +40,61 @@ def test_random_shift_moves_by_up_to_the_most_and_fills_with_zeros() -> None:
     edge = torch.ones(50, 1, 4, 4)
     assert random_shift(edge, 2, generator()).mean() < 1
     assert random_shift(images, 0, generator()) is images
+
+
+def test_crop_cuts_each_image_at_its_own_corner() -> None:
+    images = torch.arange(2 * 2 * 3 * 4).view(2, 2, 3, 4)
+    windows = crop(images, torch.tensor([[0, 1], [1, 2]]), (2, 2))
+    assert windows.tolist() == [
+        [[[1, 2], [5, 6]], [[13, 14], [17, 18]]],
+        [[[30, 31], [34, 35]], [[42, 43], [46, 47]]],
+    ]
+
+
+def test_random_corners_reach_every_place_and_no_further() -> None:
+    images = torch.zeros(500, 1, 5, 7)
+    corners = random_corners(images, (3, 4), generator())
+    assert corners.unique(dim=0).tolist() == [[row, column] for row in range(3) for column in range(4)]
+    assert torch.equal(corners, random_corners(images, (3, 4), generator()))
+    assert random_corners(images, (5, 7), generator()).unique(dim=0).tolist() == [[0, 0]]
+
+
+def test_central_crops_by_hand() -> None:
+    image = torch.arange(6 * 5).view(1, 1, 6, 5)
+    assert central_crop(image, (2, 2))[0, 0].tolist() == [[11, 12], [16, 17]]
+    assert central_crop(image, (2, 2), (-2, 2))[0, 0].tolist() == [[3, 4], [8, 9]]
+    assert torch.equal(central_crop(image, (6, 5)), image)
+
+
+def test_the_13_windows_are_those_of_the_released_code() -> None:
+    image = torch.arange(64).view(8, 8)
+    found = [int(central_crop(image, (2, 2), offset)[0, 0]) for offset in CROPS_13]
+    # Of an 8×8 image the central 2×2 begins at 27 (row 3, column 3).
+    assert found == [27, 18, 20, 34, 36, 9, 13, 41, 45, 0, 6, 48, 54]
+
+
+def test_brightness_as_defined() -> None:
+    images = torch.rand(50, 2, 4, 3)
+    found = random_brightness(images, 0.25, generator())
+    draws = torch.rand(50, 1, 1, 1, generator=generator()).flatten()
+    for image, draw, changed in zip(images, draws, found, strict=True):
+        torch.testing.assert_close(changed, image + (-0.25 + 0.5 * draw))
+    assert found.min() < 0 and found.max() > 1  # not clipped
+    by = (found - images).mean(dim=(1, 2, 3))
+    assert -0.25 <= by.min() < -0.2 and 0.2 < by.max() <= 0.25
+
+
+def test_contrast_as_defined() -> None:
+    images = torch.rand(50, 2, 4, 3)
+    found = random_contrast(images, (0.2, 1.8), generator())
+    draws = torch.rand(50, 1, 1, 1, generator=generator()).flatten()
+    for image, draw, changed in zip(images, draws, found, strict=True):
+        for channel, changed_channel in zip(image, changed, strict=True):
+            mean = channel.sum() / 12
+            torch.testing.assert_close(changed_channel, (channel - mean) * (0.2 + 1.6 * draw) + mean)
+    assert found.min() < 0 and found.max() > 1  # not clipped
+    by = found.std(dim=(1, 2, 3)) / images.std(dim=(1, 2, 3))
+    assert 0.2 <= by.min() < 0.3 and 1.7 < by.max() <= 1.81
 
 
 def test_affine_of_nothing_is_the_image() -> None:

@@ -137,3 +137,20 @@ def test_no_folder(tmp_path: Path) -> None:
     for root in (None, tmp_path / "absent"):
         with pytest.raises(ValueError, match=r"data.root must be a folder with one sub-folder a class"):
             load("folder", root)
+
+
+def test_factors_go_with_their_images() -> None:
+    every = Images(torch.zeros(3, 1, 4, 4, dtype=torch.uint8), torch.arange(3), {"toy": torch.tensor([7, 8, 9])})
+    assert every.take(torch.tensor([2, 0])).factors["toy"].tolist() == [9, 7]
+    assert every.take(torch.tensor([True, False, True])).to("cpu").factors["toy"].tolist() == [7, 9]
+    assert every.to("meta").factors["toy"].device.type == "meta"
+    with pytest.raises(ValueError, match=r"toy must be \[N=3\] int64, got \[2\] of torch.int64"):
+        Images(every.images, every.labels, {"toy": torch.tensor([7, 8])})
+
+
+def test_novel_images_are_a_split_where_there_are_any() -> None:
+    good = images(2, [0, 1])
+    assert list(Dataset("toy", ("a", "b"), good, good, good).splits) == ["train", "val", "test"]
+    assert list(Dataset("toy", ("a", "b"), good, good, good, good).splits) == ["train", "val", "test", "novel"]
+    with pytest.raises(ValueError, match=r"toy: novel labels must be 0 … 1, got 0 … 2"):
+        Dataset("toy", ("a", "b"), good, good, good, novel=images(2, [0, 2]))

@@ -12,7 +12,7 @@ import torch
 
 from tests.conftest import SHARED_DATA
 from torchcaps.data import load
-from torchcaps.data.files import check_sha256, require
+from torchcaps.data.files import check_checksum, require
 from torchcaps.data.mnist import read_idx
 
 
@@ -59,7 +59,9 @@ def test_truncated_real_file_is_refused(tmp_path: Path, shared_mnist: Path) -> N
 
 
 def test_unknown_data_set() -> None:
-    with pytest.raises(ValueError, match="data.name must be one of digits, fashion-mnist, folder, mnist; got 'mnits'"):
+    with pytest.raises(
+        ValueError, match="data.name must be one of digits, fashion-mnist, folder, mnist, smallnorb; got 'mnits'"
+    ):
         load("mnits")
 
 
@@ -96,6 +98,8 @@ def test_download_checks_and_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert require("a.bin", right, root=None, folder="some", address=address).read_bytes() == b"right"
         with pytest.raises(ValueError, match="could not download"):
             require("a.bin", right, root=None, folder="other", address=address)
+        md5 = f"md5:{hashlib.md5(b'wrong').hexdigest()}"
+        assert require("a.bin", md5, root=None, folder="third", address=address).read_bytes() == b"wrong"
         assert not list((tmp_path / "cache" / "other").iterdir())
         with pytest.raises(ValueError, match=r"could not download .*absent.bin[\s\S]*name that as data.root"):
             require("absent.bin", right, root=None, folder="some", address=address)
@@ -105,9 +109,12 @@ def test_download_checks_and_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_checksum(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"abc")
-    check_sha256(path, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")  # FIPS 180's example
+    check_checksum(path, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")  # FIPS 180's example
     with pytest.raises(ValueError, match="must have the sha256"):
-        check_sha256(path, "0" * 64)
+        check_checksum(path, "0" * 64)
+    check_checksum(path, "md5:900150983cd24fb0d6963f7d28e17f72")  # RFC 1321's example
+    with pytest.raises(ValueError, match="must have the md5 000"):
+        check_checksum(path, "md5:" + "0" * 32)
 
 
 def test_fashion_mnist_as_published() -> None:

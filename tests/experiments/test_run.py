@@ -14,7 +14,10 @@ from torchcaps.experiments.run import Run, experiment_from, write_atomically
 
 def test_configuration_survives_the_file(tmp_path: Path) -> None:
     config = Experiment(
-        "x", Data("folder", "there", (20, 30), n_pairs=(5, 6)), Model("capsnet", {"hidden": [{"n_types": 3}]}), seed=7
+        "x",
+        Data("folder", "there", (20, 30), n_pairs=(5, 6), contrast=(0.5, 2.0), crop=(9, 8), options={"a": [1, None]}),
+        Model("capsnet", {"hidden": [{"n_types": 3}]}),
+        seed=7,
     )
     run = Run(tmp_path / "a")
     run.open(config)
@@ -22,6 +25,19 @@ def test_configuration_survives_the_file(tmp_path: Path) -> None:
     assert experiment_from(json.loads(run.config.read_text())) == config
     run.open(config)  # the same again is a resumption
     run.open(replace(config, threads=2, device="cpu", data=replace(config.data, root="elsewhere")))
+
+
+def test_fields_that_a_run_had_not_yet_have_their_defaults(tmp_path: Path) -> None:
+    config, run = Experiment("x", epochs=3), Run(tmp_path)
+    old = config.to_dict()
+    for name in ("brightness", "contrast", "crop", "test_crops", "options"):
+        del old["data"][name]
+    run.write(run.config, old)
+    run.metrics.write_text("epoch\n")
+    assert run.experiment() == config
+    run.open(config)  # it can be resumed
+    with pytest.raises(ValueError, match=r"another experiment \(data.brightness = 0.0 there, 0.5 here\)"):
+        run.open(replace(config, data=Data(brightness=0.5)))
 
 
 def test_a_folder_where_nothing_was_trained_yet_is_free(tmp_path: Path) -> None:
@@ -92,7 +108,21 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         ({"data": Data(blend="mean")}, "data.blend must be one of sum, max; got 'mean'"),
         ({"data": Data(scale=1.0)}, "data.scale must be 0 … 0.99 and finite, got 1.0"),
         ({"data": Data(degrees=-3.0)}, "data.degrees must be 0 … 180 and finite, got -3.0"),
-        ({"data": Data(pairs=True, degrees=3.0)}, "must be 0 with data.pairs"),
+        ({"data": Data(crop=(0, 5))}, "data.crop must be at least 1 and whole, got 0"),
+        (
+            {"data": Data(options={"root": "x"})},
+            "data.options must not hold root, which is data.root; got {'root': 'x'}",
+        ),
+        ({"data": Data(brightness=-0.1)}, "data.brightness must be at least 0 and finite, got -0.1"),
+        ({"data": Data(contrast=(1.5, 0.5))}, r"data.contrast\[0\] must be 0 … 0.5 and finite, got 1.5"),
+        ({"data": Data(contrast=(0.0, -1.0))}, r"data.contrast\[1\] must be at least 0 and finite, got -1.0"),
+        ({"data": Data(test_crops=5)}, "data.test_crops must be one of 1, 13; got 5"),  # type: ignore[arg-type]
+        ({"data": Data(test_crops=13)}, "data.crop must be given for data.test_crops = 13, got None"),
+        ({"data": Data(pairs=True, crop=(9, 9))}, r"data.crop must be None with data.pairs, .* got \(9, 9\)"),
+        (
+            {"data": Data(pairs=True, degrees=3.0)},
+            "data.degrees must be 0.0 with data.pairs, which are only shifted; got 3.0",
+        ),
         (
             {"optim": Optim(schedule="cosin")},
             "optim.schedule must be one of exponential, cosine, constant; got 'cosin'",

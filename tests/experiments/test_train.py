@@ -232,6 +232,13 @@ def test_data_that_changed_are_not_tested_on(unbroken: Path) -> None:
         data_for(replace(TINY, data=Data("digits", image_size=(30, 28))), trained)
 
 
+def test_another_split_of_the_data_is_not_tested_on(unbroken: Path) -> None:
+    """small NORB's forms have test images that the other form trains on."""
+    trained = load_model(Run(unbroken))
+    with pytest.raises(ValueError, match=r"the data must be those of the model \(fold 1\), got "):
+        data_for(TINY, trained._replace(data="fold 1"))
+
+
 def test_saved_model_needs_no_data(unbroken: Path) -> None:
     trained = load_model(Run(unbroken))
     assert trained.image_shape == (1, 28, 28) and trained.classes == tuple("0123456789")

@@ -98,7 +98,7 @@ def test_options_reach_the_routing() -> None:
     [
         (lambda: DenseCaps(0, 3, 4, 5), "n_in must be an integer of at least 1, got 0"),
         (lambda: DenseCaps(6, 3, 4, 5, 0), "n_iters must be an integer of at least 1, got 0"),
-        (lambda: DenseCaps(6, 3, 4, 5, routing="magic"), "routing must be one of dynamic; got 'magic'"),
+        (lambda: DenseCaps(6, 3, 4, 5, routing="magic"), "routing must be one of dynamic, em; got 'magic'"),
         (lambda: DenseCaps(6, 3, 4, 5, gradient="x"), "gradient must be one of full, last; got 'x'"),
         (lambda: ConvCaps(6, 3, 4, 5, 0), "kernel_size must be an integer of at least 1, got 0"),
         (lambda: ConvCaps(6, 3, 4, 5, 2, stride=0), "stride must be an integer of at least 1, got 0"),

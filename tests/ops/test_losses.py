@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.autograd import gradcheck
 
-from torchcaps.ops import margin_loss, mask_capsules, reconstruction_loss
+from torchcaps.ops import margin_loss, mask_capsules, reconstruction_loss, spread_loss, spread_margin
 
 LENGTHS = torch.tensor([[0.7, 0.3, 0.1], [0.95, 0.0, 0.5]])
 
@@ -62,7 +64,42 @@ def test_bad_targets(target: torch.Tensor, message: str) -> None:
         mask_capsules(torch.zeros(2, 3, 4), target)
 
 
+def test_spread_loss() -> None:
+    # Row 0, class 0, margin 0.5: (0.5 − 0.4)² + 0 for 0.6 apart; row 1, class 2: (0.5 + 0.45)² + 0 for 0.5 apart.
+    loss = spread_loss(LENGTHS, torch.tensor([0, 2]), 0.5)
+    assert loss.item() == pytest.approx((0.01 + 0.9025) / 2)
+
+
+def test_spread_loss_derivative() -> None:
+    activations = torch.rand(4, 3, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda x: spread_loss(x, torch.tensor([0, 1, 2, 0]), 0.7), (activations,))
+
+
+def test_spread_margin() -> None:
+    assert [spread_margin(p) for p in (0.0, 0.5, 1.0)] == pytest.approx([0.2, 0.55, 0.9])
+    # Half way up at step 200,000 of 2,000,000; near 0.2 at the start; capped at 0.2 + 0.79 sigmoid(10).
+    assert spread_margin(0.1, "sigmoid") == pytest.approx(0.2 + 0.79 / 2)
+    assert spread_margin(0.0, "sigmoid") == pytest.approx(0.2142089)
+    assert spread_margin(1.0, "sigmoid") == spread_margin(0.4, "sigmoid") == pytest.approx(0.98996413)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: spread_loss(LENGTHS, torch.tensor([0]), 0.5), "target must be .* with B=2"),
+        (lambda: spread_loss(LENGTHS, torch.tensor([0, 3]), 0.5), "target must hold classes 0 … 2"),
+        (lambda: spread_loss(LENGTHS, torch.tensor([0, 1]), 0.0), "margin must be positive"),
+        (lambda: spread_margin(1.1), "progress must be within 0 … 1"),
+        (lambda: spread_margin(0.5, "cosine"), "schedule must be one of linear, sigmoid"),
+    ],
+)
+def test_bad_spread(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
 def test_an_empty_batch_costs_nothing() -> None:
+    assert spread_loss(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), 0.5).item() == 0
     assert margin_loss(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)).item() == 0
     assert reconstruction_loss(torch.zeros(0, 1, 2, 2), torch.zeros(0, 1, 2, 2)).item() == 0
 

@@ -6,27 +6,33 @@ of :data:`DATASETS` or, by ``load("folder", root=…)``, a folder of images.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from torchcaps.data.digits import load_digits
 from torchcaps.data.folder import load_folder
 from torchcaps.data.images import Dataset, Images
 from torchcaps.data.mnist import load_fashion_mnist, load_mnist
 from torchcaps.data.pairs import Pairs
+from torchcaps.data.smallnorb import load_smallnorb
 from torchcaps.ops.checks import check_choice
 
 #: Every data set, by name. Each takes ``root`` (the folder of its files, None for the cache) and
-#: ``image_size`` (None, or what to resize to where the data set allows it).
+#: ``image_size`` (None, or what to resize to where the data set allows it); some take options of their own.
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "digits": load_digits,
     "fashion-mnist": load_fashion_mnist,
     "folder": load_folder,
     "mnist": load_mnist,
+    "smallnorb": load_smallnorb,
 }
 
 
-def load(name: str, root: str | Path | None = None, image_size: tuple[int, int] | None = None) -> Dataset:
+def load(
+    name: str, root: str | Path | None = None, image_size: tuple[int, int] | None = None, **options: Any
+) -> Dataset:
     """Load a data set by name.
 
     Args:
@@ -34,12 +40,18 @@ def load(name: str, root: str | Path | None = None, image_size: tuple[int, int] 
         root: a folder that has the files already. Without it they are downloaded into the cache
             (``$TORCHCAPS_DATA``, by default ``~/.cache/torchcaps``).
         image_size: (height, width) to resize to; the data set's own size by default.
+        options: as the data set's own function says.
 
     Raises:
-        ValueError: an unknown name; files missing, broken or with a wrong checksum.
+        ValueError: an unknown name or option; files missing, broken or with a wrong checksum.
     """
     check_choice("data.name", name, DATASETS)
-    return DATASETS[name](root=None if root is None else Path(root), image_size=image_size)
+    known = [option for option in inspect.signature(DATASETS[name]).parameters if option not in ("root", "image_size")]
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        wanted = f"be among {', '.join(known)}" if known else "be empty"
+        raise ValueError(f"data.options of {name} must {wanted}; got {', '.join(unknown)}")
+    return DATASETS[name](root=None if root is None else Path(root), image_size=image_size, **options)
 
 
 __all__ = ["DATASETS", "Dataset", "Images", "Pairs", "load"]

@@ -20,12 +20,64 @@ def shift(images: Tensor, offsets: Tensor, pad: int) -> Tensor:
     Returns:
         ``[B, C, H + 2 pad, W + 2 pad]``.
     """
+    _, _, height, width = images.shape
+    return crop(F.pad(images, (2 * pad,) * 4), pad - offsets, (height + 2 * pad, width + 2 * pad))
+
+
+def crop(images: Tensor, corners: Tensor, size: tuple[int, int]) -> Tensor:
+    """Cut from each image its own window.
+
+    Args:
+        images: ``[B, C, H, W]``.
+        corners: (row, column) of each window's upper left pixel, ``[B, 2]`` int64; all of the window
+            within the image.
+        size: (height, width) of the windows.
+
+    Returns:
+        ``[B, C, height, width]``.
+    """
+    rows = torch.arange(size[0], device=images.device) + corners[:, :1]  # [B, height]
+    columns = torch.arange(size[1], device=images.device) + corners[:, 1:]  # [B, width]
+    batch = torch.arange(len(images), device=images.device)[:, None, None]
+    return images.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def random_corners(images: Tensor, size: tuple[int, int], generator: torch.Generator) -> Tensor:
+    """For each image a corner to :func:`crop` at, any one that keeps the window within the image.
+
+    Args:
+        images: ``[B, C, H, W]``.
+        size: (height, width) of the windows, at most (H, W).
+        generator: on the CPU, so that every device draws the same.
+
+    Returns:
+        (row, column), ``[B, 2]`` int64.
+    """
     n, _, height, width = images.shape
-    padded = F.pad(images, (2 * pad,) * 4)
-    rows = torch.arange(height + 2 * pad, device=images.device) + pad - offsets[:, :1]  # [B, H + 2 pad]
-    columns = torch.arange(width + 2 * pad, device=images.device) + pad - offsets[:, 1:]  # [B, W + 2 pad]
-    batch = torch.arange(n, device=images.device)[:, None, None]
-    return padded.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    rows = torch.randint(height - size[0] + 1, (n,), generator=generator)
+    columns = torch.randint(width - size[1] + 1, (n,), generator=generator)
+    return torch.stack((rows, columns), dim=1).to(images.device)
+
+
+#: Where windows to average over lie, as (down, right) of the central one: that one, then four each
+#: at the corners of squares around it. Source: the released code of Hinton et al. 2018.
+CROPS_13 = ((0, 0), *((r * k, c * k) for k in (1, 2, 3) for r in (-1, 1) for c in (-1, 1)))
+
+
+def central_crop(images: Tensor, size: tuple[int, int], offset: tuple[int, int] = (0, 0)) -> Tensor:
+    """Cut the same window from every image.
+
+    Args:
+        images: ``[..., H, W]``.
+        size: (height, width) of the window.
+        offset: (down, right) from the centre; the whole window within the image.
+
+    Returns:
+        ``[..., height, width]``, a view. Where the centre falls between two pixels it is rounded up
+        and to the left.
+    """
+    row, column = ((have - want) // 2 + by for have, want, by in zip(images.shape[-2:], size, offset, strict=True))
+    return images[..., row : row + size[0], column : column + size[1]]
 
 
 def random_shift(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
@@ -42,6 +94,36 @@ def random_shift(images: Tensor, most: int, generator: torch.Generator) -> Tenso
         return images
     offsets = torch.randint(-most, most + 1, (len(images), 2), generator=generator).to(images.device)
     return shift(images, offsets, most)[:, :, most:-most, most:-most]
+
+
+def random_brightness(images: Tensor, most: float, generator: torch.Generator) -> Tensor:
+    """Add to each image its own number within ±``most``, to all channels the same. Nothing is clipped.
+
+    Args:
+        images: floats ``[B, C, H, W]``.
+        most: in units of the pixels.
+        generator: on the CPU, so that every device draws the same.
+
+    Source: ``tf.image.random_brightness``; 63 of 255 in the released code of Hinton et al. 2018.
+    """
+    by = most * (2 * torch.rand(len(images), 1, 1, 1, generator=generator) - 1)
+    return images + by.to(images.device)
+
+
+def random_contrast(images: Tensor, factors: tuple[float, float], generator: torch.Generator) -> Tensor:
+    """Scale each image by its own factor about the mean of each of its channels. Nothing is clipped.
+
+    Args:
+        images: floats ``[B, C, H, W]``.
+        factors: smallest and largest.
+        generator: on the CPU, so that every device draws the same.
+
+    Source: ``tf.image.random_contrast``; 0.2 … 1.8 in the released code of Hinton et al. 2018.
+    """
+    least, most = factors
+    factor = least + (most - least) * torch.rand(len(images), 1, 1, 1, generator=generator)
+    mean = images.mean(dim=(2, 3), keepdim=True)  # [B, C, 1, 1]
+    return mean + (images - mean) * factor.to(images.device)
 
 
 def random_affine(

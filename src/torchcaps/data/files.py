@@ -16,12 +16,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "torchcaps"
 
 
-def require(name: str, sha256: str, *, root: Path | None, folder: str, address: str) -> Path:
+def require(name: str, checksum: str, *, root: Path | None, folder: str, address: str) -> Path:
     """A data file whose content is known to be right.
 
     Args:
         name: the file's name.
-        sha256: its checksum.
+        checksum: its sha256; or ``"md5:…"`` where no other is published, which shows damage but keeps out no forgery.
         root: a folder that has the file; None downloads into the cache, with a progress bar.
         folder: the data set's folder, under the cache.
         address: where the file is published, without its name.
@@ -36,7 +36,7 @@ def require(name: str, sha256: str, *, root: Path | None, folder: str, address: 
         path = root / name
         if not path.is_file():
             raise ValueError(f"data.root must hold {name}, but {path} is not there")
-        check_sha256(path, sha256)
+        check_checksum(path, checksum)
         return path
     import pooch
 
@@ -45,7 +45,7 @@ def require(name: str, sha256: str, *, root: Path | None, folder: str, address: 
         return Path(
             pooch.retrieve(
                 address + name,
-                known_hash=f"sha256:{sha256}",
+                known_hash=":".join(_algorithm_and_value(checksum)),
                 fname=name,
                 path=cache_folder() / folder,
                 downloader=downloader,
@@ -58,13 +58,19 @@ def require(name: str, sha256: str, *, root: Path | None, folder: str, address: 
         ) from error
 
 
-def check_sha256(path: Path, sha256: str) -> None:
+def check_checksum(path: Path, checksum: str) -> None:
     """Refuse a file whose content is not the expected one.
 
     Raises:
         ValueError: naming the file and both checksums.
     """
+    algorithm, value = _algorithm_and_value(checksum)
     with path.open("rb") as file:
-        got = hashlib.file_digest(file, "sha256").hexdigest()
-    if got != sha256:
-        raise ValueError(f"{path} must have the sha256 {sha256}, got {got}: it is damaged or another file")
+        got = hashlib.file_digest(file, algorithm).hexdigest()
+    if got != value:
+        raise ValueError(f"{path} must have the {algorithm} {value}, got {got}: it is damaged or another file")
+
+
+def _algorithm_and_value(checksum: str) -> tuple[str, str]:
+    algorithm, _, value = checksum.rpartition(":")
+    return algorithm or "sha256", value

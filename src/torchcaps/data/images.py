@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -16,43 +17,62 @@ class Images:
     Attributes:
         images: ``[N, C, H, W]`` uint8, 0 … 255 (a quarter of the memory of floats).
         labels: ``[N]`` int64.
+        factors: what else is known of each image, by name, each ``[N]`` int64: such as the toy and
+            the viewpoint of small NORB. Empty where nothing is.
     """
 
     images: Tensor
     labels: Tensor
+    factors: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.images.dim() != 4 or self.images.dtype != torch.uint8:
             raise ValueError(f"images must be [N, C, H, W] uint8, got {list(self.images.shape)} of {self.images.dtype}")
-        if self.labels.shape != self.images.shape[:1] or self.labels.dtype != torch.int64:
-            raise ValueError(
-                f"labels must be [N={len(self.images)}] int64, got {list(self.labels.shape)} of {self.labels.dtype}"
-            )
+        for name, values in {"labels": self.labels, **self.factors}.items():
+            if values.shape != self.images.shape[:1] or values.dtype != torch.int64:
+                raise ValueError(
+                    f"{name} must be [N={len(self.images)}] int64, got {list(values.shape)} of {values.dtype}"
+                )
 
     def __len__(self) -> int:
         return len(self.images)
 
     def take(self, index: Tensor | slice) -> Images:
         """The images at these places."""
-        return Images(self.images[index], self.labels[index])
+        factors = {name: values[index] for name, values in self.factors.items()}
+        return Images(self.images[index], self.labels[index], factors)
 
     def to(self, device: torch.device | str) -> Images:
         """The same on another device."""
-        return Images(self.images.to(device), self.labels.to(device))
+        factors = {name: values.to(device) for name, values in self.factors.items()}
+        return Images(self.images.to(device), self.labels.to(device), factors)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set with its fixed splits: choose on ``val``, report on ``test`` once."""
+    """A data set with its fixed splits: choose on ``val``, report on ``test`` once.
+
+    Attributes:
+        name: of the data set.
+        classes: their names, in the order of the labels.
+        train: images to train on.
+        val: images to choose on.
+        test: images to report on.
+        novel: more images to report on, of the test's objects from viewpoints that were not trained
+            on; None where the split is not one by viewpoint.
+        note: which of its forms and splits this is, where it has several.
+    """
 
     name: str
     classes: tuple[str, ...]
     train: Images
     val: Images
     test: Images
+    novel: Images | None = None
+    note: str = ""
 
     def __post_init__(self) -> None:
-        for split, part in (("train", self.train), ("val", self.val), ("test", self.test)):
+        for split, part in self.splits.items():
             if part.images.shape[1:] != self.train.images.shape[1:]:
                 raise ValueError(
                     f"{self.name}: {split} images must be {list(self.train.images.shape[1:])} "
@@ -63,6 +83,12 @@ class Dataset:
                     f"{self.name}: {split} labels must be 0 … {len(self.classes) - 1}, "
                     f"got {int(part.labels.min())} … {int(part.labels.max())}"
                 )
+
+    @property
+    def splits(self) -> dict[str, Images]:
+        """The splits that there are, by name."""
+        every = {"train": self.train, "val": self.val, "test": self.test}
+        return every if self.novel is None else every | {"novel": self.novel}
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor
 
 from torchcaps.data import Dataset, Images, Pairs
-from torchcaps.data.augment import random_affine, random_shift
+from torchcaps.data.augment import (
+    CROPS_13,
+    central_crop,
+    crop,
+    random_affine,
+    random_brightness,
+    random_contrast,
+    random_corners,
+    random_shift,
+)
 from torchcaps.data.images import to_float
 from torchcaps.experiments.experiment import Data, Experiment
 
@@ -19,14 +28,21 @@ class Batch(NamedTuple):
     """What one step trains on.
 
     Attributes:
-        images: ``[B, C, H, W]`` floats 0 … 1.
+        images: ``[B, C, H, W]`` floats 0 … 1; beyond that where brightness or contrast was changed.
         labels: ``[B, K]``: the K different classes in each image (1, or 2 for pairs).
-        parts: ``[B, K, C, H, W]``: what is to be reconstructed from each class's capsule.
+        parts: ``[B, K, C, H, W]`` floats 0 … 1: what is to be reconstructed from each class's capsule.
+        crops: in evaluation the other windows of the same images, each ``[B, C, H, W]``.
     """
 
     images: Tensor
     labels: Tensor
     parts: Tensor
+    crops: tuple[Tensor, ...] = ()
+
+    def views(self) -> list[Batch]:
+        """All that an evaluation averages over: the images themselves, then every other window of them."""
+        others = (Batch(images, self.labels, images.unsqueeze(1)) for images in self.crops)
+        return [Batch(self.images, self.labels, self.parts), *others]
 
 
 def mixed_seed(*numbers: int) -> int:
@@ -47,6 +63,8 @@ class Batches:
         self.epoch = self.done = self._start = 0
         n = data.n_pairs[0 if train else 1] if data.pairs else len(source)
         self.n = n
+        if data.crop is not None:
+            _require_room(data.crop, data.test_crops, source)
         if train and n < batch_size:
             raise ValueError(f"batch_size must be at most the {n} training examples, got {batch_size}")
 
@@ -83,35 +101,73 @@ class Batches:
         order = order.to(self.source.images.device)
         for k in range(start, len(self)):
             index = order[k * self.batch_size : (k + 1) * self.batch_size]
-            images = to_float(self.source.images[index])
+            images, labels = to_float(self.source.images[index]), self.source.labels[index].unsqueeze(1)
             if self.train:
-                images = self._augment(images, self._generator(1 + k))
-            yield Batch(images, self.source.labels[index].unsqueeze(1), images.unsqueeze(1))
+                images, parts = self._augment(images, self._generator(1 + k))
+                yield Batch(images, labels, parts.unsqueeze(1))
+            else:
+                first, *others = self._windows(images)
+                yield Batch(first, labels, first.unsqueeze(1), tuple(others))
 
-    def _augment(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def _augment(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """What the network is to see, and what it is to reconstruct.
+
+        That is without the change of brightness and contrast, which a network that standardises its
+        images cannot know of, and which may leave the 0 … 1 that a decoder can paint.
+        """
         data = self.data
         if data.degrees or data.scale or data.shear:
             images = random_affine(images, generator, degrees=data.degrees, scale=data.scale, shear=data.shear)
-        return random_shift(images, data.shift, generator)
+        parts = images = random_shift(images, data.shift, generator)
+        if data.brightness:
+            images = random_brightness(images, data.brightness, generator)
+        if data.contrast != (1, 1):
+            images = random_contrast(images, data.contrast, generator)
+        if data.crop is None:
+            return images, parts
+        corners = random_corners(images, data.crop, generator)
+        return crop(images, corners, data.crop), crop(parts, corners, data.crop)
+
+    def _windows(self, images: Tensor) -> list[Tensor]:
+        """The central window of each image, and the others of ``test_crops``."""
+        if self.data.crop is None:
+            return [images]
+        return [central_crop(images, self.data.crop, offset) for offset in CROPS_13[: self.data.test_crops]]
 
     def _generator(self, what: int) -> torch.Generator:
         return torch.Generator().manual_seed(mixed_seed(self.seed, self.epoch, what))
 
 
+def _require_room(size: tuple[int, int], n: int, source: Images) -> None:
+    """See that all windows, and the outermost of several too, lie within the images."""
+    around = 2 * max(max(offset) for offset in CROPS_13[:n])
+    height, width = source.images.shape[2:]
+    if size[0] + around > height or size[1] + around > width:
+        raise ValueError(
+            f"data.crop must be at most {height - around}×{width - around} in images of {height}×{width} "
+            f"with data.test_crops = {n}, got {size[0]}×{size[1]}"
+        )
+
+
 def split(config: Experiment, dataset: Dataset, name: str, device: torch.device) -> Batches:
-    """Batches of "train", "val" or "test", with the images on ``device``.
+    """Batches of "train", "val", "test" or "novel", with the images on ``device``.
 
     Raises:
-        ValueError: fewer training examples than a batch.
+        ValueError: fewer training examples than a batch, images smaller than their crop, or a split
+            that the data do not have.
     """
+    if name not in dataset.splits:
+        raise ValueError(f"split must be one of {', '.join(dataset.splits)} for these data, got {name!r}")
     if name == "train":
         images = dataset.train if config.data.n_train is None else dataset.train.take(slice(config.data.n_train))
         return Batches(config.data, images.to(device), config.batch_size, seed=config.seed, train=True)
     # The pairs to validate and to test on are the same ones for every seed.
-    images, seed = {"val": (dataset.val, 1), "test": (dataset.test, 0)}[name]
-    return Batches(config.data, images.to(device), config.batch_size, seed=seed, train=False)
+    seed = {"val": 1, "test": 0, "novel": 2}[name]
+    return Batches(config.data, dataset.splits[name].to(device), config.batch_size, seed=seed, train=False)
 
 
 def image_shape(config: Experiment, dataset: Dataset) -> tuple[int, int, int]:
-    """(channels, height, width) of the images that the model sees; pairs lie on a larger canvas."""
-    return Pairs(dataset.train).image_shape if config.data.pairs else dataset.image_shape
+    """(channels, height, width) of what the model sees: the window of a crop; the larger canvas of pairs."""
+    if config.data.pairs:
+        return Pairs(dataset.train).image_shape
+    return (dataset.image_shape[0], *(config.data.crop or dataset.image_shape[1:]))

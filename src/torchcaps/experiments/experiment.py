@@ -11,8 +11,9 @@ Schedule = Literal["exponential", "cosine", "constant"]
 Loss = Literal["margin", "cross_entropy"]
 Precision = Literal["32", "bf16"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
+TestCrops = Literal[1, 13]
 BLENDS, SCHEDULES, LOSSES = get_args(Blend), get_args(Schedule), get_args(Loss)
-PRECISIONS, DEVICES = get_args(Precision), get_args(Device)
+PRECISIONS, DEVICES, TEST_CROPS = get_args(Precision), get_args(Device), get_args(TestCrops)
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,13 @@ class Data:
         degrees: largest random rotation in training.
         scale: largest relative change of size in training.
         shear: largest horizontal shear in training.
+        brightness: largest number that is added to a training image, on the scale of 0 … 1.
+        contrast: smallest and largest factor on a training image, about each channel's mean.
+        crop: (height, width) of a window that is cut at random in training, last of all, and at the centre
+            for validation, test and prediction; None takes the whole image.
+        test_crops: 13 averages scores and loss in validation and test after training over the central window
+            and those (±1, ±1), (±2, ±2) and (±3, ±3) pixels from it; 1 takes the central one.
+        options: keyword arguments of that data set, such as smallnorb's eyes and split.
     """
 
     name: str = "digits"
@@ -45,6 +53,11 @@ class Data:
     degrees: float = 0.0
     scale: float = 0.0
     shear: float = 0.0
+    brightness: float = 0.0
+    contrast: tuple[float, float] = (1.0, 1.0)
+    crop: tuple[int, int] | None = None
+    test_crops: TestCrops = 1
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,15 +150,24 @@ class Experiment:
         _whole("threads", self.threads, 0)
         _whole("seed", self.seed, 0)
         _whole("data.shift", data.shift, 0)
-        for name, values in (("data.image_size", data.image_size), ("data.n_pairs", data.n_pairs)):
-            for value in values or ():
-                _whole(name, value, 1)
+        for name in ("image_size", "n_pairs", "crop"):
+            for value in getattr(data, name) or ():
+                _whole(f"data.{name}", value, 1)
         if data.n_train is not None:
             _whole("data.n_train", data.n_train, 1)
         _within("reconstruction", self.reconstruction, 0)
         _within("data.degrees", data.degrees, 0, 180)
         _within("data.scale", data.scale, 0, 0.99)
         _within("data.shear", data.shear, 0)
+        _within("data.brightness", data.brightness, 0)
+        _within("data.contrast[1]", data.contrast[1], 0)
+        _within("data.contrast[0]", data.contrast[0], 0, data.contrast[1])
+        _choice("data.test_crops", data.test_crops, TEST_CROPS)
+        if data.test_crops > 1 and data.crop is None:
+            raise ValueError(f"data.crop must be given for data.test_crops = {data.test_crops}, got None")
+        for name in ("name", "root", "image_size"):
+            if name in data.options:
+                raise ValueError(f"data.options must not hold {name}, which is data.{name}; got {data.options}")
         _within("optim.lr", optim.lr, 1e-12)
         _within("optim.warmup", optim.warmup, 0, 0.99)
         _within("optim.decay", optim.decay, 1e-12, 1)
@@ -153,19 +175,23 @@ class Experiment:
         _within("optim.floor", optim.floor, 0, optim.lr)
         _within("optim.eps", optim.eps, 0)
         _within("optim.clip", optim.clip, 0)
-        if data.pairs and (data.degrees or data.scale or data.shear):
-            raise ValueError(
-                "data.degrees, data.scale and data.shear must be 0 with data.pairs: pairs are only shifted"
-            )
+        if data.pairs:
+            plain = Data()
+            for name in ("degrees", "scale", "shear", "brightness", "contrast", "crop"):
+                if getattr(data, name) != getattr(plain, name):
+                    raise ValueError(
+                        f"data.{name} must be {getattr(plain, name)} with data.pairs, which are only shifted; "
+                        f"got {getattr(data, name)}"
+                    )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, as in ``config.json``."""
         return asdict(self)
 
 
-def _choice(name: str, value: object, known: tuple[str, ...]) -> None:
+def _choice(name: str, value: object, known: tuple[object, ...]) -> None:
     if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}; got {value!r}")
 
 
 def _whole(name: str, value: object, least: int) -> None:

@@ -60,7 +60,7 @@ def look(run: Run, root: str | Path | None = None) -> Tested:
     batches = split(config, data_for(config, trained), "test", device)
     found, n = [], 0
     for batch in tqdm(batches, desc="look at the test images", leave=False, disable=not sys.stderr.isatty()):
-        scores = model(batch.images).scores
+        scores = torch.stack([model(view.images).scores for view in batch.views()]).mean(dim=0)
         predicted = scores.topk(batch.labels.shape[1], dim=1).indices
         found.append((batch.images, batch.labels, batch.parts, predicted, wrong(scores, batch.labels)))
         n += len(batch.images)

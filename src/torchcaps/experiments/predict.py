@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from torchcaps.data.augment import central_crop
 from torchcaps.data.folder import read_image
 from torchcaps.data.images import to_float
 from torchcaps.experiments.run import Run
@@ -22,7 +23,8 @@ def predict(run: Run, paths: Sequence[str | Path], *, invert: bool = False) -> d
 
     Args:
         run: a finished run.
-        paths: image files of any size; they are resized to what the model takes.
+        paths: image files of any size; they are resized to the size of the images it was trained on, of which
+            it takes the central window if it was trained on crops. A model of two eyes sees the same with both.
         invert: exchange light and dark first.
 
     Returns:
@@ -32,14 +34,15 @@ def predict(run: Run, paths: Sequence[str | Path], *, invert: bool = False) -> d
     Raises:
         ValueError: no finished run, or a file that is no image.
     """
-    model, (channels, height, width), classes = load_model(run)
-    config = run.experiment()
-    images = torch.stack([read_image(Path(path), (height, width), channels) for path in paths])
-    scores = model(to_float(255 - images if invert else images)).scores
+    trained, config = load_model(run), run.experiment()
+    channels, height, width = trained.image_shape
+    read = [read_image(Path(path), trained.uncropped, 3 if channels == 3 else 1) for path in paths]
+    images = central_crop(torch.stack(read), (height, width)).expand(-1, channels, -1, -1)
+    scores = trained.model(to_float(255 - images if invert else images)).scores
     if config.loss == "cross_entropy":
         scores = scores.sigmoid() if config.data.pairs else scores.softmax(dim=1)
-    top = scores.topk(min(N_NAMED, len(classes)), dim=1)
-    named = ([classes[k] for k in row] for row in top.indices.tolist())
+    top = scores.topk(min(N_NAMED, len(trained.classes)), dim=1)
+    named = ([trained.classes[k] for k in row] for row in top.indices.tolist())
     return {
         str(path): list(zip(names, values, strict=True))
         for path, names, values in zip(paths, named, top.values.tolist(), strict=True)

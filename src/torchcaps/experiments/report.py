@@ -81,6 +81,7 @@ def _headline(tested: Tested) -> str:
     )
     facts = [
         ("test error", _percent(result["test_error"])),
+        *([("test error, novel viewpoints", _percent(result["novel_error"]))] if "novel_error" in result else []),
         ("validation error", _percent(result["val_error"])),
         ("parameters", f"{result['n_parameters']:,}"),
         ("training time", _time(result["seconds"])),
@@ -131,7 +132,9 @@ def _curves(album: Album, runs: Sequence[Run]) -> str:
 def _origin(result: dict[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     config = json.dumps(result["config"], indent=2)
+    data = [page.paragraph(f"Data: {result['data']}.")] if result.get("data") else []
     return [
+        *data,
         page.paragraph(f"Commit {result.get('commit') or 'unknown'}; {versions}."),
         page.fold("Configuration", page.preformatted(config)),
     ]

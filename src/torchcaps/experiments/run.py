@@ -48,7 +48,7 @@ class Run:
         if self.config.is_file():
             if not self.started():
                 return
-            mine, theirs = flat(config.to_dict()), flat(self.read(self.config))
+            mine, theirs = flat(config.to_dict()), flat(self.experiment().to_dict())
             differing = [k for k in sorted(mine | theirs) if mine.get(k) != theirs.get(k) and k not in WHERE]
             if differing:
                 what = ", ".join(f"{k} = {theirs.get(k)!r} there, {mine.get(k)!r} here" for k in differing[:5])
@@ -124,16 +124,16 @@ class Run:
 def experiment_from(content: dict[str, Any]) -> Experiment:
     """The experiment that was written as ``config.json``.
 
+    What was not a field then has its default, which is how things were done then.
+
     Raises:
         ValueError: fields are missing, unknown or out of range.
     """
     try:
-        data = dict(content["data"])
-        for name in ("image_size", "n_pairs"):
-            data[name] = tuple(data[name]) if data[name] is not None else None
+        data: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["data"].items()}
         parts = {"data": Data(**data), "model": Model(**content["model"]), "optim": Optim(**content["optim"])}
         return Experiment(**content | parts)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"not the configuration of a run of this version: {error!r}") from error
 
 

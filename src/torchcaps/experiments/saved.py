@@ -22,22 +22,28 @@ class Trained(NamedTuple):
         model: in evaluation mode, on the CPU.
         image_shape: (channels, height, width) of what it takes.
         classes: their names, in the order of its scores.
+        uncropped: (height, width) of the images whose central windows it takes.
+        data: which form and split of its data it was trained on, as ``Dataset.note`` has it.
     """
 
     model: nn.Module
     image_shape: tuple[int, int, int]
     classes: tuple[str, ...]
+    uncropped: tuple[int, int]
+    data: str
 
 
 def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset) -> None:
-    """Write ``model.pt``: name, options, shape, classes and the plain ``state_dict``; nothing but
+    """Write ``model.pt``: name, options, shapes, classes and the plain ``state_dict``; nothing but
     numbers, texts and tensors, so that it loads with ``weights_only=True``.
     """
     content = {
         "model": config.model.name,
         "options": config.model.options,
         "image_shape": image_shape(config, dataset),
+        "uncropped": (dataset.image_shape if config.data.crop else image_shape(config, dataset))[1:],
         "classes": dataset.classes,
+        "data": dataset.note,
         "state_dict": {name: value.cpu() for name, value in model.state_dict().items()},
     }
     write_atomically(run.model, lambda path: torch.save(content, path))
@@ -68,20 +74,24 @@ def load_model(run: Run) -> Trained:
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise ValueError(f"{run.model} does not fit the {name} that it names: {error}") from error
-    return Trained(model.eval(), tuple(shape), tuple(classes))
+    # Models that were saved before there were crops and notes have neither.
+    uncropped, note = tuple(content.get("uncropped", shape[1:])), content.get("data", "")
+    return Trained(model.eval(), tuple(shape), tuple(classes), uncropped, note)
 
 
 def data_for(config: Experiment, trained: Trained) -> Dataset:
     """The run's data, once it is known to be what the model was trained on.
 
     Raises:
-        ValueError: the data cannot be loaded, or have other classes or sizes by now.
+        ValueError: the data cannot be loaded, or have other classes, sizes or splits by now.
     """
-    dataset = load(config.data.name, config.data.root, config.data.image_size)
+    dataset = load(config.data.name, config.data.root, config.data.image_size, **config.data.options)
     if dataset.classes != trained.classes:
         raise ValueError(f"the data must have the model's classes {list(trained.classes)}, got {list(dataset.classes)}")
     if image_shape(config, dataset) != trained.image_shape:
         raise ValueError(
             f"the data must have the model's image shape {trained.image_shape}, got {image_shape(config, dataset)}"
         )
+    if dataset.note != trained.data:  # else it might be tested on what it was trained on
+        raise ValueError(f"the data must be those of the model ({trained.data}), got {dataset.note}")
     return dataset

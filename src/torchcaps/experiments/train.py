@@ -79,8 +79,8 @@ def train(
     if config.compile:
         require_compiler()
     L.seed_everything(config.seed, verbose=False)
-    dataset = load(config.data.name, config.data.root, config.data.image_size)
-    batches = {name: split(config, dataset, name, device) for name in ("train", "val", "test")}
+    dataset = load(config.data.name, config.data.root, config.data.image_size, **config.data.options)
+    batches = {name: split(config, dataset, name, device) for name in dataset.splits}
     model = make_model(config, dataset)
     with run.locked():
         run.open(config)
@@ -91,17 +91,17 @@ def train(
         steps = _fit(run, task, metrics, device, progress, checkpoint_seconds)
         save_model(run, model, config, dataset)
         model.to(device)
-        val, test = (evaluate(config, model, batches[name], progress=progress == "bar") for name in ("val", "test"))
+        tested = [name for name in dataset.splits if name != "train"]
+        scores = {name: evaluate(config, model, batches[name], progress=progress == "bar") for name in tested}
         result = {
             "recipe": config.recipe,
             "seed": config.seed,
-            "val_error": val["error"],
-            "test_error": test["error"],
-            "val_loss": val["loss"],
-            "test_loss": test["loss"],
+            **{f"{name}_error": scores[name]["error"] for name in tested},
+            **{f"{name}_loss": scores[name]["loss"] for name in tested},
             "epochs": config.epochs,
             "steps": steps,
             "seconds": round(metrics.elapsed(), 1),
+            "data": dataset.note,
             "n_parameters": count_parameters(model),
             "device": device_in_words(device),
             "versions": versions(),

@@ -4,9 +4,22 @@ Every capsule layer takes the :class:`~torchcaps.ops.Routed` of the layer before
 poses) and returns a ``Routed``, so that layers stack in a ``torch.nn.Sequential``.
 """
 
+from torchcaps.layers.classes import ClassCaps
 from torchcaps.layers.conv import ConvCaps
 from torchcaps.layers.decoder import Decoder
 from torchcaps.layers.dense import DenseCaps
+from torchcaps.layers.matrix_primary import MatrixPrimaryCaps
 from torchcaps.layers.primary import PrimaryCaps
+from torchcaps.layers.routings import ROUTINGS
+from torchcaps.layers.standardize import Standardize
 
-__all__ = ["ConvCaps", "Decoder", "DenseCaps", "PrimaryCaps"]
+__all__ = [
+    "ROUTINGS",
+    "ClassCaps",
+    "ConvCaps",
+    "Decoder",
+    "DenseCaps",
+    "MatrixPrimaryCaps",
+    "PrimaryCaps",
+    "Standardize",
+]

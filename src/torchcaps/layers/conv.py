@@ -6,18 +6,20 @@ from typing import Any
 
 from torch import Tensor
 
-from torchcaps.layers.routed_layer import RoutedLayer, pose_of
+from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.layers.routings import ROUTINGS
 from torchcaps.layers.sizes import conv_size
-from torchcaps.ops import Routed, receptive_fields
+from torchcaps.ops import Routed
 from torchcaps.ops.checks import check_at_least
 
 
 class ConvCaps(RoutedLayer):
     """Convolutional capsules: votes are shared over places, and routed within each receptive field.
 
-    At every place the K×K×T lower capsules of the field choose among the J upper types *of that
-    place*; a lower capsule seen from several places makes its choice in each of them. Where the
-    kernel covers the whole map this is :class:`DenseCaps`, with the same weights.
+    With dynamic routing the K×K×T lower capsules of a field choose among the J upper types *of that
+    place*; a lower capsule seen from several places makes its choice in each of them. With EM routing
+    upper capsules compete for a lower one wherever they stand. Where the kernel covers the whole map this
+    is :class:`DenseCaps`, with the same weights.
 
     Args:
         n_in: types of capsule T in the map below.
@@ -30,19 +32,23 @@ class ConvCaps(RoutedLayer):
         options: as :class:`~torchcaps.layers.routed_layer.RoutedLayer`.
 
     Input:
-        capsules: a ``Routed`` or its pose, ``[B, T, H, W, d_in]``, any H and W.
+        capsules: a ``Routed`` (or, for dynamic routing, its pose), ``[B, T, H, W, d_in]`` or 4×4 matrices
+            ``[B, T, H, W, 4, 4]``, any H and W.
         n_iters, return_coupling: as :class:`DenseCaps`.
 
     Output:
-        :class:`~torchcaps.ops.Routed` with pose ``[B, n_out, H', W', d_out]``, activation
-        ``[B, n_out, H', W']``, and on request coupling ``[B, H', W', T·K·K, n_out]``.
+        :class:`~torchcaps.ops.Routed` with pose ``[B, n_out, H', W', d_out]`` (from routing on matrices
+        ``[B, n_out, H', W', 4, 4]``), activation ``[B, n_out, H', W']``, and on request coupling
+        ``[B, H', W', T·K·K, n_out]``.
 
     Raises:
         ValueError: another number of types or pose size, or a map smaller than the kernel.
 
     Source: Sabour et al. 2017, section 2, last paragraph ("all but the last layer of capsules are
-    convolutional").
+    convolutional"); Hinton et al. 2018, section 4.
     """
+
+    dense = False
 
     def __init__(
         self,
@@ -71,18 +77,13 @@ class ConvCaps(RoutedLayer):
     def forward(
         self, capsules: Routed | Tensor, *, n_iters: int | None = None, return_coupling: bool = False
     ) -> Routed:
-        u = pose_of(capsules)
-        if u.dim() != 5 or u.shape[1] != self.n_types or u.shape[4] != self.d_in:
+        lower = self.routed(capsules)
+        if lower.pose.dim() != 5 or lower.pose.shape[1] != self.n_types or lower.pose.shape[4] != self.d_in:
             raise ValueError(
-                f"capsules must be [B, T={self.n_types}, H, W, d_in={self.d_in}], got shape {list(u.shape)}"
+                f"capsules must be [B, T={self.n_types}, H, W, d_in={self.d_in}], got shape {list(lower.pose.shape)}"
             )
-        fields = receptive_fields(u, self.kernel_size, (self.stride, self.stride))  # [B, H', W', I, d_in]
-        places = fields.shape[:3]
-        pose, activation, coupling = self.route(fields.flatten(0, 2), n_iters, return_coupling)
-        return Routed(
-            pose.unflatten(0, places).permute(0, 3, 1, 2, 4),  # [B, J, H', W', d_out]
-            activation.unflatten(0, places).permute(0, 3, 1, 2),
-            None if coupling is None else coupling.unflatten(0, places),
+        return ROUTINGS[self.routing].conv(
+            lower, kernel_size=self.kernel_size, stride=self.stride, **self.call_options(n_iters, return_coupling)
         )
 
     def extra_repr(self) -> str:

@@ -1,12 +1,13 @@
-"""What dense and convolutional capsule layers share: parameters of a routing, and the call of it."""
+"""What all layers of routed capsules share: parameters of a routing, and the call of it."""
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
 from torch import Tensor, nn
 
-from torchcaps.layers.init import routing_std, truncated_normal_
-from torchcaps.ops import ROUTINGS, Routed
+from torchcaps.layers.routings import ROUTINGS
+from torchcaps.ops import Routed
 from torchcaps.ops.checks import check_at_least, check_choice
 from torchcaps.ops.dynamic import GRADIENTS, IMPLS
 
@@ -14,25 +15,34 @@ from torchcaps.ops.dynamic import GRADIENTS, IMPLS
 class RoutedLayer(nn.Module):
     """Parameters of a routing from ``n_in`` to ``n_out`` capsules, under the names that ops give them.
 
+    Poses are vectors of ``d_in`` and ``d_out`` numbers; 4×4 matrices are 16, and come and go as
+    ``[..., 4, 4]`` where the routing works on matrices. So layers of different routings stack.
+
     Args:
         n_in: lower capsules that an upper one sees, I.
         n_out: upper capsules, J.
         d_in: pose size of the lower ones.
         d_out: pose size of the upper ones.
         n_iters: passes of the routing.
-        routing: one of :data:`torchcaps.ops.ROUTINGS`.
-        bias: learn a bias ``[J, d_out]``, initially 0 unless ``bias_init`` says otherwise.
-        bias_init: its initial value; the authors of CapsNet took 0.1.
-        learned_prior: learn the initial logits ``[I, J]``, initially 0.
-        leaky: let capsules route to nothing.
+        routing: one of :data:`torchcaps.layers.ROUTINGS`: "dynamic" or "em".
         gradient: "full" or "last", see :func:`torchcaps.ops.dynamic_routing`.
         impl: see :func:`torchcaps.ops.dynamic_routing`.
-        weight_std: standard deviation of the initial transformation matrices; by default such that
-            stacked layers train, see :mod:`torchcaps.layers.init`.
+        options: of every routing: ``weight_std``, standard deviation of the initial transformation matrices;
+            by default such that stacked layers train, see :mod:`torchcaps.layers.init` and
+            :mod:`torchcaps.layers.em_init`.
+            Of dynamic routing: ``bias`` (learn one, ``[J, d_out]``; True), ``bias_init`` (0; the authors of
+            CapsNet took 0.1), ``learned_prior`` (learn the initial logits ``[I, J]``; False), ``leaky`` (let
+            capsules route to nothing; False).
+            Of EM routing: ``pose`` ("matrix" for 4×4, "vector" for any size), ``settings`` ("released",
+            "paper"), any field of :class:`~torchcaps.ops.EMSettings` that is to differ, and initial values:
+            ``pose_scale``, the deviation of the poses below (1), from which the others come by default;
+            ``beta_u_init``, ``beta_a_init`` (0).
 
     Raises:
-        ValueError: sizes below 1, or an unknown ``routing``, ``gradient`` or ``impl``.
+        ValueError: sizes below 1, or an unknown ``routing``, ``gradient``, ``impl`` or option.
     """
+
+    dense = True  #: every upper capsule sees every lower one
 
     def __init__(
         self,
@@ -43,13 +53,9 @@ class RoutedLayer(nn.Module):
         n_iters: int = 3,
         *,
         routing: str = "dynamic",
-        bias: bool = True,
-        bias_init: float = 0.0,
-        learned_prior: bool = False,
-        leaky: bool = False,
         gradient: str = "full",
         impl: str = "auto",
-        weight_std: float | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
         for name, value in (("n_in", n_in), ("n_out", n_out), ("d_in", d_in), ("d_out", d_out), ("n_iters", n_iters)):
@@ -58,29 +64,39 @@ class RoutedLayer(nn.Module):
         check_choice("gradient", gradient, GRADIENTS)
         check_choice("impl", impl, IMPLS)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
-        self.n_iters, self.routing, self.leaky = n_iters, routing, leaky
-        self.gradient, self.impl = gradient, impl
-        self.weight = nn.Parameter(torch.empty(n_in, n_out, d_in, d_out))
-        self.bias = nn.Parameter(torch.full((n_out, d_out), bias_init)) if bias else None
-        self.prior = nn.Parameter(torch.zeros(n_in, n_out)) if learned_prior else None
-        default = routing_std(n_in, n_out, d_out, n_out + leaky)
-        truncated_normal_(self.weight, default if weight_std is None else weight_std)
+        self.n_iters, self.routing, self.gradient, self.impl = n_iters, routing, gradient, impl
+        try:
+            made = ROUTINGS[routing].make(n_in, n_out, d_in, d_out, dense=self.dense, **options)
+        except TypeError as error:
+            if "unexpected keyword argument" not in str(error):
+                raise
+            raise ValueError(f"{routing} routing: {str(error).split('() ')[-1]}") from None
+        self.options, self.pose_scale = made.options, made.pose_scale
+        for name, value in made.parameters.items():
+            self.register_parameter(name, None if value is None else nn.Parameter(value))
 
-    def route(self, u: Tensor, n_iters: int | None, return_coupling: bool) -> Routed:
-        """Route ``u [B, I, d_in]`` with this layer's parameters."""
-        return ROUTINGS[self.routing](
-            u,
-            self.weight,
-            n_iters=self.n_iters if n_iters is None else n_iters,
-            bias=self.bias,
-            prior=self.prior,
-            leaky=self.leaky,
-            gradient=self.gradient,
-            impl=self.impl,
-            return_coupling=return_coupling,
-        )
+    def call_options(self, n_iters: int | None, return_coupling: bool) -> dict[str, Any]:
+        """Parameters and options of one call of the routing, under the names of its arguments."""
+        return {
+            **self._parameters,
+            **self.options,
+            "n_iters": self.n_iters if n_iters is None else n_iters,
+            "gradient": self.gradient,
+            "impl": self.impl,
+            "return_coupling": return_coupling,
+        }
 
+    def routed(self, capsules: Routed | Tensor) -> Routed:
+        """Capsules with their poses as vectors, whether a layer's output or a bare tensor was handed over.
 
-def pose_of(capsules: Routed | Tensor) -> Tensor:
-    """The poses, whether a layer's output or a bare tensor was handed over."""
-    return capsules.pose if isinstance(capsules, Routed) else capsules
+        Raises:
+            ValueError: bare poses, where the routing asks for activations too.
+        """
+        if isinstance(capsules, Routed):
+            matrices = capsules.pose.dim() == capsules.activation.dim() + 2
+            return capsules._replace(pose=capsules.pose.flatten(-2)) if matrices else capsules
+        if self.routing != "dynamic":
+            raise ValueError(
+                f"capsules must be a Routed, for {self.routing} routing needs activations; got poses alone"
+            )
+        return Routed(capsules, capsules[..., 0])  # whose activations nothing reads

@@ -11,8 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from torchcaps.models.baseline_cnn import baseline_cnn, matched_cnn
+from torchcaps.models.baseline_cnn import baseline_cnn, matched_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_small, capsnet_stacked
+from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_small
 from torchcaps.models.output import Output
 from torchcaps.ops.checks import check_choice
 
@@ -23,6 +24,9 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "capsnet_small": capsnet_small,
     "capsnet_stacked": capsnet_stacked,
     "matched_cnn": matched_cnn,
+    "matrix_capsnet": matrix_capsnet,
+    "matrix_capsnet_small": matrix_capsnet_small,
+    "norb_cnn": norb_cnn,
 }
 
 
@@ -50,6 +54,7 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int, **option
 __all__ = [
     "MODELS",
     "CapsNet",
+    "MatrixCapsNet",
     "Output",
     "baseline_cnn",
     "build",
@@ -57,4 +62,7 @@ __all__ = [
     "capsnet_small",
     "capsnet_stacked",
     "matched_cnn",
+    "matrix_capsnet",
+    "matrix_capsnet_small",
+    "norb_cnn",
 ]

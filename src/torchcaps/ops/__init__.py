@@ -6,26 +6,33 @@ pose size, H W height and width, T types of capsule in a map.
 
 from torchcaps.ops.conv import conv2d
 from torchcaps.ops.dynamic import dynamic_routing, dynamic_routing_from_votes
-from torchcaps.ops.losses import margin_loss, reconstruction_loss
+from torchcaps.ops.em import conv_em_routing, em_routing, em_routing_from_votes
+from torchcaps.ops.em_settings import EM_SETTINGS, EMSettings
+from torchcaps.ops.losses import margin_loss, reconstruction_loss, spread_loss, spread_margin
 from torchcaps.ops.mask import mask_capsules
 from torchcaps.ops.routed import Routed
 from torchcaps.ops.squash import safe_norm, squash
-from torchcaps.ops.votes import dense_votes, receptive_fields
-
-#: Every routing, by the name under which layers take it.
-ROUTINGS = {"dynamic": dynamic_routing}
+from torchcaps.ops.votes import coordinate_offset, dense_votes, matrix_votes, receptive_fields
 
 __all__ = [
-    "ROUTINGS",
+    "EM_SETTINGS",
+    "EMSettings",
     "Routed",
     "conv2d",
+    "conv_em_routing",
+    "coordinate_offset",
     "dense_votes",
     "dynamic_routing",
     "dynamic_routing_from_votes",
+    "em_routing",
+    "em_routing_from_votes",
     "margin_loss",
     "mask_capsules",
+    "matrix_votes",
     "receptive_fields",
     "reconstruction_loss",
     "safe_norm",
+    "spread_loss",
+    "spread_margin",
     "squash",
 ]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
-from torchcaps.ops.checks import at_least_float32, check_shapes
+from torchcaps.ops.checks import at_least_float32, check_choice, check_shapes
 from torchcaps.ops.mask import multi_hot
+
+MARGINS = ("linear", "sigmoid")
 
 
 def margin_loss(
@@ -38,6 +42,54 @@ def margin_loss(
     too_short = (positive - lengths).clamp_min(0).square()
     too_long = (lengths - negative).clamp_min(0).square()
     return (present * too_short + absent_weight * (1 - present) * too_long).sum() / max(1, sizes["B"])
+
+
+def spread_loss(activations: Tensor, target: Tensor, margin: float) -> Tensor:
+    """Ask the true class for an activation larger than every other one's by ``margin``.
+
+    L = Σ_{i≠t} max(0, m − (a_t − a_i))².
+
+    Args:
+        activations: of the class capsules, 0 … 1, ``[B, J]``.
+        target: class indices, ``[B]``.
+        margin: m, raised during training (:func:`spread_margin`).
+
+    Returns:
+        The mean over the batch, a scalar; 0 for an empty one. (The authors' released code also divides by
+        the number of classes.)
+
+    Raises:
+        ValueError: shapes that do not fit, a class out of range, or a margin that is not above 0.
+
+    Source: Hinton, Sabour, Frosst 2018, section 4.1, equation 3.
+    """
+    sizes = check_shapes(activations=(activations, "B J"), target=(target, "B"))
+    if not margin > 0:
+        raise ValueError(f"margin must be positive, got {margin}")
+    activations = at_least_float32(activations)
+    true = multi_hot(target, sizes["J"]).bool()  # [B, J]
+    a_t = activations.gather(1, target[:, None])  # [B, 1]
+    too_near = (margin - (a_t - activations)).clamp_min(0).square()
+    return too_near.masked_fill(true, 0).sum() / max(1, sizes["B"])
+
+
+def spread_margin(progress: float, schedule: str = "linear") -> float:
+    """The margin m of the spread loss in the course of training.
+
+    Args:
+        progress: part of the run that is done, 0 … 1.
+        schedule: "linear", from 0.2 to 0.9 (the paper); or "sigmoid", 0.2 + 0.79 · sigmoid(min(10, 40 p − 4)),
+            the released code's, whose step/50,000 is 40 p for its 2,000,000 steps.
+
+    Raises:
+        ValueError: ``progress`` outside 0 … 1, or an unknown schedule.
+    """
+    check_choice("schedule", schedule, MARGINS)
+    if not 0 <= progress <= 1:
+        raise ValueError(f"progress must be within 0 … 1, got {progress}")
+    if schedule == "linear":
+        return 0.2 + 0.7 * progress
+    return 0.2 + 0.79 / (1 + math.exp(-min(10.0, 40 * progress - 4)))
 
 
 def reconstruction_loss(reconstruction: Tensor, image: Tensor) -> Tensor:

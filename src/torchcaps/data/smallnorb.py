@@ -1,0 +1,170 @@
+"""small NORB in its official files, or at half its size in ``.npz`` files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchcaps.data.binary_matrix import read_matrix
+from torchcaps.data.files import require
+from torchcaps.data.images import Dataset, Images, resized
+from torchcaps.data.smallnorb_splits import divide, plan
+from torchcaps.ops.checks import check_choice
+
+CLASSES = ("animal", "human", "airplane", "truck", "car")
+
+#: Which cameras' images are the channels, in this order.
+EYES = {"left": ("left",), "right": ("right",), "both": ("left", "right")}
+
+#: Images in each half.
+N_IMAGES = 24_300
+
+_ADDRESS = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
+_STEMS = {
+    "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
+    "test": "smallnorb-5x01235x9x18x6x2x96x96-testing",
+}
+#: Of the gzipped files. No other checksum of them is published.
+_MD5 = {
+    ("train", "dat"): "66054832f9accfe74a0f4c36a75bc0a2",
+    ("train", "cat"): "23c8b86101fbf0904a000b43d3ed2fd9",
+    ("train", "info"): "51dee1210a742582ff607dfd94e332e3",
+    ("test", "dat"): "e4ad715691ed5a3a5f138751a4ceb071",
+    ("test", "cat"): "5aa791cd7e6016cf957ce9bdb93b8603",
+    ("test", "info"): "a9454f3864d7fd4bb3ea7fc3eb84924e",
+}
+#: Of the content. The images' is not known: a ``.mat`` of them that is not gzipped is known by its sizes alone.
+_SHA256 = {
+    ("train", "cat"): "591ed90c090cb6724593e8de28180bd602095ee8ec82bd1a5ca30b488cd1d06e",
+    ("train", "info"): "6b4075d3800ba0c6fa8c46a02f672572abe7b93f7ed82fb7668354a99ef03306",
+    ("test", "cat"): "591ed90c090cb6724593e8de28180bd602095ee8ec82bd1a5ca30b488cd1d06e",
+    ("test", "info"): "318f817236b7c97af03cd90e07a9cbb4346e20ef83a1118a61eeb50e3b96db7e",
+}
+#: Of the files of one camera and half, 48×48; the left camera's hold the labels too.
+_NPZ = {
+    ("train", "left"): "e16a4ff0ba31be80bcb8ed3a9a24c2a49328c6118aa450529681d933cb425e90",
+    ("train", "right"): "29bcf1e4dd1c228d890f5c613316c003abccff016fc007f15c880ba92df6f0ef",
+    ("test", "left"): "8867074aa3cb4313921a6ca34e3f291f8daa4afcfc79e203870a509d06760d25",
+    ("test", "right"): "f677639f66877bf314acc446bd80f7a6446ca3f805ade1c3e6d145d69812c07a",
+}
+#: The columns of the official ``info``; elevation in steps of 5 degrees from 30, azimuth in tens of degrees.
+FACTORS = ("instance", "elevation", "azimuth", "lighting")
+
+
+def load_smallnorb(
+    root: Path | None = None,
+    image_size: tuple[int, int] | None = None,
+    *,
+    eyes: str = "both",
+    split: str = "official",
+    val_toy: int | str | None = "first",
+    fold: int | None = None,
+) -> Dataset:
+    """small NORB: 50 toys of 5 categories from 162 viewpoints under 6 lightings, 48×48, by one or two cameras.
+
+    Half of the toys train (toys 4, 6, 7, 8, 9 of each category), half test (0, 1, 2, 3, 5); 24,300
+    views each. The official 96×96 become 48×48 by the mean of 2×2 pixels, rounded.
+
+    The splits by viewpoint train on a third of the azimuths or elevations; ``test`` shows other toys
+    from those, ``novel`` the same ones from the rest. They need viewpoints of the images trained on, which the
+    ``.npz`` form lacks in its training half: there, or with a ``fold``, three toys of each category of the
+    test half train (one of them validates, unless ``val_toy`` is None) and the other two test.
+    ``Dataset.note`` says which it was.
+
+    Args:
+        root: a folder with the six official files, ``.mat.gz`` (which is preferred: it can be checked)
+            or ``.mat``, or with the 48×48 ``.npz`` of the cameras asked for; None downloads the official ones.
+        image_size: (height, width) to resize to; 48×48 by default.
+        eyes: "both" (two channels, left first), "left" or "right".
+        split: "official"; "azimuth": trains on 300 … 40 degrees, 60 … 280 are novel; "elevation": trains on
+            the 3 lowest, the 6 higher are novel.
+        val_toy: the toy of each category that is kept from training to validate on; "first" of those at
+            hand (4 in the official split). None trains on all of them, for a schedule that was fixed before:
+            the first validates then too, but says nothing that could be chosen on.
+        fold: 0, 1 or 2: a split by viewpoint within the test half; None as said above, fold 0 for ``.npz``.
+
+    Raises:
+        ValueError: an argument that is none of these; a file is missing, damaged, or not to be downloaded.
+
+    Source: LeCun, Huang, Bottou 2004; splits by viewpoint: Hinton, Sabour, Frosst 2018, section 5.1.
+    """
+    check_choice("eyes", eyes, EYES)
+    npz = root is not None and _has_npz(root)
+    chosen = plan(split, val_toy, fold, posed=not npz)
+    halves = {}
+    for half in dict.fromkeys(chosen.halves):
+        images, labels, factors = _read_npz(root, half, eyes) if npz else _read_official(root, half, eyes)
+        halves[half] = Images(resized(images, image_size), labels, factors)
+    note = f"{'48×48 .npz' if npz else 'official'} files, eyes: {eyes}; {chosen.note}"
+    return Dataset("smallnorb", CLASSES, **divide(chosen, halves), note=note)
+
+
+def _has_npz(root: Path) -> bool:
+    """Which of the two forms a folder has; the official one if it has both."""
+    official = [root / f"{_name(half, kind)}{end}" for half, kind in _MD5 for end in (".gz", "")]
+    npz = [root / _npz_name(half, eye) for half, eye in _NPZ]
+    if not any(path.is_file() for path in (*official, *npz)):
+        raise ValueError(
+            f"data.root must hold the six files {_name('train', 'dat')}.gz … or "
+            f"{_npz_name('train', 'left')} …, but {root} has none of them"
+        )
+    return not any(path.is_file() for path in official)
+
+
+def _name(half: str, kind: str) -> str:
+    return f"{_STEMS[half]}-{kind}.mat"
+
+
+def _npz_name(half: str, eye: str) -> str:
+    return f"smallnorb_{half}_48x48_{eye}.npz"
+
+
+def _read_official(root: Path | None, half: str, eyes: str) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Images ``[N, C, 48, 48]``, labels ``[N]`` and all four factors, each ``[N]``."""
+    info = _read(root, half, "info", "int32", (N_IMAGES, 4))
+    labels = _read(root, half, "cat", "int32", (N_IMAGES,))
+    pixels = _read(root, half, "dat", "uint8", (N_IMAGES, 2, 96, 96))
+    cameras = [EYES["both"].index(eye) for eye in EYES[eyes]]
+    factors = {name: torch.from_numpy(info[:, k].astype(np.int64)) for k, name in enumerate(FACTORS)}
+    return halved(pixels[:, cameras[0] : cameras[-1] + 1]), torch.from_numpy(labels.astype(np.int64)), factors
+
+
+def _read(root: Path | None, half: str, kind: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    name = _name(half, kind)
+    if root is not None and (root / name).is_file() and not (root / f"{name}.gz").is_file():
+        path = root / name
+    else:
+        path = require(f"{name}.gz", f"md5:{_MD5[half, kind]}", root=root, folder="smallnorb", address=_ADDRESS)
+    found = read_matrix(path, _SHA256.get((half, kind)))
+    if found.dtype != dtype or found.shape != shape:
+        raise ValueError(f"{path} must hold {dtype} of shape {list(shape)}, got {found.dtype} of {list(found.shape)}")
+    return found
+
+
+def halved(pixels: np.ndarray) -> Tensor:
+    """Mean of 2×2 pixels, halves rounded up: uint8 ``[N, C, 2H, 2W]`` to ``[N, C, H, W]``."""
+    total = pixels[..., ::2, ::2].astype(np.uint16)
+    for block in (pixels[..., ::2, 1::2], pixels[..., 1::2, ::2], pixels[..., 1::2, 1::2]):
+        total += block
+    return torch.from_numpy(((total + 2) >> 2).astype(np.uint8))
+
+
+def _read_npz(root: Path | None, half: str, eyes: str) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """As :func:`_read_official`, with those factors that the files have."""
+    needed = dict.fromkeys(("left", *EYES[eyes]))  # the left camera's have the labels
+    files = {
+        eye: require(_npz_name(half, eye), _NPZ[half, eye], root=root, folder="smallnorb", address="") for eye in needed
+    }
+    images = []
+    for eye in EYES[eyes]:
+        with np.load(files[eye]) as arrays:
+            images.append(torch.from_numpy(arrays["images"]))
+    with np.load(files["left"]) as arrays:
+        labels, *factors = (
+            torch.from_numpy(arrays[name].astype(np.int64)) for name in ("category", *FACTORS) if name in arrays
+        )
+        names = [name for name in FACTORS if name in arrays]
+    return torch.stack(images, dim=1), labels, dict(zip(names, factors, strict=True))

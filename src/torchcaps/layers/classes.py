@@ -1,0 +1,107 @@
+"""Class capsules that share their matrices over places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.layers.routings import ROUTINGS
+from torchcaps.ops import Routed, coordinate_offset
+from torchcaps.ops.checks import check_choice
+from torchcaps.ops.votes import PLACEMENTS
+
+
+class ClassCaps(RoutedLayer):
+    """Capsules that see a whole map, each type with the same matrix wherever it stands.
+
+    What a type votes does not depend on its place, but for coordinate addition: the place itself is added to
+    two elements of the vote.
+
+    Args:
+        n_types: types of capsule T in the map below.
+        n_out: upper capsules, J.
+        d_in: pose size of the lower ones.
+        d_out: pose size of the upper ones.
+        n_iters: passes of the routing.
+        coordinates: "column" (the paper), "row" (the released code) or None; for EM routing.
+        spacing: pixels of the image between neighbouring rows, and columns, of the map.
+        centre: where the map's centre lies, in pixels down and right from the image's.
+        coordinate_scale: pixels for which 1 is added.
+        options: as :class:`~torchcaps.layers.routed_layer.RoutedLayer`.
+
+    Input:
+        capsules: a ``Routed`` (or, for dynamic routing, its pose), ``[B, T, H, W, d_in]`` or 4×4 matrices
+            ``[B, T, H, W, 4, 4]``, any H and W.
+        n_iters, return_coupling: as :class:`DenseCaps`.
+
+    Output:
+        :class:`~torchcaps.ops.Routed` with pose ``[B, J, d_out]`` or ``[B, J, 4, 4]``, activation ``[B, J]``,
+        and on request coupling ``[B, T·H·W, J]``.
+
+    Raises:
+        ValueError: another number of types or pose size; coordinates where the routing or pose has no place
+            for them.
+
+    Source: Hinton, Sabour, Frosst 2018, section 4.
+    """
+
+    def __init__(
+        self,
+        n_types: int,
+        n_out: int,
+        d_in: int,
+        d_out: int,
+        n_iters: int = 3,
+        *,
+        coordinates: str | None = None,
+        spacing: tuple[float, float] = (1.0, 1.0),
+        centre: tuple[float, float] = (0.0, 0.0),
+        coordinate_scale: float = 100.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(n_types, n_out, d_in, d_out, n_iters, **options)
+        if coordinates is not None:
+            check_choice("coordinates", coordinates, PLACEMENTS)
+            if self.routing != "em":
+                raise ValueError(f"coordinates must be None with {self.routing} routing, got {coordinates!r}")
+        self.coordinates, self.spacing, self.centre = coordinates, spacing, centre
+        self.coordinate_scale = coordinate_scale
+
+    def forward(
+        self, capsules: Routed | Tensor, *, n_iters: int | None = None, return_coupling: bool = False
+    ) -> Routed:
+        lower = self.routed(capsules)
+        if lower.pose.dim() != 5 or lower.pose.shape[1] != self.n_in or lower.pose.shape[4] != self.d_in:
+            raise ValueError(
+                f"capsules must be [B, T={self.n_in}, H, W, d_in={self.d_in}], got shape {list(lower.pose.shape)}"
+            )
+        height, width = lower.pose.shape[2:4]
+        options = self.call_options(n_iters, return_coupling)
+        for name in ("weight", "prior"):
+            if options.get(name) is not None:
+                options[name] = options[name].repeat_interleave(height * width, dim=0)  # [T·H·W, J, ...]
+        if self.coordinates is not None:
+            options["offset"] = self._offset(height, width, lower.pose)
+        return ROUTINGS[self.routing].dense(Routed(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3)), **options)
+
+    def _offset(self, height: int, width: int, like: Tensor) -> Tensor:
+        """Coordinate addition for every lower capsule, ``[T·H·W, d_out]`` or ``[T·H·W, 4, 4]``."""
+        offset = coordinate_offset(
+            height,
+            width,
+            self.d_out,
+            placement=self.coordinates or "column",
+            spacing=self.spacing,
+            centre=self.centre,
+            scale=self.coordinate_scale,
+        )
+        offset = offset.flatten(0, 1).repeat(self.n_in, 1).to(like)
+        return offset.unflatten(1, (4, 4)) if self.options["pose"] == "matrix" else offset
+
+    def extra_repr(self) -> str:
+        return (
+            f"[B, {self.n_in}, H, W, {self.d_in}] -> {self.n_out}×{self.d_out}, {self.n_iters} × {self.routing}, "
+            f"coordinates={self.coordinates}"
+        )

@@ -1,0 +1,96 @@
+"""From a feature map to the first matrix capsules."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.layers.init import truncated_normal_
+from torchcaps.layers.routings import POSES
+from torchcaps.layers.sizes import conv_size, require_map
+from torchcaps.ops import Routed, conv2d
+from torchcaps.ops.checks import check_at_least, check_choice
+
+
+class MatrixPrimaryCaps(nn.Module):
+    """Matrix capsules read off any feature map by one convolution: pose linear, activation a sigmoid.
+
+    Args:
+        in_channels: channels C of the feature map.
+        n_types: types of capsule T at every place.
+        kernel_size: of the convolution, square; 1 in the paper.
+        stride: of the convolution.
+        padding: zeros on every side.
+        pose: "matrix" for 4×4, or "vector".
+        d_out: numbers in a pose; 16 for matrices.
+        pose_std: standard deviation of the initial weights of the poses. By default 1/√(C·K²), so that
+            features of mean square 1 make poses of deviation 1; 0.44 in the released code.
+        activation_std: of the activations'; by default twice as much; 2.64 in the released code.
+        activation_bias: added to the activations' logits, not learned; −1 in the released code.
+
+    Input:
+        x: ``[B, C, H, W]``, any height and width of at least the kernel.
+
+    Output:
+        :class:`~torchcaps.ops.Routed` with pose ``[B, T, H', W', 4, 4]`` (vectors ``[B, T, H', W', d_out]``)
+        and activation ``[B, T, H', W']``, 0 … 1.
+
+    Raises:
+        ValueError: sizes below 1, matrices of other than 16 numbers; another number of channels, a map smaller
+            than the kernel.
+
+    Source: Hinton, Sabour, Frosst 2018, section 4.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        n_types: int,
+        kernel_size: int = 1,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        pose: str = "matrix",
+        d_out: int = 16,
+        pose_std: float | None = None,
+        activation_std: float | None = None,
+        activation_bias: float = 0.0,
+    ) -> None:
+        super().__init__()
+        for name, value in (("in_channels", in_channels), ("n_types", n_types), ("d_out", d_out)):
+            check_at_least(name, value, 1)
+        check_at_least("kernel_size", kernel_size, 1)
+        check_at_least("stride", stride, 1)
+        check_at_least("padding", padding, 0)
+        check_choice("pose", pose, POSES)
+        if pose == "matrix" and d_out != 16:
+            raise ValueError(f"d_out must be 16 for 4×4 matrices, got {d_out}; or take pose='vector'")
+        self.in_channels, self.n_types, self.d_out, self.pose = in_channels, n_types, d_out, pose
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.activation_bias = activation_bias
+        self.weight = nn.Parameter(torch.empty(n_types * (d_out + 1), in_channels, kernel_size, kernel_size))
+        default = 1 / math.sqrt(in_channels * kernel_size**2)
+        with torch.no_grad():
+            truncated_normal_(self.weight[: n_types * d_out], default if pose_std is None else pose_std)
+            truncated_normal_(self.weight[n_types * d_out :], 2 * default if activation_std is None else activation_std)
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the capsule map made from a feature map of this size."""
+        return conv_size((height, width), self.kernel_size, self.stride, self.padding)
+
+    def forward(self, x: Tensor) -> Routed:
+        require_map(x, self.in_channels, self.kernel_size, self.padding)
+        made = conv2d(x, self.weight, self.stride, self.padding)
+        pose, logit = made.split((self.n_types * self.d_out, self.n_types), dim=1)
+        pose = pose.unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, T, H', W', D]
+        if self.pose == "matrix":
+            pose = pose.unflatten(-1, (4, 4))
+        return Routed(pose, (logit + self.activation_bias).sigmoid())
+
+    def extra_repr(self) -> str:
+        return (
+            f"[B, {self.in_channels}, H, W] -> [B, {self.n_types}, H', W', {self.d_out}], pose={self.pose}, "
+            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+        )

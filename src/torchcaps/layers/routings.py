@@ -1,0 +1,140 @@
+"""The kinds of routing as layers see them: what parameters each needs, and how it is called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchcaps.layers.em_init import em_init
+from torchcaps.layers.init import routing_std, truncated_normal_
+from torchcaps.ops import Routed, conv_em_routing, dynamic_routing, em_routing, receptive_fields
+from torchcaps.ops.checks import check_choice
+from torchcaps.ops.em_settings import EMSettings, em_settings
+
+POSES = ("matrix", "vector")
+
+
+class Made(NamedTuple):
+    """What a layer is made of.
+
+    Attributes:
+        parameters: under the names that the operation gives them.
+        options: the operation's own.
+        pose_scale: deviation that the poses which come out have at first.
+    """
+
+    parameters: Mapping[str, Tensor | None]
+    options: dict[str, Any]
+    pose_scale: float
+
+
+class Routing(NamedTuple):
+    """One kind of routing.
+
+    Attributes:
+        make: from the layer's sizes ``(n_in, n_out, d_in, d_out)``, whether it is ``dense``, and the user's
+            options.
+        dense: routes ``[B, I, ...]``.
+        conv: routes a map ``[B, T, H, W, ...]`` within receptive fields, with I = T·K_h·K_w.
+    """
+
+    make: Callable[..., Made]
+    dense: Callable[..., Routed]
+    conv: Callable[..., Routed]
+
+
+def _make_dynamic(
+    n_in: int,
+    n_out: int,
+    d_in: int,
+    d_out: int,
+    *,
+    dense: bool,
+    weight_std: float | None = None,
+    bias: bool = True,
+    bias_init: float = 0.0,
+    learned_prior: bool = False,
+    leaky: bool = False,
+) -> Made:
+    weight = torch.empty(n_in, n_out, d_in, d_out)
+    del dense  # it routes within each receptive field as it does in all
+    default = routing_std(n_in, n_out, d_out, n_out + leaky)
+    truncated_normal_(weight, default if weight_std is None else weight_std)
+    parameters = {
+        "weight": weight,
+        "bias": torch.full((n_out, d_out), bias_init) if bias else None,
+        "prior": torch.zeros(n_in, n_out) if learned_prior else None,
+    }
+    return Made(parameters, {"leaky": leaky}, 0.5 / math.sqrt(d_out))  # of length ½
+
+
+def _make_em(
+    n_in: int,
+    n_out: int,
+    d_in: int,
+    d_out: int,
+    *,
+    dense: bool,
+    pose: str = "matrix",
+    pose_scale: float = 1.0,
+    weight_std: float | None = None,
+    beta_u_init: float | None = None,
+    beta_a_init: float = 0.0,
+    settings: str | EMSettings = "released",
+    **changes: Any,
+) -> Made:
+    check_choice("pose", pose, POSES)
+    if pose == "matrix" and (d_in, d_out) != (16, 16):
+        raise ValueError(f"d_in and d_out must be 16 for 4×4 matrices, got {d_in} and {d_out}; or take pose='vector'")
+    inner = (4, 4) if pose == "matrix" else (d_in, d_out)
+    initial = em_init(n_in, inner[0], pose_scale, em_settings(settings, dense=dense, **changes))
+    weight = torch.empty(n_in, n_out, *inner)
+    truncated_normal_(weight, initial.weight_std if weight_std is None else weight_std)
+    parameters = {
+        "weight": weight,
+        "beta_u": torch.full((n_out,), initial.beta_u if beta_u_init is None else beta_u_init),
+        "beta_a": torch.full((n_out,), beta_a_init),
+    }
+    return Made(parameters, {"pose": pose, "settings": settings, **changes}, initial.pose_scale)
+
+
+def _dense_dynamic(capsules: Routed, **options: Any) -> Routed:
+    return dynamic_routing(capsules.pose, **options)
+
+
+def _dense_em(capsules: Routed, *, pose: str, **options: Any) -> Routed:
+    return em_routing(_shaped(capsules.pose, pose), capsules.activation, **options)
+
+
+def _conv_dynamic(capsules: Routed, *, kernel_size: tuple[int, int], stride: int, **options: Any) -> Routed:
+    fields = receptive_fields(capsules.pose, kernel_size, (stride, stride))  # [B, H', W', I, d_in]
+    places = fields.shape[:3]
+    pose, activation, coupling = dynamic_routing(fields.flatten(0, 2), **options)
+    return Routed(
+        pose.unflatten(0, places).permute(0, 3, 1, 2, 4),  # [B, J, H', W', d_out]
+        activation.unflatten(0, places).permute(0, 3, 1, 2),
+        None if coupling is None else coupling.unflatten(0, places),
+    )
+
+
+def _conv_em(
+    capsules: Routed, *, pose: str, weight: Tensor, kernel_size: tuple[int, int], stride: int, **options: Any
+) -> Routed:
+    weight = weight.unflatten(0, (capsules.pose.shape[1], *kernel_size))
+    return conv_em_routing(_shaped(capsules.pose, pose), capsules.activation, weight, stride=stride, **options)
+
+
+def _shaped(vectors: Tensor, pose: str) -> Tensor:
+    """Poses ``[..., 16]`` as 4×4 matrices where they are such."""
+    return vectors.unflatten(-1, (4, 4)) if pose == "matrix" else vectors
+
+
+#: Every routing, by the name under which layers take it.
+ROUTINGS = {
+    "dynamic": Routing(_make_dynamic, _dense_dynamic, _conv_dynamic),
+    "em": Routing(_make_em, _dense_em, _conv_em),
+}

@@ -1,0 +1,28 @@
+"""Each image on its own scale."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Standardize(nn.Module):
+    """Zero mean and unit variance for each image, over all its channels and pixels.
+
+    As the first layer of a model it makes a user's images, an attack's and a recipe's alike; scale and
+    brightness of the input do not matter. The deviation is at least 1/√n for n numbers of range 0 … 255 (as
+    in the authors' code), here of range 0 … 1; so a flat image becomes 0.
+
+    Input:
+        x: ``[B, C, H, W]``.
+
+    Output:
+        the same shape.
+
+    Source: Hinton, Sabour, Frosst 2018, section 4 (data).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x - x.mean(dim=(1, 2, 3), keepdim=True)
+        variance = centred.square().mean(dim=(1, 2, 3), keepdim=True)
+        least = 1 / (255**2 * max(1, x[0].numel() if len(x) else 1))
+        return centred * variance.clamp_min(least).rsqrt()

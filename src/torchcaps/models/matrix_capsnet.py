@@ -1,0 +1,127 @@
+"""Matrix capsules with EM routing (Hinton, Sabour, Frosst 2018)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchcaps.layers import ClassCaps, ConvCaps, MatrixPrimaryCaps, Standardize
+from torchcaps.layers.init import truncated_normal_
+from torchcaps.layers.sizes import as_image_shape, conv_size, require_map
+from torchcaps.models.output import Output
+from torchcaps.ops import Routed
+
+
+class MatrixCapsNet(nn.Module):
+    """Convolution → primary capsules → two layers of convolutional capsules → class capsules.
+
+    Args:
+        image_shape: (channels, height, width).
+        n_classes: class capsules; the paper's E.
+        A: channels of the first convolution, 5×5, stride 2.
+        B: types of primary capsules.
+        C: types of the first convolutional capsules, K=3, stride 2.
+        D: types of the second, K=3, stride 1.
+        n_iters: iterations of every routing.
+        routing: of every routed layer, "em" or "dynamic".
+        pose: "matrix", or "vector" (the paper's ablation).
+        coordinates: coordinate addition, "column" (the paper), "row" (the released code) or None.
+        standardize: bring each image to zero mean and unit variance first.
+        options: of every routed layer: ``settings``, ``gradient``, ``impl`` …
+
+    Source: Hinton, Sabour, Frosst 2018, section 4, figure 1; initial values in
+    :mod:`torchcaps.layers.em_init`.
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int] = (2, 32, 32),
+        n_classes: int = 5,
+        *,
+        A: int = 32,  # noqa: N803
+        B: int = 32,  # noqa: N803
+        C: int = 32,  # noqa: N803
+        D: int = 32,  # noqa: N803
+        n_iters: int = 3,
+        routing: str = "em",
+        pose: str = "matrix",
+        coordinates: str | None = "column",
+        standardize: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        image_shape = as_image_shape(image_shape)
+        self.image_shape, self.n_classes = image_shape, n_classes
+        self.standardize = Standardize() if standardize else nn.Identity()
+        self.conv = nn.Conv2d(image_shape[0], A, 5, stride=2)
+        truncated_normal_(self.conv.weight, math.sqrt(2 / self.conv.weight[0].numel()))
+        nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
+        self.primary = MatrixPrimaryCaps(A, B, pose=pose)
+        self.hidden = nn.ModuleList()
+        size, types = self.primary.output_size(*conv_size(image_shape[1:], 5, 2)), B
+        scale = 1.0
+        for n_types, stride in ((C, 2), (D, 1)):
+            options |= _em_options(routing, pose, scale)
+            layer = ConvCaps(types, n_types, 16, 16, 3, n_iters, stride=stride, routing=routing, **options)
+            self.hidden.append(layer)
+            size, types, scale = layer.output_size(*size), n_types, layer.pose_scale
+        self.map_shape = (D, *size)  #: (T, H, W) of the capsules below the class capsules
+        options |= _em_options(routing, pose, scale)
+        if routing == "em" and coordinates is not None:
+            options |= {"coordinates": coordinates, "spacing": (4.0, 4.0), "centre": _centre(image_shape[1:], size)}
+        self.classes = ClassCaps(D, n_classes, 16, 16, n_iters, routing=routing, **options)
+        self.decoder = None
+
+    def forward(self, x: Tensor, *, n_iters: int | None = None, return_coupling: bool = False) -> Output:
+        """Find the classes in images.
+
+        Args:
+            x: ``[B, C, H, W]``.
+            n_iters: overrides the number of iterations of every routing.
+            return_coupling: keep the couplings of every routing.
+
+        Returns:
+            Scores: the class capsules' activations ``[B, J]``.
+
+        Raises:
+            ValueError: images of another shape than the model was made for.
+        """
+        require_map(x, self.image_shape[0])
+        if tuple(x.shape[1:]) != self.image_shape:
+            raise ValueError(f"x must be images of {list(self.image_shape)}, got {list(x.shape[1:])}")
+        capsules: list[Routed] = [self.primary(F.relu(self.conv(self.standardize(x))))]
+        for layer in (*self.hidden, self.classes):
+            capsules.append(layer(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))
+        return Output(capsules[-1].activation, tuple(capsules))
+
+
+def _em_options(routing: str, pose: str, scale: float) -> dict[str, Any]:
+    """What EM layers are told, and others do not know."""
+    return {"pose": pose, "pose_scale": scale} if routing == "em" else {}
+
+
+def _centre(image: tuple[int, int], size: tuple[int, int]) -> tuple[float, float]:
+    """Where the last map's centre lies, in pixels down and right from the image's.
+
+    The first receptive fields are centred on pixel 2 in the first convolution's map, 2 + 2·1 in the next, and
+    4 + 4·1 in the last one, whose places are 4 pixels apart.
+    """
+    rows, columns = (8 + 4 * (n - 1) / 2 - (extent - 1) / 2 for n, extent in zip(size, image, strict=True))
+    return rows, columns
+
+
+def matrix_capsnet(
+    image_shape: tuple[int, int, int] = (2, 32, 32), n_classes: int = 5, **options: Any
+) -> MatrixCapsNet:
+    """The paper's network, A=B=C=D=32: 317 K parameters (310 K as printed) for 2×32×32 images and 5 classes."""
+    return MatrixCapsNet(image_shape, n_classes, **options)
+
+
+def matrix_capsnet_small(
+    image_shape: tuple[int, int, int] = (2, 32, 32), n_classes: int = 5, **options: Any
+) -> MatrixCapsNet:
+    """The paper's small network, A=64, B=8, C=D=16: 68 K parameters, 2.2 % error on small NORB."""
+    return MatrixCapsNet(image_shape, n_classes, **{"A": 64, "B": 8, "C": 16, "D": 16, **options})

@@ -1,0 +1,236 @@
+"""Routing between matrix capsules by expectation-maximisation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchcaps.ops.checks import at_least_float32, check_shapes
+from torchcaps.ops.em_checks import check_betas, check_choices, check_maps, check_matrices
+from torchcaps.ops.em_settings import EMSettings, em_settings
+from torchcaps.ops.routed import Routed
+from torchcaps.ops.votes import Fields, matrix_votes
+
+
+def em_routing(
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    n_iters: int = 3,
+    settings: str | EMSettings = "paper",
+    offset: Tensor | None = None,
+    gradient: str = "full",
+    impl: str = "auto",
+    return_coupling: bool = False,
+    **changes: Any,
+) -> Routed:
+    """Route I lower matrix capsules to J upper ones by fitting a Gaussian to the votes for each.
+
+    Lower capsule i votes V_ij = M_i W_ij. An upper capsule is active where the votes assigned to it lie so
+    close together that describing them by it is cheaper than by their background. Computed in float32 at
+    least, whatever autocast is in force; the result has the common dtype of ``pose`` and ``weight``.
+
+    Args:
+        pose: of the lower capsules, matrices ``[B, I, 4, 4]``; or vectors ``[B, I, d_in]``, whose votes are
+            M_i W_ij with a row vector M_i (the paper's ablation has d_in = d_out = 16).
+        activation: of the lower capsules, 0 … 1, ``[B, I]``.
+        weight: transformation matrices, ``[I, J, 4, 4]``; for vectors ``[I, J, d_in, d_out]``.
+        beta_u: cost of describing one vote's component by no capsule, ``[J]``.
+        beta_a: threshold of becoming active, ``[J]``.
+        n_iters: M-steps, at least 1, with an E-step between each two; the paper uses 3.
+        settings: "paper", "released" or :class:`~torchcaps.ops.EMSettings`.
+        offset: added to the votes of each lower capsule, ``[I, 4, 4]`` or ``[I, d_out]``
+            (:func:`~torchcaps.ops.coordinate_offset`).
+        gradient: "full" flows through every iteration, E-steps too. "last" takes the responsibilities and
+            means that enter the last M-step as constants.
+        impl: "reference" is the procedure as the paper prints it; "auto" takes the fastest that is to be had.
+        return_coupling: also return the responsibilities R_ij of the last E-step.
+        changes: fields of ``settings`` that are to differ, such as ``compete="positions"``.
+
+    Returns:
+        pose ``[B, J, 4, 4]`` or ``[B, J, d_out]`` (the means μ_j), activation ``[B, J]``, and coupling
+        ``[B, I, J]``, not weighted by the lower activations, or None unless asked for.
+
+    Raises:
+        ValueError: shapes that do not fit, poses that are not 4×4, ``n_iters`` below 1, an unknown choice.
+
+    Source: Hinton, Sabour, Frosst 2018 (ICLR), section 3 and procedure 1.
+    """
+    axes = "B I d_in" if pose.dim() == 3 else "B I rows columns"
+    check_shapes(pose=(pose, axes), activation=(activation, "B I"), weight=(weight, "I J rows_in rows_out"))
+    routed = conv_em_routing(
+        pose[:, :, None, None],
+        activation[:, :, None, None],
+        weight[:, None, None],
+        beta_u,
+        beta_a,
+        n_iters=n_iters,
+        settings=em_settings(settings, dense=True, **changes),
+        offset=None if offset is None else offset[:, None, None],
+        gradient=gradient,
+        impl=impl,
+        return_coupling=return_coupling,
+    )
+    coupling = None if routed.coupling is None else routed.coupling[:, 0, 0]
+    return Routed(routed.pose[:, :, 0, 0], routed.activation[:, :, 0, 0], coupling)
+
+
+def conv_em_routing(
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    stride: int | tuple[int, int] = 1,
+    n_iters: int = 3,
+    settings: str | EMSettings = "paper",
+    offset: Tensor | None = None,
+    gradient: str = "full",
+    impl: str = "auto",
+    return_coupling: bool = False,
+    **changes: Any,
+) -> Routed:
+    """:func:`em_routing` on maps: an upper capsule at a place sees a receptive field of the lower map.
+
+    Parents compete for a child wherever they stand: the responsibilities of a child are shared among all
+    parents, of all types at all places, whose receptive fields it lies in.
+
+    Args:
+        pose: ``[B, T, H, W, 4, 4]``, or vectors ``[B, T, H, W, d_in]``.
+        activation: ``[B, T, H, W]``.
+        weight: ``[T, K_h, K_w, J, 4, 4]``, shared over places; for vectors ``[T, K_h, K_w, J, d_in, d_out]``.
+        beta_u: ``[J]``.
+        beta_a: ``[J]``.
+        stride: places from one receptive field to the next, or (rows, columns).
+        offset: ``[T, K_h, K_w, 4, 4]`` or ``[T, K_h, K_w, d_out]``.
+
+    The other arguments are those of :func:`em_routing`.
+
+    Returns:
+        pose ``[B, J, H', W', 4, 4]`` or ``[B, J, H', W', d_out]`` with H' = (H − K_h) // stride + 1;
+        activation ``[B, J, H', W']``; coupling ``[B, H', W', T·K_h·K_w, J]`` on request.
+
+    Raises:
+        ValueError: as :func:`em_routing`; a kernel larger than the map.
+
+    Source: Hinton, Sabour, Frosst 2018, section 4.
+    """
+    matrices = pose.dim() == 6
+    given = em_settings(settings, dense=False, **changes)
+    dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, gradient, impl, matrices=matrices)
+    fields = Fields(pose.shape[1:4], weight.shape[1:3], stride if isinstance(stride, tuple) else (stride, stride))
+    with torch.autocast(pose.device.type, enabled=False):
+        m, a, w = (at_least_float32(x.to(dtype)) for x in (pose, activation, weight))
+        votes = matrix_votes(fields.gather(m if matrices else m.unsqueeze(-2)), w.flatten(0, 2))  # [B, P, N, J, ., .]
+        if offset is not None:
+            votes = votes + offset.to(votes).reshape(fields.n_children, 1, *votes.shape[-2:])
+        betas = beta_u.to(votes.dtype), beta_a.to(votes.dtype)
+        mu, a_out, coupling = _route(votes.flatten(-2), fields.gather(a), *betas, fields, n_iters, given, gradient)
+    size = mu.shape[-1:] if not matrices else (4, 4)
+    return Routed(
+        mu.unflatten(1, fields.places).permute(0, 3, 1, 2, 4).unflatten(-1, size).to(dtype),
+        a_out.unflatten(1, fields.places).permute(0, 3, 1, 2).to(dtype),
+        coupling.unflatten(1, fields.places).to(dtype) if return_coupling else None,
+    )
+
+
+def em_routing_from_votes(
+    votes: Tensor,
+    activation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    n_iters: int = 3,
+    settings: str | EMSettings = "paper",
+    gradient: str = "full",
+    impl: str = "auto",
+    return_coupling: bool = False,
+    **changes: Any,
+) -> Routed:
+    """Route votes that were made elsewhere: :func:`em_routing` without its first line.
+
+    Args:
+        votes: V, ``[B, I, J, 4, 4]`` or ``[B, I, J, d_out]``.
+        activation: of the lower capsules, ``[B, I]``.
+
+    The other arguments are those of :func:`em_routing`.
+    """
+    sizes = check_shapes(
+        votes=(votes, "B I J rows columns" if votes.dim() == 5 else "B I J d_out"), activation=(activation, "B I")
+    )
+    if votes.dim() == 5:
+        check_matrices("votes", votes)
+    check_betas(beta_u, beta_a, sizes["J"])
+    check_choices(n_iters, gradient, impl)
+    given = em_settings(settings, dense=True, **changes)
+    fields = Fields((sizes["I"], 1, 1), (1, 1), (1, 1))
+    dtype = torch.promote_types(votes.dtype, activation.dtype)
+    with torch.autocast(votes.device.type, enabled=False):
+        v, a, u, b = (at_least_float32(x.to(dtype)) for x in (votes, activation, beta_u, beta_a))
+        v = v.flatten(3).unsqueeze(1)  # [B, 1, I, J, D]
+        mu, a_out, coupling = _route(v, a.unsqueeze(1), u, b, fields, n_iters, given, gradient)
+    coupling = coupling.squeeze(1).to(dtype) if return_coupling else None
+    return Routed(mu.squeeze(1).unflatten(-1, votes.shape[3:]).to(dtype), a_out.squeeze(1).to(dtype), coupling)
+
+
+def _route(
+    votes: Tensor,
+    a: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    fields: Fields,
+    n_iters: int,
+    given: EMSettings,
+    gradient: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Procedure 1 of the paper. Votes ``[B, P, N, J, D]`` of the N children in each of P receptive fields."""
+    ratio = len(beta_u) * fields.n_places / fields.n_lower if given.normalise else 1.0
+    n_parents = len(beta_u) * (fields.seen_by if given.start == "parents" else torch.ones_like(fields.seen_by))
+    r = (1 / n_parents.to(votes))[..., None].expand(votes.shape[:4])  # R_ij, [B, P, N, J]
+    mu = logit = votes.new_zeros(())
+    for t in range(n_iters):
+        last = t == n_iters - 1
+        with torch.set_grad_enabled(torch.is_grad_enabled() and (gradient == "full" or last)):
+            mu, variance, logit = _m_step(votes, r * a[..., None], mu, beta_u, beta_a, given, given.lambda_at(t), ratio)
+            if not last:
+                r = _e_step(votes, mu, variance, logit, fields, given)
+    return mu, logit.sigmoid(), r
+
+
+def _m_step(
+    votes: Tensor,
+    r: Tensor,
+    mu: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    given: EMSettings,
+    inverse_temperature: float,
+    ratio: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Fit a Gaussian to each parent's votes: μ and σ² ``[B, P, J, D]``, logit of the activation ``[B, P, J]``."""
+    mass = r.sum(dim=2) + given.mass_floor  # [B, P, J]
+    mean = torch.einsum("bpnj,bpnjh->bpjh", r, votes) / mass[..., None]
+    mu = (1 - given.damping) * mean + given.damping * mu
+    variance = torch.einsum("bpnj,bpnjh->bpjh", r, (votes - mu[:, :, None]).square()) / mass[..., None]
+    variance = variance + given.variance_floor
+    log_sigma = given.cost_scale * variance.log().sum(dim=-1) / 2  # Σ_h log σ_h
+    cost = (given.beta_u_scale * votes.shape[-1] * beta_u + log_sigma) * ratio * mass
+    return mu, variance, inverse_temperature * (given.beta_a_scale * beta_a - cost)
+
+
+def _e_step(votes: Tensor, mu: Tensor, variance: Tensor, logit: Tensor, fields: Fields, given: EMSettings) -> Tensor:
+    """Share each child among the parents that compete for it: R_ij ``[B, P, N, J]``."""
+    distance = ((votes - mu[:, :, None]).square() / variance[:, :, None]).sum(dim=-1)  # [B, P, N, J]
+    log_p = -(distance + (2 * math.pi * variance).log().sum(dim=-1)[:, :, None]) / 2
+    log_ap = F.logsigmoid(logit)[:, :, None] + log_p
+    if given.compete == "positions":
+        return (log_ap - fields.logsumexp(log_ap)).exp()
+    return (log_ap - fields.logsumexp(log_ap.logsumexp(dim=-1, keepdim=True))).exp()

@@ -1,0 +1,69 @@
+"""Checks of EM routing's arguments."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchcaps.ops.checks import check_at_least, check_choice, check_shapes
+from torchcaps.ops.dynamic import GRADIENTS, IMPLS
+
+
+def check_maps(
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    offset: Tensor | None,
+    n_iters: int,
+    gradient: str,
+    impl: str,
+    *,
+    matrices: bool,
+) -> torch.dtype:
+    """See that all arguments fit; returns the dtype of the result."""
+    if matrices:
+        sizes = check_shapes(
+            pose=(pose, "B T H W rows columns"),
+            activation=(activation, "B T H W"),
+            weight=(weight, "T K_h K_w J rows columns"),
+        )
+        check_matrices("pose", pose)
+        check_matrices("weight", weight)
+    else:
+        sizes = check_shapes(
+            pose=(pose, "B T H W d_in"),
+            activation=(activation, "B T H W"),
+            weight=(weight, "T K_h K_w J d_in d_out"),
+        )
+    if offset is not None:
+        wanted = [*weight.shape[:3], *((4, 4) if matrices else (weight.shape[-1],))]
+        if list(offset.shape) != wanted:
+            raise ValueError(f"offset must be {wanted}, got shape {list(offset.shape)}")
+    check_betas(beta_u, beta_a, sizes["J"])
+    check_choices(n_iters, gradient, impl)
+    dtype = torch.promote_types(pose.dtype, weight.dtype)
+    if not dtype.is_floating_point:
+        raise ValueError(f"pose and weight must be floating point, got {pose.dtype} and {weight.dtype}")
+    return dtype
+
+
+def check_matrices(name: str, tensor: Tensor) -> None:
+    """Refuse anything but 4×4 matrices on the last two axes."""
+    if tuple(tensor.shape[-2:]) != (4, 4):
+        raise ValueError(f"{name} must end in 4×4 matrices, got shape {list(tensor.shape)}")
+
+
+def check_betas(beta_u: Tensor, beta_a: Tensor, n_out: int) -> None:
+    """Refuse anything but one β for each upper capsule."""
+    for name, beta in (("beta_u", beta_u), ("beta_a", beta_a)):
+        if list(beta.shape) != [n_out]:
+            raise ValueError(f"{name} must be [J={n_out}], got shape {list(beta.shape)}")
+
+
+def check_choices(n_iters: int, gradient: str, impl: str) -> None:
+    """Refuse a number of iterations below 1 and unknown choices."""
+    check_at_least("n_iters", n_iters, 1)
+    check_choice("gradient", gradient, GRADIENTS)
+    check_choice("impl", impl, IMPLS)

@@ -1,0 +1,65 @@
+"""Votes, receptive fields and coordinates, by numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from torchcaps.ops import coordinate_offset, matrix_votes
+from torchcaps.ops.votes import Fields
+
+
+def test_a_vote_is_the_part_s_pose_times_the_part_s_place_in_the_whole() -> None:
+    # A part seen at (3, 1), a quarter turn to the left; the whole lies 2 to the right of it in its own frame,
+    # which is 2 up in the image.
+    part = torch.tensor([[0.0, -1, 0, 3], [1, 0, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]])
+    whole_in_part = torch.tensor([[1.0, 0, 0, 2], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+    vote = matrix_votes(part[None, None], whole_in_part[None, None])[0, 0, 0]
+    assert vote.tolist() == [[0, -1, 0, 3], [1, 0, 0, 3], [0, 0, 1, 0], [0, 0, 0, 1]]
+
+
+def test_fields_number_children_by_type_row_column() -> None:
+    fields = Fields((2, 3, 4), (2, 2), (1, 2))
+    assert fields.places == (2, 2) and fields.n_children == 8 and fields.n_lower == 24
+    assert fields.child.tolist()[0] == [0, 1, 4, 5, 12, 13, 16, 17]
+    assert fields.child.tolist()[3] == [6, 7, 10, 11, 18, 19, 22, 23]
+    assert fields.seen_by.tolist()[0] == [1, 1, 2, 2, 1, 1, 2, 2]  # the middle row lies in two fields
+
+
+def test_fields_gather_what_they_number() -> None:
+    fields = Fields((2, 3, 4), (2, 2), (1, 2))
+    x = torch.arange(24.0).reshape(1, 2, 3, 4)
+    assert fields.gather(x).tolist() == [fields.child.tolist()]
+    assert fields.gather(x[..., None, None].expand(1, 2, 3, 4, 5, 6)).shape == (1, 4, 8, 5, 6)
+
+
+def test_logsumexp_over_the_places_that_see_a_child() -> None:
+    fields = Fields((1, 1, 3), (1, 2), (1, 1))  # the middle child lies in both fields
+    x = torch.tensor([[[[0.0], [1.0]], [[2.0], [-1000.0]]]])
+    both = math.log(math.exp(1) + math.exp(2))
+    torch.testing.assert_close(fields.logsumexp(x), torch.tensor([[[[0.0], [both]], [[both], [-1000.0]]]]))
+
+
+def test_coordinates_in_the_right_hand_column() -> None:
+    # Two rows 8 pixels apart about a centre 1 pixel below the image's: −3 and 5; three columns 4 apart: −4, 0, 4.
+    offset = coordinate_offset(2, 3, 16, spacing=(8, 4), centre=(1, 0), scale=10).unflatten(-1, (4, 4))
+    assert offset.shape == (2, 3, 4, 4)
+    torch.testing.assert_close(offset[:, 0, 0, 3], torch.tensor([-0.3, 0.5]))
+    torch.testing.assert_close(offset[0, :, 1, 3], torch.tensor([-0.4, 0.0, 0.4]))
+    offset[:, :, :2, 3] = 0
+    assert not offset.any()
+
+
+def test_coordinates_in_the_top_row() -> None:
+    offset = coordinate_offset(2, 3, 16, placement="row", spacing=(8, 4), scale=10)
+    torch.testing.assert_close(offset[1, 2, :2], torch.tensor([0.4, 0.4]))
+    assert not offset[:, :, 2:].any()
+
+
+def test_bad_coordinates() -> None:
+    with pytest.raises(ValueError, match="placement must be one of column, row"):
+        coordinate_offset(2, 2, 16, placement="corner")
+    with pytest.raises(ValueError, match="needs votes that are square matrices, got 6 elements"):
+        coordinate_offset(2, 2, 6)
