@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
+from tests.impls import impls
 from torchcaps.ops import dense_votes, dynamic_routing, dynamic_routing_from_votes
 
 DOUBLE = torch.float64
@@ -100,9 +101,10 @@ def random_case(bias: bool, prior: bool, seed: int = 0) -> dict[str, Tensor | No
 @pytest.mark.parametrize("leaky", [False, True], ids=["plain", "leaky"])
 @pytest.mark.parametrize(("bias", "prior"), [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("n_iters", [1, 2, 3, 5])
-def test_agrees_with_the_slow_loop(n_iters: int, bias: bool, prior: bool, leaky: bool) -> None:
+@impls
+def test_agrees_with_the_slow_loop(impl: str, n_iters: int, bias: bool, prior: bool, leaky: bool) -> None:
     case = random_case(bias, prior)
-    got = dynamic_routing(**case, n_iters=n_iters, leaky=leaky, return_coupling=True)  # type: ignore[arg-type]
+    got = dynamic_routing(**case, n_iters=n_iters, leaky=leaky, impl=impl, return_coupling=True)  # type: ignore[arg-type]
     assert case["u"] is not None and got.coupling is not None
     for k in range(2):
         lists = {name: None if x is None else x.tolist() for name, x in case.items()}
@@ -115,7 +117,7 @@ def test_votes_and_poses_give_the_same() -> None:
     case = random_case(True, True)
     u, weight = case.pop("u"), case.pop("weight")
     assert u is not None and weight is not None
-    one = dynamic_routing(u, weight, **case, return_coupling=True)  # type: ignore[arg-type]
+    one = dynamic_routing(u, weight, **case, impl="reference", return_coupling=True)  # type: ignore[arg-type]
     two = dynamic_routing_from_votes(dense_votes(u, weight), **case, return_coupling=True)  # type: ignore[arg-type]
     for a, b in zip(one, two, strict=True):
         assert a is not None and b is not None
@@ -123,12 +125,13 @@ def test_votes_and_poses_give_the_same() -> None:
 
 
 @pytest.mark.parametrize("leaky", [False, True], ids=["plain", "leaky"])
-def test_full_gradient(leaky: bool) -> None:
+@impls
+def test_full_gradient(impl: str, leaky: bool) -> None:
     case = random_case(True, True)
     inputs = tuple(x.requires_grad_() for x in case.values() if x is not None)
 
     def function(u: Tensor, weight: Tensor, bias: Tensor, prior: Tensor) -> tuple[Tensor, ...]:
-        got = dynamic_routing(u, weight, bias=bias, prior=prior, leaky=leaky, return_coupling=True)
+        got = dynamic_routing(u, weight, bias=bias, prior=prior, leaky=leaky, impl=impl, return_coupling=True)
         assert got.coupling is not None
         return got.pose, got.activation, got.coupling
 
@@ -160,11 +163,13 @@ def last_mode_loop(u: Tensor, weight: Tensor, bias: Tensor, prior: Tensor, leaky
 
 @pytest.mark.parametrize("leaky", [False, True], ids=["plain", "leaky"])
 @pytest.mark.parametrize("n_iters", [1, 2, 3])
-def test_last_gradient(n_iters: int, leaky: bool) -> None:
+@impls
+def test_last_gradient(impl: str, n_iters: int, leaky: bool) -> None:
     case = random_case(True, True)
     u, weight, bias, prior = inputs = [x.requires_grad_() for x in case.values() if x is not None]
     upstream = torch.randn(2, 4, 6, dtype=DOUBLE)
-    pose = dynamic_routing(u, weight, bias=bias, prior=prior, leaky=leaky, gradient="last", n_iters=n_iters).pose
+    options = {"leaky": leaky, "gradient": "last", "n_iters": n_iters, "impl": impl}
+    pose = dynamic_routing(u, weight, bias=bias, prior=prior, **options).pose  # type: ignore[arg-type]
     got = torch.autograd.grad(pose, inputs, upstream)
     loop = last_mode_loop(u, weight, bias, prior, leaky, n_iters)
     torch.testing.assert_close(pose, loop, rtol=1e-10, atol=1e-10)
@@ -172,21 +177,23 @@ def test_last_gradient(n_iters: int, leaky: bool) -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_the_two_gradients_differ_and_the_values_do_not() -> None:
+@impls
+def test_the_two_gradients_differ_and_the_values_do_not(impl: str) -> None:
     case = random_case(False, False)
     u, weight = case["u"], case["weight"]
     assert u is not None and weight is not None
     weight.requires_grad_()
-    full, last = (dynamic_routing(u, weight, gradient=mode) for mode in ("full", "last"))
+    full, last = (dynamic_routing(u, weight, gradient=mode, impl=impl) for mode in ("full", "last"))
     torch.testing.assert_close(full.pose, last.pose, rtol=0, atol=0)
     one, two = (torch.autograd.grad(x.pose.sum(), weight)[0] for x in (full, last))
     assert (one - two).abs().max() > 1e-3
 
 
-def test_three_iterations_are_three_passes() -> None:
+@impls
+def test_three_iterations_are_three_passes(impl: str) -> None:
     """One pass couples evenly; each further pass is one more update: counted by the couplings."""
     case = random_case(False, False)
-    couplings = [dynamic_routing(**case, n_iters=r, return_coupling=True).coupling for r in (1, 2, 3)]  # type: ignore[arg-type]
+    couplings = [dynamic_routing(**case, n_iters=r, impl=impl, return_coupling=True).coupling for r in (1, 2, 3)]  # type: ignore[arg-type]
     assert couplings[0] is not None
     torch.testing.assert_close(couplings[0], torch.full((2, 5, 4), 0.25, dtype=DOUBLE))
     assert couplings[1] is not None and couplings[2] is not None
@@ -205,11 +212,12 @@ def test_result_has_the_common_dtype(u_dtype: torch.dtype, wanted: torch.dtype) 
     assert got.pose.dtype == got.activation.dtype == wanted
 
 
-def test_autocast_does_not_narrow_the_routing() -> None:
+@impls
+def test_autocast_does_not_narrow_the_routing(impl: str) -> None:
     u, weight = torch.randn(2, 200, 8), torch.randn(200, 4, 8, 6)
     with torch.autocast("cpu", torch.bfloat16):
-        inside = dynamic_routing(u, weight)
-    torch.testing.assert_close(inside.pose, dynamic_routing(u, weight).pose, rtol=0, atol=0)
+        inside = dynamic_routing(u, weight, impl=impl)
+    torch.testing.assert_close(inside.pose, dynamic_routing(u, weight, impl=impl).pose, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +226,7 @@ def test_autocast_does_not_narrow_the_routing() -> None:
         ({"n_iters": 0}, "n_iters must be an integer of at least 1, got 0"),
         ({"n_iters": 2.5}, "n_iters must be an integer of at least 1, got 2.5"),
         ({"gradient": "none"}, "gradient must be one of full, last; got 'none'"),
-        ({"impl": "cuda"}, "impl must be one of auto, reference; got 'cuda'"),
+        ({"impl": "cuda"}, "impl must be one of auto, reference, cpu; got 'cuda'"),
         ({"u": torch.zeros(2, 5)}, r"u must be \[B, I, d_in\], got shape \[2, 5\]"),
         (
             {"weight": torch.zeros(6, 4, 3, 6)},
@@ -236,6 +244,11 @@ def test_bad_input(change: dict[str, object], message: str) -> None:
     arguments: dict[str, object] = {"u": torch.zeros(2, 5, 3), "weight": torch.zeros(5, 4, 3, 6)}
     with pytest.raises(ValueError, match=message):
         dynamic_routing(**(arguments | change))  # type: ignore[arg-type]
+
+
+def test_votes_that_are_there_are_routed_by_the_reference() -> None:
+    with pytest.raises(ValueError, match="impl, for votes that are there already, must be one of auto, reference; got"):
+        dynamic_routing_from_votes(torch.zeros(2, 3, 4, 5), impl="cpu")
 
 
 def test_bad_votes() -> None:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.ops import Routed
 from torchcaps.ops.checks import check_at_least, check_choice
-from torchcaps.ops.dynamic import GRADIENTS, IMPLS
+from torchcaps.ops.dynamic import GRADIENTS
+from torchcaps.ops.fused import IMPLS
 
 
 class RoutedLayer(nn.Module):

@@ -8,6 +8,7 @@ from torchcaps.ops.conv import conv2d
 from torchcaps.ops.dynamic import dynamic_routing, dynamic_routing_from_votes
 from torchcaps.ops.em import conv_em_routing, em_routing, em_routing_from_votes
 from torchcaps.ops.em_settings import EM_SETTINGS, EMSettings
+from torchcaps.ops.fused import which_impl
 from torchcaps.ops.losses import margin_loss, reconstruction_loss, spread_loss, spread_margin
 from torchcaps.ops.mask import mask_capsules
 from torchcaps.ops.routed import Routed
@@ -35,4 +36,5 @@ __all__ = [
     "spread_loss",
     "spread_margin",
     "squash",
+    "which_impl",
 ]

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.checks import at_least_float32, check_at_least, check_choice, check_shapes
+from torchcaps.ops.fused import which_impl
+from torchcaps.ops.fused.cpu.dynamic import dynamic_routing_cpu
 from torchcaps.ops.routed import Routed
 from torchcaps.ops.squash import safe_norm, squash
 from torchcaps.ops.votes import dense_votes
 
 GRADIENTS = ("full", "last")
-IMPLS = ("auto", "reference")
 
 
 def dynamic_routing(
@@ -45,8 +46,9 @@ def dynamic_routing(
         gradient: "full" flows through every iteration, as in the authors' code. "last" takes what
             agreement added to the logits as a constant: it flows through the final weighted sum,
             squash, bias and votes, and to ``prior`` through the final softmax.
-        impl: "reference" is the procedure as the paper prints it; "auto" takes the fastest one
-            that is to be had.
+        impl: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never
+            stores the votes (its gradient has no derivative); "auto" takes the fastest one that is to
+            be had, and :func:`torchcaps.ops.which_impl` says which.
         return_coupling: also return the coupling coefficients of the last iteration.
 
     Returns:
@@ -54,18 +56,24 @@ def dynamic_routing(
         ``[B, I, J]``, or None unless asked for: Σ_j c_ij = 1, or less than 1 with ``leaky``.
 
     Raises:
-        ValueError: shapes that do not fit, ``n_iters`` below 1, an unknown ``gradient`` or ``impl``.
+        ValueError: shapes that do not fit, ``n_iters`` below 1, an unknown ``gradient`` or ``impl``,
+            ``impl="cpu"`` for tensors elsewhere.
+        Unavailable: ``impl="cpu"`` where nothing can be compiled; a RuntimeError.
 
     Source: Sabour et al. 2017, section 2, procedure 1.
     """
     sizes = check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
-    _check(sizes, n_iters, bias, prior, gradient, impl)
+    _check(sizes, n_iters, bias, prior, gradient)
     dtype = torch.promote_types(u.dtype, weight.dtype)
     if not dtype.is_floating_point:
         raise ValueError(f"u and weight must be floating point, got {u.dtype} and {weight.dtype}")
+    chosen = which_impl("dynamic", impl, u, weight)
     with torch.autocast(u.device.type, enabled=False):
-        votes = dense_votes(at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype)))
-        routed = _route(votes, n_iters, bias, prior, leaky, gradient)
+        u, weight = at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype))
+        if chosen == "cpu":
+            routed = dynamic_routing_cpu(u, weight, n_iters, bias, prior, leaky, gradient, return_coupling)
+        else:
+            routed = _route(dense_votes(u, weight), n_iters, bias, prior, leaky, gradient)
     return _finish(routed, dtype, return_coupling)
 
 
@@ -83,12 +91,14 @@ def dynamic_routing_from_votes(
     """Route votes that were made elsewhere: :func:`dynamic_routing` without its first line.
 
     Args:
-        votes: û, ``[B, I, J, d_out]``. The other arguments are those of :func:`dynamic_routing`.
+        votes: û, ``[B, I, J, d_out]``. The other arguments are those of :func:`dynamic_routing`, but
+            for ``impl``: votes that are there already are routed by the reference.
     """
     sizes = check_shapes(votes=(votes, "B I J d_out"))
     if not votes.is_floating_point():
         raise ValueError(f"votes must be floating point, got {votes.dtype}")
-    _check(sizes, n_iters, bias, prior, gradient, impl)
+    _check(sizes, n_iters, bias, prior, gradient)
+    check_choice("impl, for votes that are there already,", impl, ("auto", "reference"))
     with torch.autocast(votes.device.type, enabled=False):
         routed = _route(at_least_float32(votes), n_iters, bias, prior, leaky, gradient)
     return _finish(routed, votes.dtype, return_coupling)
@@ -121,12 +131,9 @@ def _leaky_softmax(b: Tensor) -> Tensor:
     return torch.cat((leak, b), dim=-1).softmax(dim=-1)[..., 1:]
 
 
-def _check(
-    sizes: dict[str, int], n_iters: int, bias: Tensor | None, prior: Tensor | None, gradient: str, impl: str
-) -> None:
+def _check(sizes: dict[str, int], n_iters: int, bias: Tensor | None, prior: Tensor | None, gradient: str) -> None:
     check_at_least("n_iters", n_iters, 1)
     check_choice("gradient", gradient, GRADIENTS)
-    check_choice("impl", impl, IMPLS)
     for name, tensor, letters in (("bias", bias, ("J", "d_out")), ("prior", prior, ("I", "J"))):
         wanted = [sizes[letter] for letter in letters]
         if tensor is not None and list(tensor.shape) != wanted:
@@ -135,5 +142,5 @@ def _check(
 
 def _finish(routed: Routed, dtype: torch.dtype, return_coupling: bool) -> Routed:
     pose, activation, coupling = routed
-    assert coupling is not None
-    return Routed(pose.to(dtype), activation.to(dtype), coupling.to(dtype) if return_coupling else None)
+    asked = coupling.to(dtype) if return_coupling and coupling is not None else None
+    return Routed(pose.to(dtype), activation.to(dtype), asked)

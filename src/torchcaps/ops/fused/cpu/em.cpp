@@ -10,98 +10,55 @@
 // would cancel, that parent's variance is summed again around the new mean.
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <new>
-#include <thread>
-#include <type_traits>
-#include <utility>
-#include <vector>
+
+#include "parallel.h"
+#include "simd.h"
+
+using namespace torchcaps;
 
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int kBytes = 64;
-#elif defined(__AVX__)
-constexpr int kBytes = 32;
-#else
-constexpr int kBytes = 16;
-#endif
-
 constexpr int D = 16;            // numbers in a pose
-// What is kept of a parent for the backward pass: the first μ's distance from the mean as rounding left it, then of
-// every iteration how far μ moved, σ², logit and mass. (Were μ itself kept, the difference of two would be too coarse
-// beside a small σ.)
-constexpr int kFirst = D, kState = 2 * D + 2;
+// What is kept of a parent and an iteration for the backward pass: how far μ moved, what Σ r (V − μ) / mass is left by
+// damping and by rounding, σ², logit and mass. (Rounding of μ may be much beside a small σ. Were it not known, the
+// gradient of the votes would not be that of the numbers which were computed.)
+constexpr int kLeft = D, kVariance = 2 * D, kLogit = 3 * D, kMass = 3 * D + 1, kState = 3 * D + 2;
 constexpr int64_t kRun = 256;  // children summed before the sum is put aside, so that long sums stay exact
 constexpr int64_t kRows = 24;  // rows of weights that stay in L1 while all places use them
 
-typedef int32_t VI __attribute__((vector_size(kBytes)));
-typedef int64_t VL __attribute__((vector_size(kBytes)));
-
-template <class T>
-struct Simd {
-  typedef T V __attribute__((vector_size(kBytes)));
-  typedef typename std::conditional<sizeof(T) == 4, VI, VL>::type Index;
-  static constexpr int L = kBytes / sizeof(T);
-};
-
-template <class T>
-using Vec = typename Simd<T>::V;
-
-template <class T>
-struct Buffer {  // zeroed, aligned to a cache line
-  T* data;
-  explicit Buffer(size_t n) {
-    const size_t bytes = (std::max<size_t>(n, 1) * sizeof(T) + 63) / 64 * 64;
-    data = static_cast<T*>(std::aligned_alloc(64, bytes));
-    if (!data) throw std::bad_alloc();
-    std::memset(static_cast<void*>(data), 0, bytes);
+// Zeroed memory for n records made of vectors.
+template <class Record>
+class Records {
+ public:
+  explicit Records(int64_t n) : data_(static_cast<Record*>(::operator new(bytes(n), std::align_val_t(kBytes)))) {
+    std::memset(static_cast<void*>(data_), 0, bytes(n));
   }
-  ~Buffer() { std::free(data); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
+  Records(const Records&) = delete;
+  Records& operator=(const Records&) = delete;
+  ~Records() { ::operator delete(data_, std::align_val_t(kBytes)); }
+  Record* get() { return data_; }
+
+ private:
+  static size_t bytes(int64_t n) { return static_cast<size_t>(n > 0 ? n : 1) * sizeof(Record); }
+  Record* data_;
 };
-
-inline Vec<float> vexp(Vec<float> x) {  // Cephes; within about an ulp, 0 below the least normal number
-  typedef Vec<float> V;
-  const V least = V{} - 87.33654f;
-  const V c = x < least ? least : x;
-  const V shifted = c * 1.44269504088896341f + 12582912.f;
-  const V n = shifted - 12582912.f;
-  V r = c - n * 0.693359375f;
-  r = r - n * -2.12194440e-4f;
-  V p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.f;
-  p = (V)((VI)p + ((VI)shifted << 23));
-  return x < least ? V{} : p;
-}
-
-inline Vec<double> vexp(Vec<double> x) {
-  for (int l = 0; l < Simd<double>::L; ++l) x[l] = std::exp(x[l]);
-  return x;
-}
 
 inline Vec<float> vlog(Vec<float> x) {  // Cephes
   typedef Vec<float> V;
-  for (int l = 0; l < Simd<float>::L; ++l)
-    if (!(x[l] >= 1.17549435e-38f && x[l] <= 3.402823466e38f)) {
-      for (int k = 0; k < Simd<float>::L; ++k) x[k] = std::log(x[k]);
+  typedef Int<float> I;
+  for (int l = 0; l < kLanes<float>; ++l)
+    if (!(x[l] >= std::numeric_limits<float>::min() && x[l] <= std::numeric_limits<float>::max())) {
+      for (int k = 0; k < kLanes<float>; ++k) x[k] = std::log(x[k]);
       return x;
     }
-  VI e = ((VI)x >> 23) - 126;
-  V m = (V)(((VI)x & 0x007fffff) | 0x3f000000);  // in [0.5, 1)
-  const VI low = m < 0.707106781186547524f;
+  I e = ((I)x >> 23) - 126;
+  V m = (V)(((I)x & 0x007fffff) | 0x3f000000);  // in [0.5, 1)
+  const I low = m < 0.707106781186547524f;
   e += low;
-  m = m + (V)((VI)m & low) - 1.f;
+  m = m + (V)((I)m & low) - 1.f;
   const V n = __builtin_convertvector(e, V);
   const V z = m * m;
   V p = m * 7.0376836292e-2f - 1.1514610310e-1f;
@@ -117,7 +74,7 @@ inline Vec<float> vlog(Vec<float> x) {  // Cephes
 }
 
 inline Vec<double> vlog(Vec<double> x) {
-  for (int l = 0; l < Simd<double>::L; ++l) x[l] = std::log(x[l]);
+  for (int l = 0; l < kLanes<double>; ++l) x[l] = std::log(x[l]);
   return x;
 }
 
@@ -132,23 +89,23 @@ inline Vec<T> pick(Vec<T> a, Vec<T> b, std::integer_sequence<int, kLane...>) {
 #if defined(__clang__)
   return __builtin_shufflevector(a, b, (kFirst + kStep * kLane)...);
 #else
-  return __builtin_shuffle(a, b, typename Simd<T>::Index{(kFirst + kStep * kLane)...});
+  return __builtin_shuffle(a, b, Int<T>{(kFirst + kStep * kLane)...});
 #endif
 }
 
 template <class T, int kFirst, int kStep>
 inline Vec<T> pick(Vec<T> a, Vec<T> b) {
-  return pick<T, kFirst, kStep>(a, b, std::make_integer_sequence<int, Simd<T>::L>());
+  return pick<T, kFirst, kStep>(a, b, std::make_integer_sequence<int, kLanes<T>>());
 }
 
-template <class T, int n = Simd<T>::L / 2>
+template <class T, int n = kLanes<T> / 2>
 inline Vec<T> max_lanes(Vec<T> x) {  // in every lane
   x = vmax(x, pick<T, n, 1>(x, x));
   if constexpr (n > 1) x = max_lanes<T, n / 2>(x);
   return x;
 }
 
-template <class T, int n = Simd<T>::L / 2>
+template <class T, int n = kLanes<T> / 2>
 inline Vec<T> sum_lanes(Vec<T> x) {  // in every lane
   x += pick<T, n, 1>(x, x);
   if constexpr (n > 1) x = sum_lanes<T, n / 2>(x);
@@ -156,20 +113,20 @@ inline Vec<T> sum_lanes(Vec<T> x) {  // in every lane
 }
 
 template <class T>
-inline Vec<T> load(const T* from, int n, T fill = 0) {
-  Vec<T> x = Vec<T>{} + fill;
+inline Vec<T> load_lanes(const T* from, int n, T fill = 0) {
+  Vec<T> x = splat<T>(fill);
   std::memcpy(&x, from, n * sizeof(T));
   return x;
 }
 
 template <class T>
-inline void store(T* to, Vec<T> x, int n) {
+inline void store_lanes(T* to, Vec<T> x, int n) {
   std::memcpy(to, &x, n * sizeof(T));
 }
 
 template <class T>
 inline void add_lane_sums(const Vec<T>* x, T* to) {  // to[h] += Σ of the lanes of x[h]
-  constexpr int L = Simd<T>::L;
+  constexpr int L = kLanes<T>;
   Vec<T> part[D];
 #pragma GCC unroll 16
   for (int h = 0; h < D; ++h) part[h] = x[h];
@@ -187,49 +144,6 @@ inline void add_lane_sums(const Vec<T>* x, T* to) {  // to[h] += Σ of the lanes
   }
 }
 
-// Numbers below the least normal one count as 0 while this lives: a child gives most parents next to nothing, and
-// processors take a hundred cycles for a product with such a number.
-class NoDenormals {
-#if defined(__SSE__)
-  unsigned before = __builtin_ia32_stmxcsr();
-
- public:
-  NoDenormals() { __builtin_ia32_ldmxcsr(before | 0x8040); }
-  ~NoDenormals() { __builtin_ia32_ldmxcsr(before); }
-#elif defined(__aarch64__)
-  uint64_t before;
-
- public:
-  NoDenormals() {
-    asm volatile("mrs %0, fpcr" : "=r"(before));
-    asm volatile("msr fpcr, %0" : : "r"(before | (uint64_t(1) << 24)));
-  }
-  ~NoDenormals() { asm volatile("msr fpcr, %0" : : "r"(before)); }
-#else
- public:
-  NoDenormals() {}
-#endif
-};
-
-template <class Body>
-void parallel(int64_t n_threads, int64_t n, const Body& body) {
-  n_threads = std::min(n_threads, n);
-  if (n_threads <= 1) {
-    const NoDenormals guard;
-    for (int64_t i = 0; i < n; ++i) body(i);
-    return;
-  }
-  std::atomic<int64_t> next{0};
-  const auto work = [&] {
-    const NoDenormals guard;
-    for (int64_t i; (i = next.fetch_add(1)) < n;) body(i);
-  };
-  std::vector<std::thread> threads;
-  for (int64_t k = 1; k < n_threads; ++k) threads.emplace_back(work);
-  work();
-  for (auto& thread : threads) thread.join();
-}
-
 struct Seen {  // one place that sees a child, and the kernel's position under which it does
   int64_t place, kernel;
 };
@@ -237,14 +151,14 @@ struct Seen {  // one place that sees a child, and the kernel's position under w
 template <class T>
 struct Problem {
   typedef Vec<T> V;
-  static constexpr int L = Simd<T>::L;
+  static constexpr int L = kLanes<T>;
 
   int64_t B, C, H, W, Kh, Kw, J, sh, sw, n_iters, positions, start_types, last, n_threads;
   int64_t Ho, Wo, P, K, JV, most_seen;
   T damping, floor, eps, ratio, s_a, s_u, s_v;
   const double* lambda;
   const T *pose, *act, *beta_u, *beta_a, *offset;
-  Buffer<V> weight;  // [C·K, JV, 16] of lanes
+  mutable Buffer<T> weight;  // [C·K, JV, 16] of lanes
 
   Problem(const int64_t* n, const double* x, const T* pose, const T* act, const T* w, const T* beta_u,
           const T* beta_a, const T* offset)
@@ -254,14 +168,22 @@ struct Problem {
         most_seen(((Kh + sh - 1) / sh) * ((Kw + sw - 1) / sw)), damping(T(x[0])), floor(T(x[1])), eps(T(x[2])),
         ratio(T(x[3])), s_a(T(x[4])), s_u(T(x[5])), s_v(T(x[6])), lambda(x + 7), pose(pose), act(act),
         beta_u(beta_u), beta_a(beta_a), offset(offset), weight(C * K * JV * D) {
+    std::fill(weight.get(), weight.get() + C * K * JV * D, V{});
     for (int64_t i = 0; i < C * K; ++i)
       for (int64_t j = 0; j < J; ++j)
-        for (int h = 0; h < D; ++h) weight.data[(i * JV + j / L) * D + h][j % L] = w[(i * J + j) * D + h];
+        for (int h = 0; h < D; ++h) weight[(i * JV + j / L) * D + h][j % L] = w[(i * J + j) * D + h];
   }
+
+  const V* weights() const { return weight.get(); }
 
   int width(int64_t jv) const { return int(std::min<int64_t>(L, J - jv * L)); }
 
   int64_t child(int64_t b, int64_t c, int64_t y, int64_t x) const { return ((b * C + c) * H + y) * W + x; }
+
+  template <class Number>
+  Number* of_coupling(Number* coupling, int64_t b, int64_t place, int64_t row) const {
+    return coupling + ((b * P + place) * C * K + row) * J;
+  }
 
   int64_t seen_child(int64_t row, int64_t p) const {  // of an image: the one at a row of weights that place p sees
     const int64_t k = row % K;
@@ -277,10 +199,10 @@ struct Problem {
     return n;
   }
 
+  int64_t groups() const { return positions ? JV : 1; }  // vectors of parents that a child is shared among, apart
+
   // Children taken together: a parent's state comes from L2 once for all of them.
   int64_t block() const { return std::min<int64_t>(16, std::max<int64_t>(4, 64 / (most_seen * JV))); }
-
-  int64_t kept() const { return kFirst + n_iters * kState; }
 
   T start(int n_seen) const { return T(1) / T(J * (start_types ? 1 : n_seen)); }  // R of the first M-step
 };
@@ -353,21 +275,23 @@ inline void add_moments(const V* e, const V* r, int n, int64_t apart, V* s0, V* 
 // be made again. Step by step for all children, so that no step waits for the one before.
 template <class T>
 inline void softmax(Vec<T>* logit, int n, int64_t apart, int n_seen, int64_t JV, bool positions, Vec<T>* greatest,
-                    Vec<T>* inverse, int64_t stride) {
+                    Vec<T>* inverse) {
   typedef Vec<T> V;
+  // Processors are slow with what would become of such a share: numbers below the least normal one.
+  const V tiny = splat<T>(std::numeric_limits<T>::min() * T(1e8));
   const int64_t groups = positions ? JV : 1, step = positions ? JV : 1, terms = positions ? n_seen : n_seen * JV;
   for (int i = 0; i < n; ++i)
     for (int64_t g = 0; g < groups; ++g) {
       const V* x = logit + i * apart + g;
       V top = x[0];
       for (int64_t k = 1; k < terms; ++k) top = vmax(top, x[k * step]);
-      greatest[i * stride + g] = positions ? top : max_lanes<T>(top);
+      greatest[i * groups + g] = positions ? top : max_lanes<T>(top);
     }
   for (int i = 0; i < n; ++i)
     for (int64_t k = 0; k < n_seen; ++k)
       for (int64_t jv = 0; jv < JV; ++jv) {
         V& x = logit[i * apart + k * JV + jv];
-        x = vexp(x - greatest[i * stride + (positions ? jv : 0)]);
+        x = exp_of_negative<T>(x - greatest[i * groups + (positions ? jv : 0)]);
       }
   for (int i = 0; i < n; ++i)
     for (int64_t g = 0; g < groups; ++g) {
@@ -375,8 +299,11 @@ inline void softmax(Vec<T>* logit, int n, int64_t apart, int n_seen, int64_t JV,
       V sum = {};
       for (int64_t k = 0; k < terms; ++k) sum += x[k * step];
       const V inv = T(1) / (positions ? sum : sum_lanes<T>(sum));
-      inverse[i * stride + g] = inv;
-      for (int64_t k = 0; k < terms; ++k) x[k * step] *= inv;
+      inverse[i * groups + g] = inv;
+      for (int64_t k = 0; k < terms; ++k) {
+        const V share = x[k * step] * inv;
+        x[k * step] = share < tiny ? V{} : share;
+      }
     }
 }
 
@@ -388,10 +315,6 @@ struct Forward : Problem<T> {
   T *out_pose, *out_act, *saved, *coupling;
 
   using Base::Base;
-
-  T* keep(int64_t b, int64_t p, int64_t jv) const {
-    return saved + (b * this->P + p) * this->kept() * this->J + jv * L;
-  }
 
   // The mean and the variance of every parent under the R that all start from; two passes, hence exact.
   template <bool kOffset>
@@ -420,9 +343,9 @@ struct Forward : Problem<T> {
       }
       for (int64_t jv = 0; jv < JV; ++jv) {
         Parent<V>& parent = parents[p * JV + jv];
-        parent.s0 = V{} + (T(total) + this->eps);
+        parent.s0 = splat<T>(T(total) + this->eps);
         for (int h = 0; h < D; ++h) {
-          parent.mu[h] = V{} + T(shift[h]);
+          parent.mu[h] = splat<T>(T(shift[h]));
           parent.s1[h] = parent.s2[h] = V{};
         }
       }
@@ -433,7 +356,7 @@ struct Forward : Problem<T> {
           V* mu = parents[p * JV + jv].mu;
           V run[D] = {};
           for (int64_t i = from; i < std::min(rows, from + kRows); ++i) {
-            const V* w = this->weight.data + (i * JV + jv) * D;
+            const V* w = this->weights() + (i * JV + jv) * D;
             const T* a = weighted + this->seen_child(i, p) * D;
 #pragma GCC unroll 4
             for (int k = 0; k < 4; ++k)
@@ -458,7 +381,7 @@ struct Forward : Problem<T> {
             for (int64_t i = from; i < std::min(rows, from + kRows); ++i) {
               const int64_t child = this->seen_child(i, p);
               V v[4];
-              column<T, kOffset>(poses + child * D, this->weight.data + (i * JV + jv) * D, parent.mu,
+              column<T, kOffset>(poses + child * D, this->weights() + (i * JV + jv) * D, parent.mu,
                                  this->offset + i * D, c, v);
 #pragma GCC unroll 4
               for (int q = 0; q < 4; ++q) {
@@ -475,8 +398,8 @@ struct Forward : Problem<T> {
       for (int64_t jv = 0; jv < JV; ++jv) {
         Parent<V>& parent = parents[p * JV + jv];
         for (int h = 0; h < D; ++h) {
-          if (saved) store<T>(keep(b, p, jv) + h * this->J, parent.s1[h] / parent.s0, this->width(jv));
-          parent.s1[h] = parent.mu[h];
+          parent.t2[h] = parent.s1[h] / parent.s0;
+          parent.t1[h] = parent.mu[h];
           parent.s2[h] = parent.s2[h] / parent.s0 + this->floor;
         }
       }
@@ -484,11 +407,12 @@ struct Forward : Problem<T> {
 
   // E-step with the parents' states and the M-step's sums, in one pass.
   template <bool kOffset>
-  void sums(int64_t b, Parent<V>* parents, V* greatest, V* inverse, T* coupling) const {
-    const int64_t JV = this->JV, most = this->most_seen * JV, per_child = this->positions ? JV : 1;
+  void sums(int64_t b, Parent<V>* parents, T* greatest, T* inverse, T* coupling) const {
+    const int64_t JV = this->JV, most = this->most_seen * JV, groups = this->groups();
+    const int64_t kept = this->positions ? JV * L : 1;
     const int block = int(this->block());
-    Buffer<V> scratch(block * most * (D + 1));
-    V *e = scratch.data, *r = e + block * most * D;
+    Buffer<T> scratch(block * most * (D + 1) + 2 * block * groups);
+    V *e = scratch.get(), *r = e + block * most * D, *top = r + block * most, *inv = top + block * groups;
     std::vector<Seen> seen(this->most_seen);
     for (int64_t from = 0; from < this->C; from += kRun) {
       const int64_t to = std::min(this->C, from + kRun);
@@ -505,21 +429,24 @@ struct Forward : Problem<T> {
                   const int64_t row = (c + i) * this->K + seen[s].kernel, at = i * most + s * JV + jv;
                   r[at] = parent.c - T(0.5) * differences<T, kOffset>(
                                                   this->pose + this->child(b, c + i, y, x) * D,
-                                                  this->weight.data + (row * JV + jv) * D, parent.mu,
+                                                  this->weights() + (row * JV + jv) * D, parent.mu,
                                                   this->offset + row * D, parent.w, e + at * D);
                 }
               }
-            const int64_t own = this->child(0, c, y, x) * per_child;
-            softmax<T>(r, n, most, n_seen, JV, this->positions, greatest + own, inverse + own,
-                       this->H * this->W * per_child);
+            softmax<T>(r, n, most, n_seen, JV, this->positions, top, inv);
+            for (int i = 0; i < n; ++i) {
+              const int64_t at = this->child(0, c + i, y, x) * kept, size = kept * int64_t(sizeof(T));
+              std::memcpy(greatest + at, top + i * groups, size);
+              std::memcpy(inverse + at, inv + i * groups, size);
+            }
             for (int i = 0; i < n; ++i) {
               V* share = r + i * most;
               if (coupling)
                 for (int s = 0; s < n_seen; ++s)
                   for (int64_t jv = 0; jv < JV; ++jv)
-                    store<T>(coupling + ((b * this->P + seen[s].place) * this->C * this->K +
-                                         (c + i) * this->K + seen[s].kernel) * this->J + jv * L,
-                             share[s * JV + jv], this->width(jv));
+                    store_lanes<T>(
+                        this->of_coupling(coupling, b, seen[s].place, (c + i) * this->K + seen[s].kernel) + jv * L,
+                        share[s * JV + jv], this->width(jv));
               const T a = this->act[this->child(b, c + i, y, x)];
               for (int k = 0; k < n_seen * JV; ++k) share[k] *= a;
             }
@@ -543,45 +470,50 @@ struct Forward : Problem<T> {
     }
   }
 
-  // Σ r (V − μ − moved)²: what is left of s2 around the new mean, without cancelling.
+  // Σ r d and Σ r d² around the new mean, d = V − μ − moved, without cancelling.
   template <bool kOffset>
-  void squares(int64_t b, int64_t p, int64_t jv, const Parent<V>& parent, const V* moved, const V* greatest,
-               const V* inverse, V* total) const {
+  void squares(int64_t b, int64_t p, int64_t jv, const Parent<V>& parent, const V* moved, const T* greatest,
+               const T* inverse, V* left, V* total) const {
     const int64_t JV = this->JV;
-    for (int h = 0; h < D; ++h) total[h] = V{};
+    for (int h = 0; h < D; ++h) left[h] = total[h] = V{};
     for (int64_t row = 0; row < this->C * this->K; ++row) {
         const int64_t own = this->seen_child(row, p), child = b * this->C * this->H * this->W + own;
-        const int64_t at = this->positions ? own * JV + jv : own;
+        const V top = this->positions ? load<T>(greatest + (own * JV + jv) * L) : splat<T>(greatest[own]);
+        const V inv = this->positions ? load<T>(inverse + (own * JV + jv) * L) : splat<T>(inverse[own]);
         V e[D];
-        const V q = differences<T, kOffset>(this->pose + child * D, this->weight.data + (row * JV + jv) * D, parent.mu,
+        const V q = differences<T, kOffset>(this->pose + child * D, this->weights() + (row * JV + jv) * D, parent.mu,
                                             this->offset + row * D, parent.w, e);
-        const V r = this->act[child] * (vexp(parent.c - T(0.5) * q - greatest[at]) * inverse[at]);
-        for (int h = 0; h < D; ++h) total[h] += r * (e[h] - moved[h]) * (e[h] - moved[h]);
+        const V r = this->act[child] * (exp_of_negative<T>(parent.c - T(0.5) * q - top) * inv);
+        for (int h = 0; h < D; ++h) {
+          const V d = e[h] - moved[h], rd = r * d;
+          left[h] += rd;
+          total[h] += rd * d;
+        }
       }
   }
 
-  // The new mean and variance, in mu and s2; how far the mean moved in s1; the mass in s0.
+  // The new mean and variance, in mu and s2; the mass in s0; how far the mean moved and what is left in t1, t2.
   template <bool kOffset>
-  void estimate(int64_t b, Parent<V>* parents, const V* greatest, const V* inverse) const {
+  void estimate(int64_t b, Parent<V>* parents, const T* greatest, const T* inverse) const {
     for (int64_t i = 0; i < this->P * this->JV; ++i) {
       Parent<V>& parent = parents[i];
       parent.s0 += parent.t0;
       const V mass = parent.s0 + this->eps, inv = T(1) / mass;
-      V moved[D], squares[D];
+      V moved[D], left[D], squares[D];
       bool again = false;
       for (int h = 0; h < D; ++h) {
         const V s1 = parent.s1[h] + parent.t1[h], s2 = parent.s2[h] + parent.t2[h];
         moved[h] = (1 - this->damping) * ((s1 - this->eps * parent.mu[h]) * inv);
+        left[h] = s1 - moved[h] * parent.s0;
         squares[h] = s2 + moved[h] * (moved[h] * parent.s0 - T(2) * s1);
         const auto lost = s2 > T(8) * (squares[h] + this->floor * mass);
         for (int l = 0; l < L; ++l) again |= lost[l] != 0;
       }
-      if (again) this->template squares<kOffset>(b, i / this->JV, i % this->JV, parent, moved, greatest, inverse, squares);
+      if (again) this->template squares<kOffset>(b, i / this->JV, i % this->JV, parent, moved, greatest, inverse, left, squares);
       for (int h = 0; h < D; ++h) {
         parent.mu[h] += moved[h];
-        parent.s1[h] = moved[h];
         parent.s2[h] = squares[h] * inv + this->floor;
-        parent.t1[h] = parent.t2[h] = V{};
+        parent.t1[h] = moved[h], parent.t2[h] = left[h] * inv;
       }
       parent.s0 = mass;
       parent.t0 = V{};
@@ -598,17 +530,18 @@ struct Forward : Problem<T> {
         const int n = this->width(jv);
         V logs = {};
         for (int h = 0; h < D; ++h) logs += vlog(parent.s2[h]);
-        const V beta_u = load<T>(this->beta_u + jv * L, n), beta_a = load<T>(this->beta_a + jv * L, n);
+        const V beta_u = load_lanes<T>(this->beta_u + jv * L, n), beta_a = load_lanes<T>(this->beta_a + jv * L, n);
         const V cost = parent.s0 * this->ratio * (this->s_u * D * beta_u + this->s_v * T(0.5) * logs);
         const V logit = lambda * (this->s_a * beta_a - cost);
         if (saved) {
-          T* to = keep(b, p, jv) + (kFirst + t * kState) * this->J;
+          T* to = saved + ((b * this->P + p) * this->n_iters + t) * kState * this->J + jv * L;
           for (int h = 0; h < D; ++h) {
-            store<T>(to + h * this->J, parent.s1[h], n);
-            store<T>(to + (D + h) * this->J, parent.s2[h], n);
+            store_lanes<T>(to + h * this->J, parent.t1[h], n);
+            store_lanes<T>(to + (kLeft + h) * this->J, parent.t2[h], n);
+            store_lanes<T>(to + (kVariance + h) * this->J, parent.s2[h], n);
           }
-          store<T>(to + 2 * D * this->J, logit, n);
-          store<T>(to + (2 * D + 1) * this->J, parent.s0, n);
+          store_lanes<T>(to + kLogit * this->J, logit, n);
+          store_lanes<T>(to + kMass * this->J, parent.s0, n);
         }
         if (last)
           for (int l = 0; l < n; ++l) {
@@ -633,37 +566,51 @@ struct Forward : Problem<T> {
     }
     for (int h = 0; h < D; ++h) {
       parent.w[h] = T(1) / parent.s2[h];
-      parent.s1[h] = parent.s2[h] = V{};
+      parent.s1[h] = parent.s2[h] = parent.t1[h] = parent.t2[h] = V{};
     }
     parent.s0 = V{};
   }
 
   template <bool kOffset>
-  void image(int64_t b) const {
-    const int64_t own = this->C * this->H * this->W * (this->positions ? this->JV : 1);
-    Buffer<Parent<V>> parents(this->P * this->JV);
-    Buffer<T> weighted(this->C * this->H * this->W * (D + 1));
-    Buffer<V> shares(this->n_iters > 1 ? 2 * own : 0);
-    V *greatest = shares.data, *inverse = greatest + own;
-    first<kOffset>(b, parents.data, weighted.data);
-    finish(b, 0, parents.data);
-    for (int64_t t = 1; t < this->n_iters; ++t) {
-      sums<kOffset>(b, parents.data, greatest, inverse, t == this->n_iters - 1 ? coupling : nullptr);
-      estimate<kOffset>(b, parents.data, greatest, inverse);
-      finish(b, t, parents.data);
+  void images(int64_t from, int64_t to) const {
+    const int64_t own = this->C * this->H * this->W, first_size = own * (D + 1) / L + 1;
+    const int64_t shares = this->positions ? own * this->JV : own / L + 1;
+    Records<Parent<V>> records(this->P * this->JV);
+    Buffer<T> numbers(first_size + 2 * shares);
+    Parent<V>* parents = records.get();
+    T *weighted = reinterpret_cast<T*>(numbers.get()), *greatest = weighted + first_size * L,
+      *inverse = greatest + shares * L;
+    for (int64_t b = from; b < to; ++b) {
+      first<kOffset>(b, parents, weighted);
+      finish(b, 0, parents);
+      for (int64_t t = 1; t < this->n_iters; ++t) {
+        sums<kOffset>(b, parents, greatest, inverse, t == this->n_iters - 1 ? coupling : nullptr);
+        estimate<kOffset>(b, parents, greatest, inverse);
+        finish(b, t, parents);
+      }
+      if (coupling && this->n_iters == 1) start_coupling(b);
     }
-    if (coupling && this->n_iters == 1) {
-      std::vector<Seen> seen(this->most_seen);
-      for (int64_t c = 0; c < this->C; ++c)
-        for (int64_t y = 0; y < this->H; ++y)
-          for (int64_t x = 0; x < this->W; ++x) {
-            const int n_seen = this->seen_by(y, x, seen.data());
-            for (int s = 0; s < n_seen; ++s) {
-              T* to = coupling + ((b * this->P + seen[s].place) * this->C * this->K + c * this->K + seen[s].kernel) * this->J;
-              std::fill(to, to + this->J, this->start(n_seen));
-            }
+  }
+
+  void start_coupling(int64_t b) const {
+    std::vector<Seen> seen(this->most_seen);
+    for (int64_t c = 0; c < this->C; ++c)
+      for (int64_t y = 0; y < this->H; ++y)
+        for (int64_t x = 0; x < this->W; ++x) {
+          const int n_seen = this->seen_by(y, x, seen.data());
+          for (int s = 0; s < n_seen; ++s) {
+            T* to = this->of_coupling(coupling, b, seen[s].place, c * this->K + seen[s].kernel);
+            std::fill(to, to + this->J, this->start(n_seen));
           }
-    }
+        }
+  }
+
+  bool run() const {
+    const int64_t tasks = std::min(this->B, std::max<int64_t>(1, 4 * this->n_threads));
+    return parallel(tasks, this->n_threads, [&](int64_t task) {
+      const int64_t from = task * this->B / tasks, to = (task + 1) * this->B / tasks;
+      this->offset ? images<true>(from, to) : images<false>(from, to);
+    });
   }
 };
 
@@ -716,13 +663,13 @@ struct Backward : Problem<T> {
   typedef Vec<T> V;
   using Base = Problem<T>;
   using Base::L;
-  const T *saved, *grad_pose, *grad_act;
+  const T *saved, *grad_pose, *grad_act, *d_coupling;
   T *d_pose, *d_act;
 
   using Base::Base;
 
   const T* state(int64_t b, int64_t t, int64_t p, int64_t jv) const {
-    return saved + ((b * this->P + p) * this->kept() + kFirst + t * kState) * this->J + jv * L;
+    return saved + ((b * this->P + p) * this->n_iters + t) * kState * this->J + jv * L;
   }
 
   // From the gradients of μ, σ² and logit of iteration t to what a visit of the children needs.
@@ -731,30 +678,28 @@ struct Backward : Problem<T> {
     const int64_t J = this->J;
     for (int64_t jv = 0; jv < this->JV; ++jv) {
       const int n = this->width(jv);
-      const V beta_u = load<T>(this->beta_u + jv * L, n);
+      const V beta_u = load_lanes<T>(this->beta_u + jv * L, n);
       V sum_u = {}, sum_a = {};
       for (int64_t p = 0; p < this->P; ++p) {
         Slope<V>& s = slopes[p * this->JV + jv];
         const T* now = state(b, t, p, jv);
-        const V mass = load<T>(now + (2 * D + 1) * J, n, 1), inv = T(1) / mass;
+        const V mass = load_lanes<T>(now + kMass * J, n, 1), inv = T(1) / mass;
         V logs = {};
-        for (int h = 0; h < D; ++h) logs += vlog(load<T>(now + (D + h) * J, n, 1));
+        for (int h = 0; h < D; ++h) logs += vlog(load_lanes<T>(now + (kVariance + h) * J, n, 1));
         sum_a += s.dlogit;
         sum_u += s.dlogit * mass;
         V k = -scale * (this->s_u * D * beta_u + this->s_v * T(0.5) * logs) * s.dlogit;
         const V per_log = -scale * this->s_v * T(0.5) * mass * s.dlogit;
         const T* before = t ? state(b, t - 1, p, jv) : nullptr;
         for (int h = 0; h < D; ++h) {
-          const V moved = load<T>(now + h * J, n), var = load<T>(now + (D + h) * J, n, 1);
+          const V moved = load_lanes<T>(now + h * J, n), var = load_lanes<T>(now + (kVariance + h) * J, n, 1);
           V mu = {};  // by the same sums as in the forward pass
-          for (int64_t i = 0; i < t; ++i) mu += load<T>(state(b, i, p, jv) + h * J, n);
+          for (int64_t i = 0; i < t; ++i) mu += load_lanes<T>(state(b, i, p, jv) + h * J, n);
           s.mu[h] = before ? mu : moved;
           mu += moved;
-          const V none = this->eps * mu * inv;
-          const V apart = before ? moved * (this->damping / keep)  // mean − μ
-                                 : load<T>(now - (kFirst - h) * J, n) - none;
+          const V left = load_lanes<T>(now + (kLeft + h) * J, n), apart = left - this->eps * mu * inv;  // mean − μ
           const V dvar = s.dvar[h] + per_log / var, g2 = dvar * inv;
-          const V dmu = s.dmu[h] - T(2) * g2 * mass * (apart + none);
+          const V dmu = s.dmu[h] - T(2) * g2 * mass * left;
           const V g1 = keep * dmu * inv;
           k -= g2 * (var - this->floor) + g1 * apart;
           s.dmu[h] = this->damping * dmu;
@@ -767,12 +712,12 @@ struct Backward : Problem<T> {
         if (!before) continue;
         logs = V{};
         for (int h = 0; h < D; ++h) {
-          const V var = load<T>(before + (D + h) * J, n, 1);
+          const V var = load_lanes<T>(before + (kVariance + h) * J, n, 1);
           logs += vlog(var);
           s.w[h] = T(1) / var;
         }
         constexpr double log_2pi = 1.8378770664093454836;
-        const V logit = load<T>(before + 2 * D * J, n);
+        const V logit = load_lanes<T>(before + kLogit * J, n);
         for (int l = 0; l < L; ++l) {
           const T x = logit[l];
           const T log_sigmoid = (x < 0 ? x : T(0)) - std::log1p(std::exp(x < 0 ? x : -x));
@@ -792,7 +737,7 @@ struct Backward : Problem<T> {
     for (int64_t p = 0; p < this->P; ++p)
       for (int64_t jv = 0; jv < this->JV; ++jv) {
         Slope<V>& s = slopes[p * this->JV + jv];
-        const V logit = load<T>(state(b, t - 1, p, jv) + 2 * D * this->J, this->width(jv));
+        const V logit = load_lanes<T>(state(b, t - 1, p, jv) + kLogit * this->J, this->width(jv));
         for (int l = 0; l < L; ++l)
           s.dlogit[l] = s.s0[l] * (logit[l] >= 0 ? std::exp(-logit[l]) / (1 + std::exp(-logit[l])) : 1 / (1 + std::exp(logit[l])));
         for (int h = 0; h < D; ++h) {
@@ -806,8 +751,8 @@ struct Backward : Problem<T> {
   template <bool kOffset>
   void first(int64_t b, Slope<V>* slopes, V* d_weight) const {
     const int64_t JV = this->JV, block = this->block();
-    Buffer<V> scratch(block * (D + 4));
-    V *dm = scratch.data, *dr_all = dm + block * D;
+    Buffer<T> scratch(block * (D + 4));
+    V *dm = scratch.get(), *dr_all = dm + block * D;
     std::vector<Seen> seen(this->most_seen);
     for (int64_t y = 0; y < this->H; ++y)
       for (int64_t x = 0; x < this->W; ++x) {
@@ -824,7 +769,7 @@ struct Backward : Problem<T> {
                 const int64_t child = this->child(b, c + i, y, x), row = (c + i) * this->K + seen[s].kernel;
                 const T* m = this->pose + child * D;
                 const T ra = start * this->act[child];
-                const V* weight = this->weight.data + (row * JV + jv) * D;
+                const V* weight = this->weights() + (row * JV + jv) * D;
                 V *dw = d_weight + (row * JV + jv) * D, *dr = dr_all + i * 4, q4[4];
                 dr[0] += slope.k;
                 Gradients<T> grads(m, weight, dm + i * D, dw);
@@ -856,11 +801,11 @@ struct Backward : Problem<T> {
 
   // Children in a later M-step and, unless the gradient stops there, in the E-step before it.
   template <bool kStop, bool kOffset>
-  void later(int64_t b, Slope<V>* slopes, V* d_weight) const {
+  void later(int64_t b, int64_t t, Slope<V>* slopes, V* d_weight) const {
     const int64_t JV = this->JV, most = this->most_seen * JV;
     const int block = int(this->block());
-    Buffer<V> scratch(block * most * (D + 2) + block * (D + 2 * JV));
-    V *e = scratch.data, *r = e + block * most * D, *dr = r + block * most, *dm = dr + block * most, *unused = dm + block * D;
+    Buffer<T> scratch(block * most * (D + 2) + block * (D + 2 * JV));
+    V *e = scratch.get(), *r = e + block * most * D, *dr = r + block * most, *dm = dr + block * most, *unused = dm + block * D;
     std::vector<Seen> seen(this->most_seen);
     for (int64_t y = 0; y < this->H; ++y)
       for (int64_t col = 0; col < this->W; ++col) {
@@ -878,7 +823,7 @@ struct Backward : Problem<T> {
 #pragma GCC unroll 4
                 for (int k = 0; k < 4; ++k) {
                   V v[4];
-                  column<T, kOffset>(m, this->weight.data + (row * JV + jv) * D, slope.mu, this->offset + row * D, k, v);
+                  column<T, kOffset>(m, this->weights() + (row * JV + jv) * D, slope.mu, this->offset + row * D, k, v);
 #pragma GCC unroll 4
                   for (int l = 0; l < 4; ++l) {
                     const int h = 4 * l + k;
@@ -892,23 +837,36 @@ struct Backward : Problem<T> {
                 dr[at] = slope.k + ((a[0] + a[1]) + (a[2] + a[3]));
               }
             }
-          softmax<T>(r, n, most, n_seen, JV, this->positions, unused, unused + block * JV, JV);
+          softmax<T>(r, n, most, n_seen, JV, this->positions, unused, unused + block * JV);
           for (int i = 0; i < n; ++i) {  // from dr to x, the gradient of the logits; from R to r
             const int64_t child = this->child(b, c + i, y, col);
             const T a = this->act[child];
             V *share = r + i * most, *slope = dr + i * most, all = {};
-            for (int64_t g = 0; g < (this->positions ? JV : 1); ++g) {
-              const int64_t step = this->positions ? JV : 1, terms = this->positions ? n_seen : n_seen * JV;
-              V mean = {};
-              for (int64_t k = 0; k < terms; ++k) mean += share[g + k * step] * slope[g + k * step];
-              all += mean;
-              if (!this->positions) mean = sum_lanes<T>(mean);
-              for (int64_t k = 0; k < terms; ++k) {
-                share[g + k * step] *= a;
-                slope[g + k * step] = share[g + k * step] * (slope[g + k * step] - mean);
-              }
+            for (int64_t k = 0; k < n_seen * JV; ++k) {
+              all += share[k] * slope[k];
+              slope[k] *= a;
             }
             d_act[child] += sum_lanes<T>(all)[0];
+            if (kStop) {
+              for (int64_t k = 0; k < n_seen * JV; ++k) share[k] *= a;
+              continue;
+            }
+            if (d_coupling && t == this->n_iters - 1)
+              for (int s = 0; s < n_seen; ++s)
+                for (int64_t jv = 0; jv < JV; ++jv)
+                  slope[s * JV + jv] += load_lanes<T>(
+                      this->of_coupling(d_coupling, b, seen[s].place, (c + i) * this->K + seen[s].kernel) + jv * L,
+                      this->width(jv));
+            const int64_t step = this->groups(), terms = this->positions ? n_seen : n_seen * JV;
+            for (int64_t g = 0; g < step; ++g) {
+              V mean = {};
+              for (int64_t k = g; k < terms * step; k += step) mean += share[k] * slope[k];
+              if (!this->positions) mean = sum_lanes<T>(mean);
+              for (int64_t k = g; k < terms * step; k += step) {
+                slope[k] = share[k] * (slope[k] - mean);
+                share[k] *= a;
+              }
+            }
           }
           std::fill(dm, dm + n * D, V{});
           for (int s = 0; s < n_seen; ++s)
@@ -917,7 +875,7 @@ struct Backward : Problem<T> {
               for (int i = 0; i < n; ++i) {
                 const int64_t row = (c + i) * this->K + seen[s].kernel, at = i * most + s * JV + jv;
                 const V *d = e + at * D, ra = r[at], xa = dr[at];
-                Gradients<T> grads(this->pose + this->child(b, c + i, y, col) * D, this->weight.data + (row * JV + jv) * D,
+                Gradients<T> grads(this->pose + this->child(b, c + i, y, col) * D, this->weights() + (row * JV + jv) * D,
                                    dm + i * D, d_weight + (row * JV + jv) * D);
 #pragma GCC unroll 4
                 for (int k = 0; k < 4; ++k) {
@@ -954,7 +912,7 @@ struct Backward : Problem<T> {
       for (int64_t jv = 0; jv < this->JV; ++jv) {
         Slope<V>& s = slopes[p * this->JV + jv];
         std::memset(static_cast<void*>(&s), 0, sizeof s);
-        const V logit = load<T>(state(b, final, p, jv) + 2 * D * this->J, this->width(jv));
+        const V logit = load_lanes<T>(state(b, final, p, jv) + kLogit * this->J, this->width(jv));
         for (int l = 0; l < this->width(jv); ++l) {
           const int64_t at = (b * this->J + jv * L + l) * this->P + p;
           for (int h = 0; h < D; ++h) s.dmu[h][l] = grad_pose[at * D + h];
@@ -967,71 +925,74 @@ struct Backward : Problem<T> {
       if (t == 0) {
         first<kOffset>(b, slopes, d_weight);
       } else if (this->last) {
-        later<true, kOffset>(b, slopes, d_weight);
+        later<true, kOffset>(b, t, slopes, d_weight);
         return;
       } else {
-        later<false, kOffset>(b, slopes, d_weight);
+        later<false, kOffset>(b, t, slopes, d_weight);
         through(b, t, slopes);
       }
     }
   }
 
-  void run(T* d_weight, T* d_beta_u, T* d_beta_a) const {
+  bool run(T* d_weight, T* d_beta_u, T* d_beta_a) const {
     // The gradient of the weights is summed within groups of images, whose number does not depend on the threads,
     // and over the groups in their order.
     const int64_t size = this->C * this->K * this->JV * D, groups = std::min<int64_t>(this->B, 16);
-    const int64_t at_once = std::max<int64_t>(1, std::min(this->n_threads, groups));
-    Buffer<V> total(size), part(size * at_once);
-    Buffer<Slope<V>> slopes(this->P * this->JV * at_once);
+    const int64_t at_once = std::max<int64_t>(1, std::min(this->n_threads, groups)), records = this->P * this->JV;
+    Records<V> total(size);
+    Buffer<T> part(size * at_once);
+    Records<Slope<V>> slopes(records * at_once);
     std::vector<double> d_beta(std::max<int64_t>(groups, 1) * 2 * this->J, 0.0);
     for (int64_t from = 0; from < groups; from += at_once) {
       const int64_t n = std::min(at_once, groups - from);
-      parallel(n, n, [&](int64_t i) {
+      const bool good = parallel(n, n, [&](int64_t i) {
         const int64_t g = from + i;
-        std::memset(static_cast<void*>(part.data + i * size), 0, size * sizeof(V));
+        V* sum = part + i * size;
+        std::fill(sum, sum + size, V{});
         for (int64_t b = g * this->B / groups; b < (g + 1) * this->B / groups; ++b)
           (this->*(this->offset ? &Backward::image<true> : &Backward::image<false>))(
-              b, slopes.data + i * this->P * this->JV, part.data + i * size, d_beta.data() + g * 2 * this->J);
+              b, slopes.get() + i * records, sum, d_beta.data() + g * 2 * this->J);
       });
-      for (int64_t i = 0; i < n; ++i)
-        for (int64_t k = 0; k < size; ++k) total.data[k] += part.data[i * size + k];
+      if (!good) return false;
+      for (int64_t i = 0; i < n * size; ++i) total.get()[i % size] += part[i];
     }
     for (int64_t i = 0; i < this->C * this->K; ++i)
       for (int64_t j = 0; j < this->J; ++j)
-        for (int h = 0; h < D; ++h) d_weight[(i * this->J + j) * D + h] = total.data[(i * this->JV + j / L) * D + h][j % L];
+        for (int h = 0; h < D; ++h)
+          d_weight[(i * this->J + j) * D + h] = total.get()[(i * this->JV + j / L) * D + h][j % L];
     for (int64_t j = 0; j < this->J; ++j) {
       double u = 0, a = 0;
       for (int64_t g = 0; g < groups; ++g) u += d_beta[g * 2 * this->J + j], a += d_beta[(g * 2 + 1) * this->J + j];
       d_beta_u[j] = T(u), d_beta_a[j] = T(a);
     }
+    return true;
   }
 };
 
 template <class T>
-int forward(const int64_t* n, const double* x, const T* pose, const T* act, const T* weight, const T* beta_u,
-            const T* beta_a, const T* offset, T* out_pose, T* out_act, T* saved, T* coupling) {
+int32_t forward(const int64_t* n, const double* x, const T* pose, const T* act, const T* weight, const T* beta_u,
+                const T* beta_a, const T* offset, T* out_pose, T* out_act, T* saved, T* coupling) {
   try {
     Forward<T> op(n, x, pose, act, weight, beta_u, beta_a, offset);
     op.out_pose = out_pose, op.out_act = out_act, op.saved = saved, op.coupling = coupling;
-    parallel(op.n_threads, op.B, [&](int64_t b) { offset ? op.template image<true>(b) : op.template image<false>(b); });
-  } catch (...) {
+    return op.run() ? 0 : 1;
+  } catch (const std::exception&) {
     return 1;
   }
-  return 0;
 }
 
 template <class T>
-int backward(const int64_t* n, const double* x, const T* pose, const T* act, const T* weight, const T* beta_u,
-             const T* beta_a, const T* offset, const T* saved, const T* grad_pose, const T* grad_act, T* d_pose,
-             T* d_act, T* d_weight, T* d_beta_u, T* d_beta_a) {
+int32_t backward(const int64_t* n, const double* x, const T* pose, const T* act, const T* weight, const T* beta_u,
+                 const T* beta_a, const T* offset, const T* saved, const T* grad_pose, const T* grad_act,
+                 const T* d_coupling, T* d_pose, T* d_act, T* d_weight, T* d_beta_u, T* d_beta_a) {
   try {
     Backward<T> op(n, x, pose, act, weight, beta_u, beta_a, offset);
-    op.saved = saved, op.grad_pose = grad_pose, op.grad_act = grad_act, op.d_pose = d_pose, op.d_act = d_act;
-    op.run(d_weight, d_beta_u, d_beta_a);
-  } catch (...) {
+    op.saved = saved, op.grad_pose = grad_pose, op.grad_act = grad_act, op.d_coupling = d_coupling;
+    op.d_pose = d_pose, op.d_act = d_act;
+    return op.run(d_weight, d_beta_u, d_beta_a) ? 0 : 1;
+  } catch (const std::exception&) {
     return 1;
   }
-  return 0;
 }
 
 }  // namespace
@@ -1040,20 +1001,22 @@ int backward(const int64_t* n, const double* x, const T* pose, const T* act, con
 //    gradient of the last iteration only, threads.
 // x: damping, variance floor, mass floor, ratio, scales of β_a, β_u and Σ log σ, then λ of every iteration.
 // pose [B, T, H, W, 16], act [B, T, H, W], weight [T, K_h, K_w, J, 16], offset [T, K_h, K_w, 16] or null;
-// out_pose [B, J, H', W', 16], out_act [B, J, H', W']; saved [B, H', W', 16 + 34·n_iters, J] or null;
-// coupling [B, H', W', T·K_h·K_w, J] or null. All contiguous. Returns 0, or 1 where memory ran out.
-#define EM_ROUTING(T, suffix)                                                                                        \
-  extern "C" int em_forward_##suffix(const int64_t* n, const double* x, const T* pose, const T* act, const T* weight, \
-                                     const T* beta_u, const T* beta_a, const T* offset, T* out_pose, T* out_act,     \
-                                     T* saved, T* coupling) {                                                        \
-    return forward<T>(n, x, pose, act, weight, beta_u, beta_a, offset, out_pose, out_act, saved, coupling);          \
-  }                                                                                                                  \
-  extern "C" int em_backward_##suffix(const int64_t* n, const double* x, const T* pose, const T* act,                \
-                                      const T* weight, const T* beta_u, const T* beta_a, const T* offset,            \
-                                      const T* saved, const T* grad_pose, const T* grad_act, T* d_pose, T* d_act,    \
-                                      T* d_weight, T* d_beta_u, T* d_beta_a) {                                       \
-    return backward<T>(n, x, pose, act, weight, beta_u, beta_a, offset, saved, grad_pose, grad_act, d_pose, d_act,   \
-                       d_weight, d_beta_u, d_beta_a);                                                                \
+// out_pose [B, J, H', W', 16], out_act [B, J, H', W']; saved [B, H', W', n_iters, 50, J] or null;
+// coupling and its gradient [B, H', W', T·K_h·K_w, J] or null. All contiguous. Returns 0, or 1 where memory ran out.
+#define TORCHCAPS_EXPORT extern "C" __attribute__((visibility("default")))
+#define TORCHCAPS_EM(T, suffix)                                                                                     \
+  TORCHCAPS_EXPORT int32_t forward_##suffix(const int64_t* n, const double* x, const T* pose, const T* act,         \
+                                            const T* weight, const T* beta_u, const T* beta_a, const T* offset,     \
+                                            T* out_pose, T* out_act, T* saved, T* coupling) {                       \
+    return forward<T>(n, x, pose, act, weight, beta_u, beta_a, offset, out_pose, out_act, saved, coupling);         \
+  }                                                                                                                 \
+  TORCHCAPS_EXPORT int32_t backward_##suffix(const int64_t* n, const double* x, const T* pose, const T* act,        \
+                                             const T* weight, const T* beta_u, const T* beta_a, const T* offset,    \
+                                             const T* saved, const T* grad_pose, const T* grad_act,                 \
+                                             const T* d_coupling, T* d_pose, T* d_act, T* d_weight, T* d_beta_u,    \
+                                             T* d_beta_a) {                                                         \
+    return backward<T>(n, x, pose, act, weight, beta_u, beta_a, offset, saved, grad_pose, grad_act, d_coupling,     \
+                       d_pose, d_act, d_weight, d_beta_u, d_beta_a);                                                \
   }
-EM_ROUTING(float, f32)
-EM_ROUTING(double, f64)
+TORCHCAPS_EM(float, f32)
+TORCHCAPS_EM(double, f64)

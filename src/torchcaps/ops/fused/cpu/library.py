@@ -1,0 +1,55 @@
+"""A compiled library, loaded, and on torch's own threads."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from torchcaps.ops.fused.cpu.build import Unavailable, build
+
+
+def load(name: str) -> ctypes.CDLL:
+    """Build and load ``<name>.cpp``, which includes ``parallel.h``; once in a process.
+
+    Raises:
+        Unavailable: see :func:`torchcaps.ops.fused.cpu.build.build`.
+    """
+    got = _attempt(name)
+    if isinstance(got, str):
+        raise Unavailable(got)
+    return got
+
+
+@torch.compiler.assume_constant_result
+def why_not(name: str) -> str | None:
+    """Why ``<name>.cpp`` cannot be used here; None where it can."""
+    got = _attempt(name)
+    return got if isinstance(got, str) else None
+
+
+@cache
+def _attempt(name: str) -> ctypes.CDLL | str:
+    """The library, or why there is none: a failure is not tried again at every call."""
+    try:
+        library = ctypes.CDLL(str(build(name)))
+    except (OSError, Unavailable) as error:
+        return str(error)
+    library.use_openmp(_openmp())
+    return library
+
+
+def _openmp() -> ctypes.c_void_p:
+    """The entry to the OpenMP that torch runs on, or null.
+
+    Its idle threads spin for a while: a second set of threads would fight them for the cores.
+    """
+    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
+        try:
+            torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))
+            return ctypes.cast(torch_library.GOMP_parallel, ctypes.c_void_p)
+        except (OSError, AttributeError):
+            continue
+    return ctypes.c_void_p()

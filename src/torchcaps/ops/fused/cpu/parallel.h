@@ -1,0 +1,63 @@
+// Tasks on several threads. A source file that includes this one is loaded by library.py.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <thread>
+#include <vector>
+
+namespace torchcaps {
+
+using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+
+// GOMP_parallel of the OpenMP that torch has loaded, or null. Its threads are awake already; where there is
+// none, threads are started for each call, which costs tens of microseconds and leaves nothing that spins.
+inline Parallel& openmp() {
+  static Parallel function = nullptr;
+  return function;
+}
+
+// Calls body(0) ... body(n - 1), in any order, on up to n_threads threads.
+// Who does a task must not change what it computes: then the number of threads changes nothing.
+// Returns false if a task threw, as it does when memory runs out.
+template <class Body>
+bool parallel(int64_t n, int64_t n_threads, const Body& body) {
+  struct Team {
+    const Body& body;
+    const int64_t n;
+    std::atomic<int64_t> next{0};
+    std::atomic<bool> good{true};
+    static void enter(void* team) { static_cast<Team*>(team)->work(); }
+    void work() {
+      try {
+        for (int64_t task; (task = next.fetch_add(1)) < n;) body(task);
+      } catch (const std::exception&) {
+        good = false;
+      }
+    }
+  } team{body, n};
+  if (n_threads > n) n_threads = n;
+  if (n_threads <= 1) {
+    team.work();
+  } else if (openmp()) {
+    openmp()(&Team::enter, &team, static_cast<unsigned>(n_threads), 0);
+  } else {
+    std::vector<std::thread> others;
+    try {
+      for (int64_t k = 1; k < n_threads; ++k) others.emplace_back(&Team::enter, static_cast<void*>(&team));
+    } catch (const std::exception&) {
+      // Fewer threads than wished for do the same work.
+    }
+    team.work();
+    for (std::thread& other : others) other.join();
+  }
+  return team.good;
+}
+
+}  // namespace torchcaps
+
+extern "C" inline void use_openmp(void* function) __attribute__((used, visibility("default")));
+extern "C" inline void use_openmp(void* function) {
+  torchcaps::openmp() = reinterpret_cast<torchcaps::Parallel>(function);
+}
