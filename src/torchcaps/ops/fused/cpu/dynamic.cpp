@@ -17,8 +17,7 @@ namespace {
 
 constexpr int kTile = kRegisters / 2;      // numbers of a vote that are accumulated at once
 constexpr int kRows = kRegisters / 4;      // rows of a gradient's tile that are accumulated at once
-constexpr int kGroup = 2;                  // lower capsules whose votes are held in L1 at once
-constexpr int kGradGroup = 4;              // the same where only their couplings are held
+constexpr int kGroup = 4;                  // lower capsules that share the states of a block while these are in L1
 constexpr int64_t kBlocksTogether = 4;     // blocks that share the matrices while these are in L2
 constexpr int64_t kChunkBytes = 1 << 18;   // of matrices, to stay in L2
 constexpr int64_t kParts = 16;             // cuts of the sum over lower capsules, where blocks are few
@@ -42,7 +41,7 @@ struct Problem : Sizes {
 // One number or vector for every block and every number of the upper capsules.
 template <class T>
 struct Upper {
-  Upper(const Problem<T>& p, int64_t copies = 1) : all(p.all()), blocks(p.blocks()), data(copies * blocks * all) {}
+  explicit Upper(const Problem<T>& p, int64_t copies = 1) : all(p.all()), blocks(p.blocks()), data(copies * blocks * all) {}
   Vec<T>* at(int64_t block, int64_t copy = 0) { return data + (copy * blocks + block) * all; }
   int64_t all, blocks;
   Buffer<T> data;
@@ -70,6 +69,7 @@ void vote(const Sizes& p, const Vec<T>* u, const T* w, int64_t n, int64_t at, Ve
       for (int e = 0; e < E; ++e) acc[e] = splat<T>(0);
       const T* row = w + (g * p.J + j) * p.d_in * p.d_out + at;
       for (int64_t d = 0; d < p.d_in; ++d, row += p.d_out) {
+        __builtin_prefetch(row + p.d_in * p.d_out);
         const Vec<T> ud = u[g * p.d_in + d];
 #pragma GCC unroll 16
         for (int e = 0; e < E; ++e) acc[e] += ud * row[e];
@@ -80,11 +80,11 @@ void vote(const Sizes& p, const Vec<T>* u, const T* w, int64_t n, int64_t at, Ve
         for (int e = 0; e < E; ++e) to[e] = acc[e];
       }
       for (int k = 0; k < n_x; ++k) {
-        const Vec<T>* xk = x[k] + j * p.d_out + at;
-        Vec<T> part[2] = {splat<T>(0), splat<T>(0)};
+        const Vec<T>* xk = opaque(x[k] + j * p.d_out + at);
+        Vec<T> part[4] = {splat<T>(0), splat<T>(0), splat<T>(0), splat<T>(0)};
 #pragma GCC unroll 16
-        for (int e = 0; e < E; ++e) part[e % 2] += acc[e] * xk[e];
-        products[(g * n_x + k) * p.J + j] += part[0] + part[1];
+        for (int e = 0; e < E; ++e) part[e % 4] += acc[e] * xk[e];
+        products[(g * n_x + k) * p.J + j] += (part[0] + part[1]) + (part[2] + part[3]);
       }
     }
   }
@@ -109,27 +109,10 @@ void softmax_backward(const Sizes& p, const Vec<T>* c, Vec<T>* dc) {
   for (int64_t j = 0; j < p.J; ++j) dc[j] = c[j] * (dc[j] - mean);
 }
 
-// Products start from the prior logits in place `k`, and from 0 elsewhere.
+// Logits start from the prior ones, and from 0 where there are none.
 template <class T>
-void start(const Problem<T>& p, int64_t i, int64_t n, int n_x, int k, Vec<T>* products) {
-  std::fill(products, products + n * n_x * p.J, splat<T>(0));
-  for (int64_t g = 0; p.prior && g < n; ++g) {
-    for (int64_t j = 0; j < p.J; ++j) products[(g * n_x + k) * p.J + j] = splat(p.prior[(i + g) * p.J + j]);
-  }
-}
-
-// sum += Σ over a group of weights[g][j] û_gj
-template <class T, int N>
-void combine(const Sizes& p, const Vec<T>* votes, const Vec<T>* const* weights, Vec<T>* sum) {
-  for (int64_t j = 0; j < p.J; ++j) {
-    Vec<T> w[N];
-    for (int g = 0; g < N; ++g) w[g] = weights[g][j];
-    for (int64_t e = j * p.d_out; e < (j + 1) * p.d_out; ++e) {
-      Vec<T> s = w[0] * votes[e];
-      for (int g = 1; g < N; ++g) s += w[g] * votes[g * p.all() + e];
-      sum[e] += s;
-    }
-  }
+void start(const Problem<T>& p, int64_t i, Vec<T>* b) {
+  for (int64_t j = 0; j < p.J; ++j) b[j] = splat(p.prior ? p.prior[i * p.J + j] : T(0));
 }
 
 // sum += Σ_ij û_ij / places: the first iteration, when nothing is known, needs no couplings.
@@ -145,6 +128,7 @@ void even_pass(const Problem<T>& p, const Vec<T>* u, int64_t i0, int64_t i1, Vec
       for (int64_t i = i0; i < i1; ++i) {
         const T* row = p.matrices(i) + j * p.d_in * p.d_out + at;
         for (int64_t d = 0; d < p.d_in; ++d, row += p.d_out) {
+          __builtin_prefetch(row + 4 * p.d_in * p.all());
           const Vec<T> ud = u[i * p.d_in + d];
 #pragma GCC unroll 16
           for (int e = 0; e < E; ++e) acc[e] += ud * row[e];
@@ -161,19 +145,18 @@ void even_pass(const Problem<T>& p, const Vec<T>* u, int64_t i0, int64_t i1, Vec
 template <class T, class Weigh>
 void weighted_pass(const Problem<T>& p, const Vec<T>* u, int64_t i0, int64_t i1, int n_x, const Vec<T>* const* x,
                    const Weigh& weigh, Vec<T>* sum) {
-  Buffer<T> votes(kGroup * p.all()), products(kGroup * n_x * p.J);
-  for (int64_t i = i0; i < i1; i += kGroup) {
-    const int64_t n = std::min<int64_t>(kGroup, i1 - i);
-    start(p, i, n, n_x, 0, products.get());
+  Buffer<T> votes(p.all()), products(n_x * p.J);
+  for (int64_t i = i0; i < i1; ++i) {
+    std::fill(products.get(), products + n_x * p.J, splat<T>(0));
+    start(p, i, products.get());
     stretches<kTile>(p.d_out, [&](auto size, int64_t at) {
-      vote<T, decltype(size)::value>(p, u + i * p.d_in, p.matrices(i), n, at, votes.get(), n_x, x, products.get());
+      vote<T, decltype(size)::value>(p, u + i * p.d_in, p.matrices(i), 1, at, votes.get(), n_x, x, products.get());
     });
-    const Vec<T>* weights[kGroup];
-    for (int64_t g = 0; g < n; ++g) weights[g] = weigh(i + g, products + g * n_x * p.J);
-    if (n == kGroup) {
-      combine<T, kGroup>(p, votes.get(), weights, sum);
-    } else {
-      for (int64_t g = 0; g < n; ++g) combine<T, 1>(p, votes + g * p.all(), weights + g, sum);
+    const Vec<T>* weights = weigh(i, products.get());
+    for (int64_t j = 0; j < p.J; ++j) {
+      const Vec<T> w = weights[j];
+#pragma GCC unroll 4
+      for (int64_t e = j * p.d_out; e < (j + 1) * p.d_out; ++e) sum[e] += w * votes[e];
     }
   }
 }
@@ -325,7 +308,7 @@ void spread(const Sizes& p, const T* w, int64_t n, int64_t at, int n_x, const Ve
       for (int e = 0; e < E; ++e) dv[e] = splat<T>(0);
       for (int k = 0; k < n_x; ++k) {
         const Vec<T> c = coefficients[(g * n_x + k) * p.J + j];
-        const Vec<T>* xk = x[k] + j * p.d_out + at;
+        const Vec<T>* xk = opaque(x[k] + j * p.d_out + at);
 #pragma GCC unroll 16
         for (int e = 0; e < E; ++e) dv[e] += c * xk[e];
       }
@@ -343,18 +326,16 @@ void spread(const Sizes& p, const T* w, int64_t n, int64_t at, int n_x, const Ve
   }
 }
 
-// The gradient of N rows of one capsule's matrices: Σ over images of u_d dvotes, C vectors of the latter.
+// Of N rows of one capsule's matrices: acc[d] += Σ over images of u_d dvotes, C vectors of the latter.
 template <class T, int N, int C>
-void outer(const Vec<T>* u, const T* rows, int64_t stride, int images, Vec<T> (&acc)[N][C]) {
+void outer(const Vec<T>* u, const Vec<T>* rows, int64_t stride, int images, Vec<T> (&acc)[C][N]) {
   const T* scalars = reinterpret_cast<const T*>(u);
-  for (int l = 0; l < images; ++l, rows += stride) {
-    Vec<T> x[C];
+  for (int l = 0; l < images; ++l) {
 #pragma GCC unroll 2
-    for (int c = 0; c < C; ++c) x[c] = load(rows + c * kLanes<T>);
+    for (int c = 0; c < C; ++c) {
+      const Vec<T> x = rows[c * stride + l];
 #pragma GCC unroll 8
-    for (int d = 0; d < N; ++d) {
-#pragma GCC unroll 2
-      for (int c = 0; c < C; ++c) acc[d][c] += x[c] * scalars[d * kLanes<T> + l];
+      for (int d = 0; d < N; ++d) acc[c][d] += x * scalars[d * kLanes<T> + l];
     }
   }
 }
@@ -377,99 +358,160 @@ void add_rows(const Sizes& p, const Vec<T> (&acc)[N], int64_t d0, int64_t at, T*
   }
 }
 
-// du, d_weight and d_prior from the states of all iterations. Each task has its own lower capsules: nothing is
-// added up between threads.
+// One iteration's part of dvotes: c ds, and db V. The numbers say which product or coefficient is its own; −1 is none.
+struct Term {
+  int64_t t;
+  int logit = -1, gradient = -1;  // products û·V and û·ds
+  int c = -1, db = -1;            // coefficients of ds and V
+};
+
+// du, d_weight and d_prior, once the states of all iterations and their gradients are known. Each task has lower
+// capsules of its own: nothing is added up between threads.
 template <class T>
-bool final_pass(const Problem<T>& p, const Gradients<T>& out, Buffer<T>& u, Upper<T>& totals, Upper<T>& ds) {
-  constexpr int L = kLanes<T>;
-  const int64_t all = p.all(), padded = (all + L - 1) / L * L, blocks = p.blocks();
-  const int64_t first = out.full ? 0 : p.n_iters - 1, n = p.n_iters - first;
-  const int n_products = static_cast<int>(2 * n), n_x = n_products;
-  const int64_t groups = (p.I + kGradGroup - 1) / kGradGroup, tasks = std::min<int64_t>(groups, 4 * kParts);
-  return parallel(tasks, p.threads, [&](int64_t task) {
-    const int64_t from = task * groups / tasks * kGradGroup;
-    const int64_t to = std::min((task + 1) * groups / tasks * kGradGroup, p.I);
-    std::fill(out.d_weight + from * p.d_in * all, out.d_weight + to * p.d_in * all, T(0));
-    if (out.d_prior) std::fill(out.d_prior + from * p.J, out.d_prior + to * p.J, T(0));
-    Buffer<T> products(kGradGroup * n_products * p.J), d_coupling(kGradGroup * p.J), du(kGradGroup * p.d_in);
-    Buffer<T> dvotes(kGradGroup * padded), rows(kGradGroup * kBlocksTogether * padded), d_prior(kGradGroup * p.J);
-    std::fill(dvotes.get(), dvotes + kGradGroup * padded, splat<T>(0));
-    std::vector<const Vec<T>*> x(n_x);
-    for (int64_t b0 = 0; b0 < blocks; b0 += kBlocksTogether) {
-      const int64_t b1 = std::min(b0 + kBlocksTogether, blocks);
-      for (int64_t i = from; i < to; i += kGradGroup) {
-        const int64_t group = std::min<int64_t>(kGradGroup, to - i);
-        for (int64_t block = b0; block < b1; ++block) {
-          const Vec<T>* ub = u + (block * p.I + i) * p.d_in;
-          const int images = p.images(block);
-          // Products with V give the logits, those with ds the couplings' gradient ...
-          for (int64_t t = 0; t < n; ++t) {
-            x[2 * t] = totals.at(block, first + t);
-            x[2 * t + 1] = ds.at(block, first + t);
+class FinalPass {
+ public:
+  FinalPass(const Problem<T>& p, const Gradients<T>& out, Buffer<T>& u, Upper<T>& totals, Upper<T>& ds)
+      : p(p), out(out), u(u), totals(totals), ds(ds), vectors((p.all() + L - 1) / L) {
+    for (int64_t t = out.full ? 0 : p.n_iters - 1; t < p.n_iters; ++t) {
+      Term term{t};
+      const bool through_logits = out.full && t > 0;  // V = 0 at first, and a constant where the gradient stops
+      if (t > 0) term.logit = n_products++;
+      if (through_logits || out.d_prior) term.gradient = n_products++;
+      term.c = n_coefficients++;
+      if (through_logits) term.db = n_coefficients++;
+      terms.push_back(term);
+    }
+  }
+
+  bool run() {
+    const int64_t groups = (p.I + kGroup - 1) / kGroup, tasks = std::min<int64_t>(groups, 4 * kParts);
+    return parallel(tasks, p.threads, [&](int64_t task) {
+      const int64_t from = task * groups / tasks * kGroup, to = std::min((task + 1) * groups / tasks * kGroup, p.I);
+      std::fill(out.d_weight + from * p.d_in * p.all(), out.d_weight + to * p.d_in * p.all(), T(0));
+      if (out.d_prior) std::fill(out.d_prior + from * p.J, out.d_prior + to * p.J, T(0));
+      Scratch s(*this);
+      for (int64_t b0 = 0; b0 < p.blocks(); b0 += kBlocksTogether) {
+        const int64_t b1 = std::min(b0 + kBlocksTogether, p.blocks());
+        for (int64_t i = from; i < to; i += kGroup) {
+          const int64_t n = std::min<int64_t>(kGroup, to - i);
+          for (int64_t block = b0; block < b1; ++block) {
+            find_coefficients(s, block, i, n);
+            find_dvotes(s, block, i, n, block - b0);
           }
-          std::fill(products.get(), products + group * n_products * p.J, splat<T>(0));
-          for (int64_t t = 0; t < n; ++t) {
-            for (int64_t g = 0; p.prior && g < group; ++g) {
-              for (int64_t j = 0; j < p.J; ++j) {
-                products[(g * n_products + 2 * t) * p.J + j] = splat(p.prior[(i + g) * p.J + j]);
-              }
-            }
-          }
-          stretches<kTile>(p.d_out, [&](auto size, int64_t at) {
-            vote<T, decltype(size)::value>(p, ub, p.matrices(i), group, at, nullptr, n_products, x.data(),
-                                           products.get());
-          });
-          if (out.d_coupling) {
-            to_lanes(out.d_coupling + (block * L * p.I + i) * p.J, p.I * p.J, images, group * p.J, d_coupling.get());
-          }
-          std::fill(d_prior.get(), d_prior + kGradGroup * p.J, splat<T>(0));
-          // ... and with them each is weighted in turn: ds by c, V by db.
-          for (int64_t g = 0; g < group; ++g) {
-            for (int64_t t = 0; t < n; ++t) {
-              Vec<T>* b = products + (g * n_products + 2 * t) * p.J;
-              Vec<T>* db = b + p.J;
-              softmax<T>(p, b);
-              for (int64_t j = 0; out.d_coupling && t == n - 1 && j < p.J; ++j) db[j] += d_coupling[g * p.J + j];
-              softmax_backward<T>(p, b, db);
-              for (int64_t j = 0; j < p.J; ++j) d_prior[g * p.J + j] += db[j];
-              if (!out.full) std::fill(db, db + p.J, splat<T>(0));
-              std::swap_ranges(b, b + p.J, db);
-            }
-          }
-          std::fill(du.get(), du + group * p.d_in, splat<T>(0));
-          stretches<kTile>(p.d_out, [&](auto size, int64_t at) {
-            spread<T, decltype(size)::value>(p, p.matrices(i), group, at, n_x, x.data(), products.get(), padded,
-                                             dvotes.get(), du.get());
-          });
-          from_lanes(du.get(), out.du + (block * L * p.I + i) * p.d_in, p.I * p.d_in, images, group * p.d_in);
-          for (int64_t g = 0; g < group; ++g) {
-            T* to_rows = reinterpret_cast<T*>(rows + (g * kBlocksTogether + block - b0) * padded);
-            from_lanes(dvotes + g * padded, to_rows, padded, L, padded);
-            for (int64_t j = 0; out.d_prior && j < p.J; ++j) {
-              out.d_prior[(i + g) * p.J + j] += sum_of_lanes<T>(d_prior[g * p.J + j], images);
-            }
-          }
+          for (int64_t g = 0; g < n; ++g) find_d_weight(b0, b1, i + g, s.rows + g * s.row_stride);
         }
-        for (int64_t g = 0; g < group; ++g) {
-          T* d_weight = out.d_weight + (i + g) * p.d_in * all;
-          stretches<kRows>(p.d_in, [&](auto size, int64_t d0) {
-            constexpr int N = decltype(size)::value;
-            for (int64_t at = 0; at < padded; at += L) {
-              Vec<T> acc[N][1], sum[N];
-              for (int d = 0; d < N; ++d) acc[d][0] = splat<T>(0);
-              for (int64_t block = b0; block < b1; ++block) {
-                const T* r = reinterpret_cast<const T*>(rows + (g * kBlocksTogether + block - b0) * padded) + at;
-                outer<T, N, 1>(u + (block * p.I + i + g) * p.d_in + d0, r, padded, p.images(block), acc);
-              }
-              for (int d = 0; d < N; ++d) sum[d] = acc[d][0];
-              add_rows<T, N>(p, sum, d0, at, d_weight);
-            }
-          });
+      }
+    });
+  }
+
+ private:
+  static constexpr int L = kLanes<T>;
+  static constexpr int64_t kImages = kBlocksTogether * L;
+
+  struct Scratch {
+    explicit Scratch(const FinalPass& f)
+        : row_stride(f.vectors * kImages), products(kGroup * f.n_products * f.p.J),
+          coefficients(kGroup * f.n_coefficients * f.p.J), d_coupling(kGroup * f.p.J), db(f.p.J),
+          du(kGroup * f.p.d_in), dvotes(kGroup * f.vectors * L), rows(kGroup * row_stride), x(f.n_products),
+          y(f.n_coefficients) {
+      std::fill(dvotes.get(), dvotes + kGroup * f.vectors * L, splat<T>(0));
+    }
+    int64_t row_stride;
+    Buffer<T> products, coefficients, d_coupling, db, du, dvotes;
+    Buffer<T> rows;  // dvotes with images as rows: [capsule of the group][L numbers][image], vectors of L numbers
+    std::vector<const Vec<T>*> x, y;
+  };
+
+  // c and db of every iteration, for n lower capsules of a block.
+  void find_coefficients(Scratch& s, int64_t block, int64_t i, int64_t n) {
+    for (const Term& term : terms) {
+      if (term.logit >= 0) s.x[term.logit] = totals.at(block, term.t);
+      if (term.gradient >= 0) s.x[term.gradient] = ds.at(block, term.t);
+    }
+    std::fill(s.products.get(), s.products + n * n_products * p.J, splat<T>(0));
+    if (n_products) {
+      stretches<kTile>(p.d_out, [&](auto size, int64_t at) {
+        vote<T, decltype(size)::value>(p, u + (block * p.I + i) * p.d_in, p.matrices(i), n, at, nullptr, n_products,
+                                       s.x.data(), s.products.get());
+      });
+    }
+    if (out.d_coupling) {
+      to_lanes(out.d_coupling + (block * L * p.I + i) * p.J, p.I * p.J, p.images(block), n * p.J, s.d_coupling.get());
+    }
+    for (int64_t g = 0; g < n; ++g) {
+      for (const Term& term : terms) {
+        Vec<T>* c = s.coefficients + (g * n_coefficients + term.c) * p.J;
+        start(p, i + g, c);
+        if (term.logit >= 0) {
+          const Vec<T>* logit = s.products + (g * n_products + term.logit) * p.J;
+          for (int64_t j = 0; j < p.J; ++j) c[j] += logit[j];
+        }
+        softmax<T>(p, c);
+        if (term.gradient < 0) continue;
+        Vec<T>* dc = s.products + (g * n_products + term.gradient) * p.J;
+        for (int64_t j = 0; out.d_coupling && term.t == p.n_iters - 1 && j < p.J; ++j) dc[j] += s.d_coupling[g * p.J + j];
+        softmax_backward<T>(p, c, dc);
+        if (term.db >= 0) std::copy(dc, dc + p.J, s.coefficients + (g * n_coefficients + term.db) * p.J);
+        for (int64_t j = 0; out.d_prior && j < p.J; ++j) {
+          out.d_prior[(i + g) * p.J + j] += sum_of_lanes<T>(dc[j], p.images(block));
         }
       }
     }
-  });
-}
+  }
+
+  void find_dvotes(Scratch& s, int64_t block, int64_t i, int64_t n, int64_t nth) {
+    for (const Term& term : terms) {
+      s.y[term.c] = ds.at(block, term.t);
+      if (term.db >= 0) s.y[term.db] = totals.at(block, term.t);
+    }
+    std::fill(s.du.get(), s.du + n * p.d_in, splat<T>(0));
+    stretches<kTile>(p.d_out, [&](auto size, int64_t at) {
+      spread<T, decltype(size)::value>(p, p.matrices(i), n, at, n_coefficients, s.y.data(), s.coefficients.get(),
+                                       vectors * L, s.dvotes.get(), s.du.get());
+    });
+    from_lanes(s.du.get(), out.du + (block * L * p.I + i) * p.d_in, p.I * p.d_in, p.images(block), n * p.d_in);
+    for (int64_t g = 0; g < n; ++g) {
+      for (int64_t k = 0; k < vectors; ++k) {
+        Vec<T> x[L];
+#pragma GCC unroll 16
+        for (int l = 0; l < L; ++l) x[l] = s.dvotes[(g * vectors + k) * L + l];
+        transpose<T>(x);
+        Vec<T>* to = s.rows + g * s.row_stride + k * kImages + nth * L;
+#pragma GCC unroll 16
+        for (int l = 0; l < L; ++l) to[l] = x[l];
+      }
+    }
+  }
+
+  void find_d_weight(int64_t b0, int64_t b1, int64_t i, const Vec<T>* rows) {
+    stretches<kRows>(p.d_in, [&](auto size, int64_t d0) {
+      constexpr int N = decltype(size)::value;
+      int64_t k = 0;
+      for (; k + 2 <= vectors; k += 2) add_columns<N, 2>(b0, b1, i, d0, k, rows + k * kImages);
+      if (k < vectors) add_columns<N, 1>(b0, b1, i, d0, k, rows + k * kImages);
+    });
+  }
+
+  template <int N, int C>
+  void add_columns(int64_t b0, int64_t b1, int64_t i, int64_t d0, int64_t k, const Vec<T>* rows) {
+    Vec<T> acc[C][N];
+    for (int c = 0; c < C; ++c) {
+      for (int d = 0; d < N; ++d) acc[c][d] = splat<T>(0);
+    }
+    for (int64_t block = b0; block < b1; ++block, rows += L) {
+      outer<T, N, C>(u + (block * p.I + i) * p.d_in + d0, rows, kImages, p.images(block), acc);
+    }
+    for (int c = 0; c < C; ++c) add_rows<T, N>(p, acc[c], d0, (k + c) * L, out.d_weight + i * p.d_in * p.all());
+  }
+
+  const Problem<T>& p;
+  const Gradients<T>& out;
+  Buffer<T>& u;
+  Upper<T>&totals, &ds;
+  const int64_t vectors;  // of L numbers, that hold the votes of a capsule
+  int n_products = 0, n_coefficients = 0;
+  std::vector<Term> terms;
+};
 
 template <class T>
 bool backward(const Problem<T>& p, const Gradients<T>& out) {
@@ -522,7 +564,7 @@ bool backward(const Problem<T>& p, const Gradients<T>& out) {
     }
     out.d_bias[k] = static_cast<T>(sum);
   }
-  return final_pass(p, out, u, totals, ds);
+  return FinalPass<T>(p, out, u, totals, ds).run();
 }
 
 // 0, or 1 where memory ran out.

@@ -58,9 +58,7 @@ class Buffer {
 
 template <class T>
 inline Vec<T> splat(T x) {
-  Vec<T> v;
-  for (int l = 0; l < kLanes<T>; ++l) v[l] = x;
-  return v;
+  return x - Vec<T>{};
 }
 
 template <class T>
@@ -75,11 +73,19 @@ inline void store(T* to, Vec<T> v) {
   std::memcpy(to, &v, kBytes);
 }
 
+// The same pointer, of which the compiler knows nothing: GCC would compute the address of every element outside of
+// the loop, and run out of registers for them.
+template <class P>
+inline P* opaque(P* pointer) {
+  asm("" : "+r"(pointer));
+  return pointer;
+}
+
 template <class T>
 inline T sum_of_lanes(Vec<T> v, int n) {
-  T sum = 0;
-  for (int l = 0; l < n; ++l) sum += v[l];
-  return sum;
+  double sum = 0;
+  for (int l = 0; l < n; ++l) sum += static_cast<double>(v[l]);
+  return static_cast<T>(sum);
 }
 
 // ---- exponential ----
@@ -101,6 +107,13 @@ struct Exp<double> {
   static constexpr double kLow = 1.42860682030941723212e-6, kZero = -1080.0;
 };
 
+template <class T>
+constexpr T one_over_factorial(int k) {
+  double product = 1;
+  for (; k > 1; --k) product *= k;
+  return static_cast<T>(1 / product);
+}
+
 // e^x for x <= 0, to about one unit in the last place; denormal results and NaN as they should be.
 template <class T>
 inline Vec<T> exp_of_negative(Vec<T> x) {
@@ -109,8 +122,9 @@ inline Vec<T> exp_of_negative(Vec<T> x) {
   const Vec<T> shifted = x * E::kLog2e + E::kRound;
   const Vec<T> n = shifted - E::kRound;
   const Vec<T> r = x - n * E::kHigh - n * E::kLow;  // |r| <= ln 2 / 2
-  Vec<T> p = splat<T>(1);
-  for (int k = E::kTerms; k > 0; --k) p = p * (r * (T(1) / k)) + T(1);  // Taylor's series, after Horner
+  Vec<T> p = splat<T>(one_over_factorial<T>(E::kTerms));
+#pragma GCC unroll 16
+  for (int k = E::kTerms - 1; k >= 0; --k) p = p * r + one_over_factorial<T>(k);  // Taylor's series, after Horner
   Int<T> bits;
   const Vec<T> round = splat<T>(E::kRound);
   Int<T> zero;
@@ -129,7 +143,7 @@ inline Vec<T> exp_of_negative(Vec<T> x) {
 
 // Of the rows a and b, their even (upper = 0) or odd stretches of Step lanes.
 template <class T, int Step, int upper, int... L>
-inline Vec<T> mix(Vec<T> a, Vec<T> b, std::integer_sequence<int, L...>) {
+__attribute__((always_inline)) inline Vec<T> mix(Vec<T> a, Vec<T> b, std::integer_sequence<int, L...>) {
 #if defined(__clang__)
   return __builtin_shufflevector(a, b, ((L & Step) ? kLanes<T> + L - Step + upper * Step : L + upper * Step)...);
 #else
@@ -137,8 +151,9 @@ inline Vec<T> mix(Vec<T> a, Vec<T> b, std::integer_sequence<int, L...>) {
 #endif
 }
 
+// Inlined, or the vectors would go through memory.
 template <class T, int Step = 1>
-inline void transpose(Vec<T> (&x)[kLanes<T>]) {
+__attribute__((always_inline)) inline void transpose(Vec<T> (&x)[kLanes<T>]) {
   if constexpr (Step < kLanes<T>) {
     const auto lanes = std::make_integer_sequence<int, kLanes<T>>();
 #pragma GCC unroll 16
@@ -159,8 +174,10 @@ void to_lanes(const T* rows, int64_t stride, int n, int64_t width, Vec<T>* out) 
   int64_t at = 0;
   for (; at + L <= width; at += L) {
     Vec<T> x[L];
+#pragma GCC unroll 16
     for (int l = 0; l < L; ++l) x[l] = l < n ? load(rows + l * stride + at) : splat<T>(0);
     transpose<T>(x);
+#pragma GCC unroll 16
     for (int l = 0; l < L; ++l) out[at + l] = x[l];
   }
   for (; at < width; ++at) {
@@ -176,6 +193,7 @@ void from_lanes(const Vec<T>* in, T* rows, int64_t stride, int n, int64_t width)
   int64_t at = 0;
   for (; at + L <= width; at += L) {
     Vec<T> x[L];
+#pragma GCC unroll 16
     for (int l = 0; l < L; ++l) x[l] = in[at + l];
     transpose<T>(x);
     for (int l = 0; l < n; ++l) store(rows + l * stride + at, x[l]);

@@ -1,0 +1,24 @@
+"""Any shape and any values: equal by the pairing rule wherever the reference is finite."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.impls import needs_cpu
+from tests.ops.fused.test_pairing import routing
+from tests.pairing import assert_paired
+
+pytestmark = needs_cpu
+
+sizes = st.tuples(*(st.integers(1, most) for most in (35, 40, 12, 10, 20)))
+options = st.fixed_dictionaries(
+    {
+        "n_iters": st.integers(1, 4),
+        "leaky": st.booleans(),
+        "gradient": st.sampled_from(["full", "last"]),
+        "return_coupling": st.booleans(),
+    }
+)
