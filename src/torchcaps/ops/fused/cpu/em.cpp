@@ -26,6 +26,7 @@ constexpr int D = 16;            // numbers in a pose
 // damping and by rounding, σ², logit and mass. (Rounding of μ may be much beside a small σ. Were it not known, the
 // gradient of the votes would not be that of the numbers which were computed.)
 constexpr int kLeft = D, kVariance = 2 * D, kLogit = 3 * D, kMass = 3 * D + 1, kState = 3 * D + 2;
+constexpr double kLog2Pi = 1.8378770664093454836;
 constexpr int64_t kRun = 256;  // children summed before the sum is put aside, so that long sums stay exact
 constexpr int64_t kRows = 24;  // rows of weights that stay in L1 while all places use them
 
@@ -175,6 +176,17 @@ struct Problem {
   }
 
   const V* weights() const { return weight.get(); }
+
+  // log sigmoid(logit) − ½ Σ log 2πσ², the sum being given. Lanes beyond the n types take no part in the softmax
+  // over all parents; in one of their own they may.
+  V log_ap(V logit, V normal, int n) const {
+    V c = splat<T>(positions ? T(0) : -std::numeric_limits<T>::infinity());
+    for (int l = 0; l < n; ++l) {
+      const T x = logit[l];
+      c[l] = (x < 0 ? x : T(0)) - std::log1p(std::exp(x < 0 ? x : -x)) - T(0.5) * normal[l];
+    }
+    return c;
+  }
 
   int width(int64_t jv) const { return int(std::min<int64_t>(L, J - jv * L)); }
 
@@ -528,8 +540,12 @@ struct Forward : Problem<T> {
       for (int64_t jv = 0; jv < this->JV; ++jv) {
         Parent<V>& parent = parents[p * this->JV + jv];
         const int n = this->width(jv);
-        V logs = {};
-        for (int h = 0; h < D; ++h) logs += vlog(parent.s2[h]);
+        V logs = {}, normal = {};
+        for (int h = 0; h < D; ++h) {
+          const V one = vlog(parent.s2[h]);
+          logs += one;
+          normal += one + T(kLog2Pi);
+        }
         const V beta_u = load_lanes<T>(this->beta_u + jv * L, n), beta_a = load_lanes<T>(this->beta_a + jv * L, n);
         const V cost = parent.s0 * this->ratio * (this->s_u * D * beta_u + this->s_v * T(0.5) * logs);
         const V logit = lambda * (this->s_a * beta_a - cost);
@@ -550,20 +566,13 @@ struct Forward : Problem<T> {
             out_act[at] = logit[l] >= 0 ? 1 / (1 + std::exp(-logit[l])) : std::exp(logit[l]) / (1 + std::exp(logit[l]));
           }
         else
-          ready(parent, logit, logs, n, this->positions);
+          ready(parent, this->log_ap(logit, normal, n));
       }
   }
 
-  // c and w from logit and σ² (in s2); sums at 0.
-  static void ready(Parent<V>& parent, V logit, V logs, int n, bool positions) {
-    constexpr double log_2pi = 1.8378770664093454836;
-    for (int l = 0; l < L; ++l) {
-      const T x = logit[l];
-      const T log_sigmoid = (x < 0 ? x : T(0)) - std::log1p(std::exp(x < 0 ? x : -x));
-      // Lanes beyond J take no part in the softmax; with a softmax of their own they may.
-      parent.c[l] = l < n ? log_sigmoid - T(0.5) * (logs[l] + T(D * log_2pi))
-                          : positions ? T(0) : -std::numeric_limits<T>::infinity();
-    }
+  // c and 1/σ², from σ² in s2; sums at 0.
+  static void ready(Parent<V>& parent, V c) {
+    parent.c = c;
     for (int h = 0; h < D; ++h) {
       parent.w[h] = T(1) / parent.s2[h];
       parent.s1[h] = parent.s2[h] = parent.t1[h] = parent.t2[h] = V{};
@@ -710,20 +719,13 @@ struct Backward : Problem<T> {
         s.k = k;
         s.s0 = V{};
         if (!before) continue;
-        logs = V{};
+        V normal = {};
         for (int h = 0; h < D; ++h) {
           const V var = load_lanes<T>(before + (kVariance + h) * J, n, 1);
-          logs += vlog(var);
+          normal += vlog(var) + T(kLog2Pi);
           s.w[h] = T(1) / var;
         }
-        constexpr double log_2pi = 1.8378770664093454836;
-        const V logit = load_lanes<T>(before + kLogit * J, n);
-        for (int l = 0; l < L; ++l) {
-          const T x = logit[l];
-          const T log_sigmoid = (x < 0 ? x : T(0)) - std::log1p(std::exp(x < 0 ? x : -x));
-          s.c[l] = l < n ? log_sigmoid - T(0.5) * (logs[l] + T(D * log_2pi))
-                         : this->positions ? T(0) : -std::numeric_limits<T>::infinity();
-        }
+        s.c = this->log_ap(load_lanes<T>(before + kLogit * J, n), normal, n);
       }
       for (int l = 0; l < n; ++l) {
         d_beta[jv * L + l] -= double(scale) * this->s_u * D * sum_u[l];
