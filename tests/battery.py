@@ -132,6 +132,11 @@ def conv_caps(**options: Any) -> nn.Module:
     return layers.ConvCaps(2, J, D_IN, D_OUT, (2, 3), stride=2, **options)
 
 
+def impls(routing: str) -> tuple[str, ...]:
+    """Every implementation that is to be had here."""
+    return ("reference", *(() if cpu.why_not(routing) else ("cpu",)))
+
+
 def small_capsnet(**options: Any) -> nn.Module:
     """A CapsNet for oblong colour images."""
     sizes = {"channels": 4, "kernel_size": 3, "n_types": 2, "d_primary": 4, "d_class": 5, "decoder": (6,)}
@@ -141,7 +146,7 @@ def small_capsnet(**options: Any) -> nn.Module:
 SUBJECTS = [
     *(
         Subject(f"dynamic{name}-{impl}", (I, D_IN), routing(impl=impl, **options), last=name == "-last")
-        for impl in ("reference", *(() if cpu.why_not("dynamic") else ("cpu",)))
+        for impl in impls("dynamic")
         for name, options in {
             "": {},
             "-all-options": {"bias": True, "prior": True, "leaky": True},
@@ -159,18 +164,27 @@ SUBJECTS = [
     Subject(
         "CapsNet-stacked", (2, 9, 12), lambda: small_capsnet(hidden=({"n_types": 3, "d_out": 4, "kernel_size": 2},))
     ),
-    Subject("em", (I, 17), em(I), lengths=False),
-    Subject("em-released", (I, 17), em(I, settings="released", final_lambda=0.01), lengths=False),
-    Subject("em-one-iteration", (I, 17), em(I, n_iters=1), lengths=False),
-    Subject("em-last", (I, 17), em(I, gradient="last"), lengths=False, last=True),
+    *(
+        Subject(f"em{name}-{impl}", (I, 17), em(I, impl=impl, **options), lengths=False, last=name == "-last")
+        for impl in impls("em")
+        for name, options in {
+            "": {},
+            "-released": {"settings": "released", "final_lambda": 0.01},
+            "-one-iteration": {"n_iters": 1},
+            "-last": {"gradient": "last"},
+        }.items()
+    ),
     Subject("em-from-votes", (I, J * 16 + 1), em(function=ops.em_routing_from_votes, normalise=True), lengths=False),
-    Subject("em-conv", (2, 5, 6, 17), em(2, 2, 3, function=ops.conv_em_routing, stride=2), lengths=False, shares=False),
-    Subject(
-        "em-positions",
-        (2, 5, 6, 17),
-        em(2, 2, 3, function=ops.conv_em_routing, compete="positions"),
-        lengths=False,
-        shares=False,
+    *(
+        Subject(
+            f"em-conv-{impl}{name}",
+            (2, 5, 6, 17),
+            em(2, 2, 3, function=ops.conv_em_routing, impl=impl, **options),
+            lengths=False,
+            shares=False,
+        )
+        for impl in impls("em")
+        for name, options in {"-strided": {"stride": 2}, "-positions": {"compete": "positions"}}.items()
     ),
     Subject("MatrixPrimaryCaps", (3, 6, 9), lambda: layers.MatrixPrimaryCaps(3, 2, 2, stride=2), lengths=False),
     Subject("DenseCaps-em", (I, 17), em_layer(layers.DenseCaps, I, J, 16, 16), lengths=False),

@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.checks import at_least_float32, check_shapes
-from torchcaps.ops.em_checks import check_betas, check_choices, check_maps, check_matrices
+from torchcaps.ops.checks import at_least_float32, check_choice, check_shapes
+from torchcaps.ops.em_checks import check_betas, check_choices, check_maps, check_matrices, choose_impl
 from torchcaps.ops.em_settings import EMSettings, em_settings
+from torchcaps.ops.fused.cpu.em import conv_em_routing_cpu
 from torchcaps.ops.routed import Routed
-from torchcaps.ops.votes import Fields, matrix_votes
+from torchcaps.ops.votes import Fields, check_fields, matrix_votes
 
 
 def em_routing(
@@ -50,7 +51,9 @@ def em_routing(
             (:func:`~torchcaps.ops.coordinate_offset`).
         gradient: "full" flows through every iteration, E-steps too. "last" takes the responsibilities and
             means that enter the last M-step as constants.
-        impl: "reference" is the procedure as the paper prints it; "auto" takes the fastest that is to be had.
+        impl: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never stores the
+            votes, for matrices, without gradient of ``offset``; "auto" takes the fastest one that is to be had, and
+            :func:`torchcaps.ops.which_impl` says which.
         return_coupling: also return the responsibilities R_ij of the last E-step.
         changes: fields of ``settings`` that are to differ, such as ``compete="positions"``.
 
@@ -59,7 +62,9 @@ def em_routing(
         ``[B, I, J]``, not weighted by the lower activations, or None unless asked for.
 
     Raises:
-        ValueError: shapes that do not fit, poses that are not 4×4, ``n_iters`` below 1, an unknown choice.
+        ValueError: shapes that do not fit, poses that are not 4×4, ``n_iters`` below 1, an unknown choice,
+            ``impl="cpu"`` for what it is not made for.
+        Unavailable: ``impl="cpu"`` where nothing can be compiled; a RuntimeError.
 
     Source: Hinton, Sabour, Frosst 2018 (ICLR), section 3 and procedure 1.
     """
@@ -125,10 +130,18 @@ def conv_em_routing(
     """
     matrices = pose.dim() == 6
     given = em_settings(settings, dense=False, **changes)
-    dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, gradient, impl, matrices=matrices)
-    fields = Fields(pose.shape[1:4], weight.shape[1:3], stride if isinstance(stride, tuple) else (stride, stride))
+    dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, gradient, matrices=matrices)
+    chosen = choose_impl(impl, pose, activation, weight, offset, matrices=matrices)
+    stride = stride if isinstance(stride, tuple) else (stride, stride)
+    check_fields(pose.shape[2:4], weight.shape[1:3], stride)
     with torch.autocast(pose.device.type, enabled=False):
         m, a, w = (at_least_float32(x.to(dtype)) for x in (pose, activation, weight))
+        if chosen == "cpu":
+            routed = conv_em_routing_cpu(
+                m, a, w, beta_u, beta_a, stride, n_iters, given, offset, gradient, return_coupling
+            )
+            return Routed(*(None if x is None else x.to(dtype) for x in routed))
+        fields = Fields(pose.shape[1:4], weight.shape[1:3], stride)
         votes = matrix_votes(fields.gather(m if matrices else m.unsqueeze(-2)), w.flatten(0, 2))  # [B, P, N, J, ., .]
         if offset is not None:
             votes = votes + offset.to(votes).reshape(fields.n_children, 1, *votes.shape[-2:])
@@ -161,7 +174,8 @@ def em_routing_from_votes(
         votes: V, ``[B, I, J, 4, 4]`` or ``[B, I, J, d_out]``.
         activation: of the lower capsules, ``[B, I]``.
 
-    The other arguments are those of :func:`em_routing`.
+    The other arguments are those of :func:`em_routing`, but for ``impl``: votes that are there already are routed
+    by the reference.
     """
     sizes = check_shapes(
         votes=(votes, "B I J rows columns" if votes.dim() == 5 else "B I J d_out"), activation=(activation, "B I")
@@ -169,7 +183,8 @@ def em_routing_from_votes(
     if votes.dim() == 5:
         check_matrices("votes", votes)
     check_betas(beta_u, beta_a, sizes["J"])
-    check_choices(n_iters, gradient, impl)
+    check_choices(n_iters, gradient)
+    check_choice("impl, for votes that are there already,", impl, ("auto", "reference"))
     given = em_settings(settings, dense=True, **changes)
     fields = Fields((sizes["I"], 1, 1), (1, 1), (1, 1))
     dtype = torch.promote_types(votes.dtype, activation.dtype)

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from torchcaps.ops.checks import check_at_least, check_choice, check_shapes
 from torchcaps.ops.dynamic import GRADIENTS
-
-IMPLS = ("auto", "reference")
+from torchcaps.ops.fused import which_impl
 
 
 def check_maps(
@@ -20,7 +19,6 @@ def check_maps(
     offset: Tensor | None,
     n_iters: int,
     gradient: str,
-    impl: str,
     *,
     matrices: bool,
 ) -> torch.dtype:
@@ -44,7 +42,7 @@ def check_maps(
         if list(offset.shape) != wanted:
             raise ValueError(f"offset must be {wanted}, got shape {list(offset.shape)}")
     check_betas(beta_u, beta_a, sizes["J"])
-    check_choices(n_iters, gradient, impl)
+    check_choices(n_iters, gradient)
     dtype = torch.promote_types(pose.dtype, weight.dtype)
     if not dtype.is_floating_point:
         raise ValueError(f"pose and weight must be floating point, got {pose.dtype} and {weight.dtype}")
@@ -64,8 +62,22 @@ def check_betas(beta_u: Tensor, beta_a: Tensor, n_out: int) -> None:
             raise ValueError(f"{name} must be [J={n_out}], got shape {list(beta.shape)}")
 
 
-def check_choices(n_iters: int, gradient: str, impl: str) -> None:
+def check_choices(n_iters: int, gradient: str) -> None:
     """Refuse a number of iterations below 1 and unknown choices."""
     check_at_least("n_iters", n_iters, 1)
     check_choice("gradient", gradient, GRADIENTS)
-    check_choice("impl", impl, IMPLS)
+
+
+def choose_impl(
+    impl: str, pose: Tensor, activation: Tensor, weight: Tensor, offset: Tensor | None, *, matrices: bool
+) -> str:
+    """The implementation to take: compiled code knows neither vectors nor the gradient of an offset."""
+    chosen = which_impl("em", impl, pose, activation, weight)
+    learned = offset is not None and offset.requires_grad and torch.is_grad_enabled()
+    if chosen == "cpu" and (learned or not matrices):
+        if impl == "cpu":
+            raise ValueError(
+                f"impl='cpu' {'gives no gradient of offset' if learned else 'wants matrices, got vectors'}"
+            )
+        return "reference"
+    return chosen

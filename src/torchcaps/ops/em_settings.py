@@ -51,10 +51,9 @@ class EMSettings:
     def __post_init__(self) -> None:
         check_choice("compete", self.compete, COMPETE)
         check_choice("start", self.start, STARTS)
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name, value in vars(self).items():
             if isinstance(value, float | int) and not math.isfinite(value):
-                raise ValueError(f"{field.name} must be finite, got {value}")
+                raise ValueError(f"{name} must be finite, got {value}")
         for name in ("variance_floor", "mass_floor"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
@@ -67,6 +66,7 @@ class EMSettings:
         return self.final_lambda * (1 - self.lambda_decay ** (t + 1))
 
 
+_FIELDS = tuple(field.name for field in fields(EMSettings))
 _RELEASED = EMSettings(
     compete="positions",
     start="types",
@@ -98,7 +98,6 @@ def em_settings(settings: str | EMSettings, *, dense: bool, **changes: Any) -> E
     if not isinstance(settings, EMSettings):
         check_choice("settings", settings, EM_SETTINGS)
         settings = EM_SETTINGS[settings][dense]
-    known = [field.name for field in fields(EMSettings)]
     for name in changes:
-        check_choice("a setting of EM routing", name, known)
-    return replace(settings, **changes)
+        check_choice("a setting of EM routing", name, _FIELDS)
+    return replace(settings, **changes) if changes else settings

@@ -63,14 +63,19 @@ def receptive_fields(capsules: Tensor, kernel_size: tuple[int, int], stride: tup
         ValueError: not a capsule map, a size below 1, or a kernel larger than the map.
     """
     sizes = check_shapes(capsules=(capsules, "B T H W D"))
-    for axis, extent, kernel, step in zip("HW", (sizes["H"], sizes["W"]), kernel_size, stride, strict=True):
+    check_fields((sizes["H"], sizes["W"]), kernel_size, stride)
+    fields = capsules.unfold(2, kernel_size[0], stride[0]).unfold(3, kernel_size[1], stride[1])
+    # [B, T, H', W', D, K_h, K_w]
+    return fields.permute(0, 2, 3, 1, 5, 6, 4).flatten(3, 5)  # [B, H', W', I, D]
+
+
+def check_fields(map_size: Sequence[int], kernel_size: Sequence[int], stride: Sequence[int]) -> None:
+    """Refuse sizes below 1 and a kernel larger than the map; each is rows and columns."""
+    for axis, extent, kernel, step in zip("HW", map_size, kernel_size, stride, strict=True):
         check_at_least("kernel_size", kernel, 1)
         check_at_least("stride", step, 1)
         if kernel > extent:
             raise ValueError(f"kernel_size must fit into the map, got {kernel} where {axis}={extent}")
-    fields = capsules.unfold(2, kernel_size[0], stride[0]).unfold(3, kernel_size[1], stride[1])
-    # [B, T, H', W', D, K_h, K_w]
-    return fields.permute(0, 2, 3, 1, 5, 6, 4).flatten(3, 5)  # [B, H', W', I, D]
 
 
 def coordinate_offset(

@@ -128,7 +128,7 @@ void even_pass(const Problem<T>& p, const Vec<T>* u, int64_t i0, int64_t i1, Vec
       for (int64_t i = i0; i < i1; ++i) {
         const T* row = p.matrices(i) + j * p.d_in * p.d_out + at;
         for (int64_t d = 0; d < p.d_in; ++d, row += p.d_out) {
-          __builtin_prefetch(row + p.d_in * p.all());
+          __builtin_prefetch(row + 4 * p.d_in * p.all());
           const Vec<T> ud = u[i * p.d_in + d];
 #pragma GCC unroll 16
           for (int e = 0; e < E; ++e) acc[e] += ud * row[e];

@@ -83,9 +83,9 @@ inline P* opaque(P* pointer) {
 
 template <class T>
 inline T sum_of_lanes(Vec<T> v, int n) {
-  T sum = 0;
-  for (int l = 0; l < n; ++l) sum += v[l];
-  return sum;
+  double sum = 0;
+  for (int l = 0; l < n; ++l) sum += static_cast<double>(v[l]);
+  return static_cast<T>(sum);
 }
 
 // ---- exponential ----

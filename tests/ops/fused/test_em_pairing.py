@@ -1,0 +1,195 @@
+"""Fused EM routing against the reference, by the pairing rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as limits
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.impls import needs_cpu
+from tests.pairing import Inputs, assert_paired, outcome
+from torchcaps.ops import conv_em_routing, em_routing, which_impl
+
+pytestmark = needs_cpu
+
+#: B, (T, H, W), kernel, J, stride: dense; more types of parent than lanes; an oblong kernel and unequal strides with
+#: children that no parent sees; many places to a child; places apart; a kernel that covers the map; one type.
+GEOMETRIES = [
+    (3, (7, 1, 1), (1, 1), 5, (1, 1)),
+    (2, (300, 1, 1), (1, 1), 10, (1, 1)),
+    (2, (3, 7, 7), (3, 3), 17, (2, 2)),
+    (2, (2, 8, 9), (3, 2), 19, (2, 3)),
+    (1, (3, 6, 5), (3, 3), 4, (1, 1)),
+    (1, (2, 9, 9), (2, 2), 3, (3, 3)),
+    (2, (5, 4, 3), (4, 3), 5, (1, 1)),
+    (1, (4, 5, 4), (3, 3), 1, (1, 1)),
+]
+#: With the named settings' λ the activations hardly depend on so few votes; with a small floor of the variance,
+#: three iterations are chaotic in float32, in the reference as well.
+SETTINGS = [
+    {"settings": "paper", "final_lambda": 0.3, "variance_floor": 0.01},
+    {"settings": "paper", "final_lambda": 0.3, "variance_floor": 0.01, "compete": "positions", "normalise": True},
+    {"settings": "released", "final_lambda": 0.001},
+    {"settings": "released", "final_lambda": 0.001, "compete": "all", "start": "parents"},
+]
+
+
+def inputs(geometry: tuple[Any, ...], dtype: torch.dtype = torch.float32) -> Inputs:
+    n, shape, kernel, n_out, _ = geometry
+    return {
+        "pose": torch.randn(n, *shape, 4, 4).to(dtype),
+        "activation": torch.rand(n, *shape).to(dtype),
+        "weight": (torch.randn(shape[0], *kernel, n_out, 4, 4) / 2).to(dtype),
+        "beta_u": (torch.randn(n_out) / 2).to(dtype),
+        "beta_a": (torch.randn(n_out) / 2).to(dtype),
+    }
+
+
+def routing(**options: Any) -> Any:
+    def function(impl: str, tensors: Inputs) -> Sequence[Tensor]:
+        routed = conv_em_routing(**tensors, **options, impl=impl)  # type: ignore[arg-type]
+        return [x for x in routed if x is not None]
+
+    return function
+
+
+@pytest.mark.parametrize("options", SETTINGS, ids=lambda x: "-".join(map(str, x.values())))
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+def test_geometries(geometry: tuple[Any, ...], options: dict[str, Any]) -> None:
+    assert_paired(routing(stride=geometry[-1], **options), inputs(geometry), "cpu")
+
+
+@pytest.mark.parametrize("gradient", ["full", "last"])
+@pytest.mark.parametrize("n_iters", [1, 2, 3, 4])
+@pytest.mark.parametrize("options", SETTINGS, ids=lambda x: "-".join(map(str, x.values())))
+@pytest.mark.parametrize("given", [(), ("coupling",), ("offset",)], ids=str)
+def test_options(given: tuple[str, ...], options: dict[str, Any], n_iters: int, gradient: str) -> None:
+    geometry = (2, (3, 5, 6), (3, 3), 6, (1, 2))
+    if "offset" in given:
+        options = options | {"offset": torch.randn(3, 3, 3, 4, 4)}
+    function = routing(
+        stride=(1, 2), n_iters=n_iters, gradient=gradient, return_coupling="coupling" in given, **options
+    )
+    assert_paired(function, inputs(geometry), "cpu")
+
+
+@pytest.mark.parametrize("options", SETTINGS, ids=lambda x: "-".join(map(str, x.values())))
+def test_bfloat16(options: dict[str, Any]) -> None:
+    assert_paired(routing(stride=2, **options), inputs(GEOMETRIES[2], torch.bfloat16), "cpu")
+
+
+@pytest.mark.parametrize("geometry", [(0, (3, 5, 4), (3, 3), 4, (1, 1)), (2, (0, 5, 4), (3, 3), 4, (1, 1))], ids=str)
+def test_nothing_to_route(geometry: tuple[Any, ...]) -> None:
+    assert_paired(routing(), inputs(geometry), "cpu")
+
+
+def test_strides_do_not_matter() -> None:
+    tensors = inputs(GEOMETRIES[2])
+    strided = {k: x.transpose(0, -1).contiguous().transpose(0, -1) for k, x in tensors.items() if x is not None}
+    assert not strided["pose"].is_contiguous()
+    plain = outcome(routing(stride=2), tensors, "cpu")
+    for name, x in outcome(routing(stride=2), strided, "cpu").items():  # type: ignore[arg-type]
+        torch.testing.assert_close(x, plain[name], rtol=0, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("n_images", [2, 35])
+def test_threads_change_nothing(n_images: int) -> None:
+    geometry = (n_images, *GEOMETRIES[2][1:])
+    tensors = inputs(geometry)
+    one = outcome(routing(stride=2, return_coupling=True), tensors, "cpu")
+    for threads in (2, 5):
+        torch.set_num_threads(threads)
+        for name, x in outcome(routing(stride=2, return_coupling=True), tensors, "cpu").items():
+            torch.testing.assert_close(x, one[name], rtol=0, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.1])
+@pytest.mark.parametrize("case", ["off", "on", "equal", "huge and equal", "far"])
+def test_extremes(case: str, damping: float) -> None:
+    """Votes whose variance is nothing beside their mean: it must not cancel."""
+    tensors = inputs(GEOMETRIES[2])
+    pose, activation, weight = tensors["pose"], tensors["activation"], tensors["weight"]
+    assert pose is not None and activation is not None and weight is not None
+    if case in ("off", "on"):
+        activation.fill_(0.0 if case == "off" else 1.0)
+    if "equal" in case:
+        pose.fill_(1e4 if "huge" in case else 1.0)
+        weight.fill_(1.0)
+    if case == "far":
+        pose.mul_(0.01).add_(3.0)
+    function = routing(stride=2, damping=damping, variance_floor=1e-4)
+    assert_paired(function, tensors, "cpu")
+
+
+@needs_cpu
+@limits(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 3),
+    st.tuples(st.integers(1, 6), st.integers(1, 7), st.integers(1, 7)),
+    st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    st.integers(1, 20),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    st.integers(1, 3),
+    st.sampled_from(SETTINGS),
+    st.sampled_from(["full", "last"]),
+    st.integers(0, 2**32 - 1),
+)
+def test_any_sizes(
+    n: int,
+    shape: tuple[int, int, int],
+    kernel: tuple[int, int],
+    n_out: int,
+    stride: tuple[int, int],
+    n_iters: int,
+    options: dict[str, Any],
+    gradient: str,
+    seed: int,
+) -> None:
+    torch.manual_seed(seed)
+    kernel = min(kernel[0], shape[1]), min(kernel[1], shape[2])
+    function = routing(stride=stride, n_iters=n_iters, gradient=gradient, **{**options, "variance_floor": 0.1})
+    assert_paired(function, inputs((n, shape, kernel, n_out, stride)), "cpu")
+
+
+def test_what_compiled_code_is_not_for() -> None:
+    vectors = torch.randn(2, 5, 16), torch.rand(2, 5), torch.randn(5, 3, 16, 16), torch.zeros(3), torch.zeros(3)
+    em_routing(*vectors)
+    with pytest.raises(ValueError, match="impl='cpu' wants matrices, got vectors"):
+        em_routing(*vectors, impl="cpu")
+    matrices = torch.randn(2, 5, 4, 4), torch.rand(2, 5), torch.randn(5, 3, 4, 4), torch.zeros(3), torch.zeros(3)
+    offset = torch.zeros(5, 4, 4, requires_grad=True)
+    em_routing(*matrices, offset=offset).pose.sum().backward()
+    assert offset.grad is not None
+    with pytest.raises(ValueError, match="impl='cpu' gives no gradient of offset"):
+        em_routing(*matrices, offset=offset, impl="cpu")
+    assert which_impl("em", "auto", *matrices) == "cpu"
+
+
+@pytest.mark.parametrize("gradient", ["full", "last"])
+def test_operators_are_registered_rightly(gradient: str) -> None:
+    from torchcaps.ops.fused.cpu.em import routed
+
+    tensors = inputs((2, (2, 5, 4), (3, 2), 3, (2, 1)))
+    leaves = [x.requires_grad_() for x in tensors.values() if x is not None]
+    numbers = [0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2, 0.3]
+    for coupling in (False, True):
+        arguments = (*leaves, None, [2, 1], [False, True, gradient == "last"], numbers, coupling)
+        torch.library.opcheck(routed, arguments)
+
+
+def test_compiles_in_one_graph() -> None:
+    tensors = inputs(GEOMETRIES[2])
+    eager = outcome(routing(stride=2, return_coupling=True), tensors, "cpu")
+
+    def function(impl: str, given: Inputs) -> Sequence[Tensor]:
+        compiled = torch.compile(routing(stride=2, return_coupling=True), fullgraph=True, backend="aot_eager")
+        return compiled(impl, given)
+
+    for name, x in outcome(function, tensors, "cpu").items():
+        torch.testing.assert_close(x, eager[name], msg=name)

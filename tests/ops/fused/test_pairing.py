@@ -1,0 +1,96 @@
+"""Fused dynamic routing against the reference, by the pairing rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.impls import needs_cpu
+from tests.pairing import Inputs, assert_paired, outcome
+from torchcaps.ops import dynamic_routing
+
+pytestmark = needs_cpu
+
+#: B, I, J, d_in, d_out: CapsNet's own; odd ones; a batch beyond one block of lanes; single numbers; wide poses.
+SIZES = [
+    (5, 1152, 10, 8, 16),
+    (3, 63, 7, 5, 13),
+    (67, 31, 3, 3, 1),
+    (1, 1, 1, 1, 1),
+    (17, 5, 2, 19, 37),
+    (2, 200, 33, 4, 4),
+]
+
+
+def inputs(sizes: tuple[int, ...], dtype: torch.dtype, bias: bool, prior: bool) -> Inputs:
+    n, n_in, n_out, d_in, d_out = sizes
+    return {
+        "u": torch.randn(n, n_in, d_in).to(dtype),
+        "weight": (torch.randn(n_in, n_out, d_in, d_out) / (d_in * n_in) ** 0.5 * 3).to(dtype),
+        "bias": torch.randn(n_out, d_out).to(dtype) if bias else None,
+        "prior": torch.randn(n_in, n_out).to(dtype) if prior else None,
+    }
+
+
+def routing(**options: Any) -> Any:
+    def function(impl: str, tensors: Inputs) -> Sequence[Tensor]:
+        routed = dynamic_routing(**tensors, **options, impl=impl)  # type: ignore[arg-type]
+        return [x for x in routed if x is not None]
+
+    return function
+
+
+@pytest.mark.parametrize("gradient", ["full", "last"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_sizes(sizes: tuple[int, ...], dtype: torch.dtype, gradient: str) -> None:
+    assert_paired(routing(gradient=gradient), inputs(sizes, dtype, False, False), "cpu")
+
+
+@pytest.mark.parametrize("gradient", ["full", "last"])
+@pytest.mark.parametrize("leaky", [False, True], ids=["plain", "leaky"])
+@pytest.mark.parametrize(("bias", "prior"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("n_iters", [1, 2, 3, 5])
+@pytest.mark.parametrize("return_coupling", [False, True], ids=["", "coupling"])
+def test_options(n_iters: int, bias: bool, prior: bool, leaky: bool, gradient: str, return_coupling: bool) -> None:
+    options = {"n_iters": n_iters, "leaky": leaky, "gradient": gradient, "return_coupling": return_coupling}
+    assert_paired(routing(**options), inputs((18, 37, 7, 5, 13), torch.float32, bias, prior), "cpu")
+
+
+@pytest.mark.parametrize("sizes", [(0, 5, 4, 3, 6), (3, 0, 4, 3, 6), (3, 5, 4, 0, 6)], ids=str)
+def test_nothing_to_route(sizes: tuple[int, ...]) -> None:
+    n, n_in, n_out, d_in, d_out = sizes
+    tensors = {"u": torch.ones(n, n_in, d_in), "weight": torch.ones(n_in, n_out, d_in, d_out)}
+    tensors |= {"bias": torch.ones(n_out, d_out), "prior": torch.zeros(n_in, n_out)}
+    assert_paired(routing(return_coupling=True), tensors, "cpu")  # type: ignore[arg-type]
+
+
+def test_strides_do_not_matter() -> None:
+    tensors = inputs((3, 20, 7, 5, 13), torch.float32, True, True)
+    strided = {k: x.transpose(0, -1).contiguous().transpose(0, -1) for k, x in tensors.items() if x is not None}
+    assert not any(x.is_contiguous() for x in strided.values())
+    plain = outcome(routing(), tensors, "cpu")
+    for name, x in outcome(routing(), strided, "cpu").items():  # type: ignore[arg-type]
+        torch.testing.assert_close(x, plain[name], rtol=0, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("sizes", [(70, 63, 7, 5, 13), (3, 400, 10, 8, 16)], ids=str)
+def test_threads_change_nothing(sizes: tuple[int, ...]) -> None:
+    tensors = inputs(sizes, torch.float32, True, True)
+    one = outcome(routing(return_coupling=True), tensors, "cpu")
+    for threads in (2, 5):
+        torch.set_num_threads(threads)
+        for name, x in outcome(routing(return_coupling=True), tensors, "cpu").items():
+            torch.testing.assert_close(x, one[name], rtol=0, atol=0, msg=name)
+
+
+def test_a_prior_may_forbid() -> None:
+    """A logit of −∞: nothing goes there, and no gradient is NaN."""
+    tensors = inputs((3, 20, 7, 5, 13), torch.float32, True, True)
+    assert tensors["prior"] is not None
+    tensors["prior"][:, 2] = -torch.inf
+    assert_paired(routing(return_coupling=True), tensors, "cpu")
