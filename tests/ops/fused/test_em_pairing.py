@@ -33,8 +33,8 @@ GEOMETRIES = [
 #: With the named settings' λ the activations hardly depend on so few votes; with a small floor of the variance,
 #: three iterations are chaotic in float32, in the reference as well.
 SETTINGS = [
-    {"settings": "paper", "final_lambda": 0.3, "variance_floor": 0.01},
-    {"settings": "paper", "final_lambda": 0.3, "variance_floor": 0.01, "compete": "positions", "normalise": True},
+    {"settings": "paper", "final_lambda": 0.3, "variance_floor": 0.1},
+    {"settings": "paper", "final_lambda": 0.3, "variance_floor": 0.1, "compete": "positions", "normalise": True},
     {"settings": "released", "final_lambda": 0.001},
     {"settings": "released", "final_lambda": 0.001, "compete": "all", "start": "parents"},
 ]

@@ -518,7 +518,7 @@ struct Forward : Problem<T> {
         moved[h] = (1 - this->damping) * ((s1 - this->eps * parent.mu[h]) * inv);
         left[h] = s1 - moved[h] * parent.s0;
         squares[h] = s2 + moved[h] * (moved[h] * parent.s0 - T(2) * s1);
-        const auto lost = s2 > T(8) * (squares[h] + this->floor * mass);
+        const auto lost = s2 > T(4) * (squares[h] + this->floor * mass);
         for (int l = 0; l < L; ++l) again |= lost[l] != 0;
       }
       if (again) this->template squares<kOffset>(b, i / this->JV, i % this->JV, parent, moved, greatest, inverse, left, squares);
