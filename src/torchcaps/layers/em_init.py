@@ -23,6 +23,7 @@ from torchcaps.ops import EMSettings
 
 #: Share of the children that make up a mean, and how far routing takes log σ² below that of all votes.
 _EFFECTIVE = 0.22
+_VOTES = 0.6
 _NARROWED = {"convolution": 0.9, "classes": 0.7}
 
 
@@ -54,9 +55,9 @@ def em_init(n_children: int, inner: int, pose_scale: float, settings: EMSettings
     """
     if not pose_scale > 0:
         raise ValueError(f"pose_scale must be positive, got {pose_scale}")
-    weight_std = 2 / math.sqrt(inner)
-    votes = 2 * pose_scale
+    weight_std = _VOTES / math.sqrt(inner)
+    votes = _VOTES * pose_scale
     narrowed = _NARROWED["classes" if settings.compete == "all" else "convolution"]
-    log_variance = 2 * math.log(votes) - narrowed
+    log_variance = math.log(votes**2 * math.exp(-narrowed) + settings.variance_floor)
     beta_u = -settings.cost_scale * log_variance / (2 * settings.beta_u_scale)
     return EMInit(weight_std, beta_u, votes * (1 - settings.damping) / math.sqrt(_EFFECTIVE * n_children))
