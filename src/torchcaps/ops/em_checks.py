@@ -76,6 +76,8 @@ def choose_impl(
     learned = offset is not None and offset.requires_grad and torch.is_grad_enabled()
     if chosen == "cpu" and (learned or not matrices):
         if impl == "cpu":
-            raise ValueError(f"impl='cpu' {'gives no gradient of offset' if learned else 'wants matrices, got vectors'}")
+            raise ValueError(
+                f"impl='cpu' {'gives no gradient of offset' if learned else 'wants matrices, got vectors'}"
+            )
         return "reference"
     return chosen
