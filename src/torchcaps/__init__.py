@@ -2,9 +2,11 @@
 
 The names a user starts from; each is imported when it is first used.
 
-Mathematics: :func:`squash`, :func:`dynamic_routing`, :func:`dynamic_routing_from_votes`,
-:func:`margin_loss`, :func:`reconstruction_loss`, :class:`Routed`. Layers: :class:`PrimaryCaps`,
-:class:`ConvCaps`, :class:`DenseCaps`, :class:`Decoder`. Models and data: :func:`build`, :func:`load`.
+Mathematics: :func:`squash`, :func:`dynamic_routing`, :func:`dynamic_routing_from_votes`, :func:`em_routing`,
+:func:`conv_em_routing`, :func:`em_routing_from_votes`, :class:`EMSettings`, :func:`margin_loss`,
+:func:`spread_loss`, :func:`reconstruction_loss`, :class:`Routed`. Layers: :class:`PrimaryCaps`,
+:class:`MatrixPrimaryCaps`, :class:`ConvCaps`, :class:`DenseCaps`, :class:`ClassCaps`, :class:`Decoder`,
+:class:`Standardize`. Models and data: :func:`build`, :func:`load`.
 """
 
 from __future__ import annotations
@@ -14,32 +16,48 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchcaps.data import load as load
+    from torchcaps.layers import ClassCaps as ClassCaps
     from torchcaps.layers import ConvCaps as ConvCaps
     from torchcaps.layers import Decoder as Decoder
     from torchcaps.layers import DenseCaps as DenseCaps
+    from torchcaps.layers import MatrixPrimaryCaps as MatrixPrimaryCaps
     from torchcaps.layers import PrimaryCaps as PrimaryCaps
+    from torchcaps.layers import Standardize as Standardize
     from torchcaps.models import build as build
+    from torchcaps.ops import EMSettings as EMSettings
     from torchcaps.ops import Routed as Routed
+    from torchcaps.ops import conv_em_routing as conv_em_routing
     from torchcaps.ops import dynamic_routing as dynamic_routing
     from torchcaps.ops import dynamic_routing_from_votes as dynamic_routing_from_votes
+    from torchcaps.ops import em_routing as em_routing
+    from torchcaps.ops import em_routing_from_votes as em_routing_from_votes
     from torchcaps.ops import margin_loss as margin_loss
     from torchcaps.ops import reconstruction_loss as reconstruction_loss
+    from torchcaps.ops import spread_loss as spread_loss
     from torchcaps.ops import squash as squash
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "ClassCaps": "layers",
     "ConvCaps": "layers",
     "Decoder": "layers",
     "DenseCaps": "layers",
+    "EMSettings": "ops",
+    "MatrixPrimaryCaps": "layers",
     "PrimaryCaps": "layers",
     "Routed": "ops",
+    "Standardize": "layers",
     "build": "models",
+    "conv_em_routing": "ops",
     "dynamic_routing": "ops",
     "dynamic_routing_from_votes": "ops",
+    "em_routing": "ops",
+    "em_routing_from_votes": "ops",
     "load": "data",
     "margin_loss": "ops",
     "reconstruction_loss": "ops",
+    "spread_loss": "ops",
     "squash": "ops",
 }
 

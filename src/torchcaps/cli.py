@@ -91,6 +91,7 @@ def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[st
     from jsonargparse import ArgumentParser
 
     from torchcaps.experiments import Experiment
+    from torchcaps.experiments.experiment import smoke
 
     parser = ArgumentParser(
         prog=f"torchcaps train {name or 'RECIPE'}",
@@ -98,13 +99,15 @@ def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[st
     )
     parser.add_argument("--config", action="config", help="a YAML file with any of these fields")
     parser.add_argument("--out", type=str, default=None, help="the run's folder (default: runs/<recipe>)")
+    parser.add_argument("--smoke", action="store_true", help="two steps on eight images, to see that it runs")
     parser.add_class_arguments(Experiment)
     fields = defaults.to_dict()
     parser.set_defaults(fields)
     parsed = parser.instantiate(parser.parse_args(arguments))
     if parsed.recipe != defaults.recipe:
         raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
-    return Experiment(**{key: value for key, value in vars(parsed).items() if key in fields}), parsed.out
+    config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
+    return smoke(config) if parsed.smoke else config, parsed.out
 
 
 def _list(_: argparse.Namespace) -> None:
@@ -115,7 +118,7 @@ def _list(_: argparse.Namespace) -> None:
     for title, found in (("Recipes", RECIPES), ("Models", MODELS), ("Data sets", DATASETS)):
         print(f"{title}:")
         for name, function in found.items():
-            print(f"  {name:16} {(function.__doc__ or '').strip().splitlines()[0].replace('``', '')}")
+            print(f"  {name:32} {(function.__doc__ or '').strip().splitlines()[0].replace('``', '')}")
 
 
 def _evaluate(parsed: argparse.Namespace) -> None:

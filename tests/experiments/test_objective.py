@@ -13,7 +13,7 @@ from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.objective import total_loss, wrong
 from torchcaps.models import Output, build
-from torchcaps.ops import margin_loss, reconstruction_loss
+from torchcaps.ops import margin_loss, reconstruction_loss, spread_loss
 
 
 def test_wrong_by_hand() -> None:
@@ -48,6 +48,17 @@ def test_cross_entropy() -> None:
     two = total_loss(config, model, Output(scores), batch(2))
     present = torch.tensor([[1.0, 0, 1], [1, 1, 0], [0, 1, 1]])
     torch.testing.assert_close(two, F.binary_cross_entropy_with_logits(scores, present) * 3)
+
+
+def test_spread_loss_grows_its_margin_over_the_run() -> None:
+    scores, labels = torch.rand(3, 3), torch.tensor([0, 1, 2])
+    for progress, margin in ((0.0, 0.2), (0.5, 0.55), (1.0, 0.9)):
+        got = total_loss(Experiment(loss="spread"), torch.nn.Identity(), Output(scores), batch(1), progress=progress)
+        torch.testing.assert_close(got, spread_loss(scores, labels, margin))
+    half_way = total_loss(
+        Experiment(loss="spread", margin="sigmoid"), torch.nn.Identity(), Output(scores), batch(1), progress=0.1
+    )
+    torch.testing.assert_close(half_way, spread_loss(scores, labels, 0.2 + 0.79 / 2))
 
 
 def test_evaluate_weighs_images_not_batches() -> None:

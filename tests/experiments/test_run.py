@@ -96,7 +96,7 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         ({"epochs": 0}, "epochs must be at least 1 and whole, got 0"),
         ({"epochs": 2.5}, "epochs must be at least 1 and whole, got 2.5"),
         ({"batch_size": 0}, "batch_size must be at least 1 and whole, got 0"),
-        ({"loss": "hinge"}, "loss must be one of margin, cross_entropy; got 'hinge'"),
+        ({"loss": "hinge"}, "loss must be one of margin, spread, cross_entropy; got 'hinge'"),
         ({"precision": "16"}, "precision must be one of 32, bf16; got '16'"),
         ({"device": "tpu"}, "device must be one of auto, cpu, cuda, mps; got 'tpu'"),
         ({"reconstruction": -1.0}, "reconstruction must be at least 0 and finite, got -1.0"),

@@ -17,12 +17,13 @@ from torch import nn
 
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model, Optim
-from torchcaps.experiments.batches import Batches
+from torchcaps.experiments.batches import Batches, split
 from torchcaps.experiments.devices import choose_device
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.experiments.task import NonFiniteLoss, Task
 from torchcaps.experiments.train import default_folder, train
+from torchcaps.models import build
 
 TINY = Experiment(
     recipe="tiny",
@@ -215,10 +216,14 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_loss_and_model_must_fit(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"loss must be cross_entropy, .* for the model matched_cnn; got margin"):
-        fit(replace(CNN, loss="margin"), tmp_path)
-    with pytest.raises(ValueError, match=r"loss must be margin, .* for the model capsnet; got cross_entropy"):
-        fit(replace(TINY, loss="cross_entropy"), tmp_path)
+    for loss in ("margin", "spread"):
+        with pytest.raises(ValueError, match=f"loss must be cross_entropy for the model matched_cnn, .* got {loss}"):
+            fit(replace(CNN, loss=loss), tmp_path / "a")
+    with pytest.raises(ValueError, match="loss must be margin or cross_entropy with data.pairs"):
+        replace(PAIRS, loss="spread")
+    assert not (tmp_path / "a").exists()
+    # Lengths as if they were logits: an ablation of the matrix capsules' paper.
+    assert fit(replace(TINY, epochs=1, loss="cross_entropy"), tmp_path / "b")["steps"] == 4
 
 
 def test_data_that_changed_are_not_tested_on(unbroken: Path) -> None:
@@ -314,6 +319,24 @@ def test_default_folder() -> None:
 @pytest.mark.parametrize("options", [{"precision": "bf16"}, {"optim": Optim(clip=0.1)}])
 def test_other_settings_run(tmp_path: Path, options: dict) -> None:
     assert fit(replace(TINY, epochs=1, **options), tmp_path / "a")["steps"] == 4
+
+
+def test_weights_decay_and_nothing_else_does() -> None:
+    """The gradient of ½ · decay · ‖w‖² joins that of the loss, for weights but not for biases and β."""
+    model = build("matrix_capsnet_small", (2, 32, 32), 5)
+    batches = split(TINY, load("digits"), "train", torch.device("cpu"))
+    task = Task(replace(TINY, optim=Optim(weight_decay=0.5)), model, batches, batches)
+    adam = task.configure_optimizers()["optimizer"]
+    decayed = {id(p) for group in adam.param_groups if group["weight_decay"] == 0.5 for p in group["params"]}
+    every = {id(p) for group in adam.param_groups for p in group["params"]}
+    names = {name for name, p in model.named_parameters() if id(p) in decayed}
+    assert every == {id(p) for p in model.parameters()}
+    assert names == {"conv.weight", "primary.weight", "hidden.0.weight", "hidden.1.weight", "classes.weight"}
+
+
+def test_evaluation_on_fewer_images(tmp_path: Path) -> None:
+    config = replace(TINY, epochs=1, data=replace(TINY.data, n_eval=3))
+    assert fit(config, tmp_path / "a")["test_error"] * 3 % 1 == pytest.approx(0)
 
 
 def test_pairs_run(tmp_path: Path) -> None:

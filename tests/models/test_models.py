@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 import torch
 
+from torchcaps.data import load
 from torchcaps.models import MODELS, build
 from torchcaps.models.baseline_cnn import count_parameters
 
@@ -29,6 +31,53 @@ def test_baseline_cnn_has_the_papers_parameters() -> None:
     assert round(count / 1e6, 1) == 35.4
 
 
+def test_matrix_capsnet_has_the_papers_parameters() -> None:
+    # Conv1 5·5·1·32 + 32; primary 32·32·(16+1); ConvCaps 3·3·32·32·16 + 2·32, twice; class 32·5·16 + 2·5.
+    count = count_parameters(build("matrix_capsnet", (1, 32, 32), 5))
+    assert count == 832 + 17_408 + 2 * 147_520 + 2_570 == 315_850  # "310 K" in the paper; of two eyes 800 more
+    assert count_parameters(build("matrix_capsnet", (2, 32, 32), 5)) == 316_650
+    # 5·5·2·64 + 64; 64·8·17; 9·8·16·16 + 32; 9·16·16·16 + 32; 16·5·16 + 10: the paper's 68 K
+    assert count_parameters(build("matrix_capsnet_small", (2, 32, 32), 5)) == 3_264 + 8_704 + 18_464 + 36_896 + 1_290
+
+
+def test_matrix_capsnet_has_the_papers_maps() -> None:
+    model = build("matrix_capsnet", (1, 32, 32), 5, A=3, B=2, C=4, D=3)
+    shapes = [list(capsules.pose.shape[1:]) for capsules in model(torch.rand(1, 1, 32, 32)).capsules]
+    assert shapes == [[2, 14, 14, 4, 4], [4, 6, 6, 4, 4], [3, 4, 4, 4, 4], [5, 4, 4]]
+    # The last map's places see the image around the pixels 8, 12, 16, 20, about 14; the image's centre is 15.5.
+    assert model.classes.spacing == (4, 4) and model.classes.centre == (-1.5, -1.5)
+
+
+def test_receptive_fields_lie_where_coordinates_say() -> None:
+    model = build("matrix_capsnet", (1, 36, 32), 5, A=3, B=2, C=4, D=3, n_iters=1)
+    x = torch.rand(1, 1, 36, 32, requires_grad=True)
+    features = torch.relu(model.conv(x))
+    for layer in (model.primary, *model.hidden):
+        features = layer(features)
+    for row, column in ((0, 0), (4, 3)):
+        (seen,) = torch.autograd.grad(features.pose[:, :, row, column].sum(), x, retain_graph=True)
+        rows, columns = (seen.abs().sum(dim=(0, 1, axis)).nonzero().flatten() for axis in (3, 2))
+        centre = ((rows[0] + rows[-1]) / 2 - 17.5, (columns[0] + columns[-1]) / 2 - 15.5)
+        wanted = (model.classes.centre[0] + 4 * (row - 2), model.classes.centre[1] + 4 * (column - 1.5))
+        assert tuple(float(c) for c in centre) == wanted
+
+
+def test_norb_cnns_have_their_parameters() -> None:
+    # 32·(2·25+1) + 64·(32·25+1) + (64·8·8+1)·1024 + (1024+1)·5: the paper's 4.2 M
+    assert count_parameters(build("norb_cnn", (2, 32, 32), 5)) == 1_632 + 51_264 + 4_195_328 + 5_125
+    small = build("matched_cnn", (2, 32, 32), 5, n_parameters=68_618, standardize=True)
+    assert count_parameters(small) == pytest.approx(68_618, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["matrix_capsnet", "matrix_capsnet_small"])
+def test_matrix_capsules_start_half_active(name: str, shared_smallnorb: Path) -> None:
+    """The authors asked for about half active capsules in every layer; here on real images of both eyes."""
+    images = load("smallnorb", shared_smallnorb).train.images[:4, :, 8:40, 8:40].float() / 255
+    with torch.no_grad():
+        activities = [c.activation.mean().item() for c in build(name, (2, 32, 32), 5)(images).capsules]
+    assert len(activities) == 4 and all(0.3 < activity < 0.7 for activity in activities), activities
+
+
 @pytest.mark.parametrize("n_parameters", [100_000, 707_000, 6_804_384])
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 40)])
 def test_matched_cnn_comes_near(n_parameters: int, shape: tuple[int, int, int]) -> None:
@@ -36,7 +85,7 @@ def test_matched_cnn_comes_near(n_parameters: int, shape: tuple[int, int, int]) 
     assert count == pytest.approx(n_parameters, rel=0.01)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("capsnet", "baseline_cnn")])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("capsnet", "baseline_cnn", "matrix_capsnet")])
 @pytest.mark.parametrize(("shape", "n_classes"), [((1, 28, 28), 10), ((3, 25, 32), 2), ((2, 40, 29), 7)])
 def test_any_size_channels_and_classes(name: str, shape: tuple[int, int, int], n_classes: int) -> None:
     model = build(name, shape, n_classes).eval()
@@ -44,12 +93,13 @@ def test_any_size_channels_and_classes(name: str, shape: tuple[int, int, int], n
         output = model(torch.rand(2, *shape))
     assert output.scores.shape == (2, n_classes)
     if output.capsules:
+        assert output.capsules[-2].pose.shape[1:4] == model.map_shape
+    if getattr(model, "decoder", None) is not None:
         torch.testing.assert_close(output.scores, output.capsules[-1].pose.norm(dim=-1))  # lengths, as they are
         assert model.decoder(output.capsules[-1].pose).shape == (2, *shape)
-        assert output.capsules[-2].pose.shape[1:4] == model.map_shape
 
 
-@pytest.mark.parametrize("name", ["capsnet_stacked", "matched_cnn"])
+@pytest.mark.parametrize("name", ["capsnet_stacked", "matched_cnn", "matrix_capsnet_small"])
 def test_state_dict_is_plain(name: str) -> None:
     model = build(name, (1, 22, 24), 3)
     file = io.BytesIO()
@@ -63,7 +113,7 @@ def test_state_dict_is_plain(name: str) -> None:
 
 def test_paper_settings_of_cifar_build() -> None:
     model = build("capsnet", (3, 24, 24), 10, padding=4, n_types=64, leaky=True, decoder=None, channels=8)
-    assert model.map_shape == (64, 12, 12) and model.classes.leaky
+    assert model.map_shape == (64, 12, 12) and model.classes.options["leaky"]
 
 
 def test_iterations_and_couplings_of_one_call() -> None:
@@ -78,7 +128,10 @@ def test_iterations_and_couplings_of_one_call() -> None:
     ("name", "shape", "options", "message"),
     [
         ("resnet", (1, 28, 28), {}, "model must be one of baseline_cnn, capsnet, .*; got 'resnet'"),
-        ("capsnet", (1, 28, 28), {"depth": 3}, "model capsnet: .*unexpected keyword argument 'depth'"),
+        ("capsnet", (1, 28, 28), {"depth": 3}, "dynamic routing: .*unexpected keyword argument 'depth'"),
+        ("matched_cnn", (1, 28, 28), {"depth": 3}, "model matched_cnn: .*unexpected keyword argument 'depth'"),
+        ("matrix_capsnet", (1, 28, 28), {"depth": 3}, "a setting of EM routing must be one of .*'depth'"),
+        ("matrix_capsnet", (1, 16, 28), {}, "a 3×3 kernel does not fit into a map of 2×5"),
         ("capsnet_small", (1, 16, 28), {}, "a 9×9 kernel does not fit into a map of 8×20"),
         ("capsnet", (28, 28), {}, r"image_shape must be \(channels, height, width\), got \(28, 28\)"),
         ("matched_cnn", (1, 7, 28), {}, "image_shape must be at least 8×8"),

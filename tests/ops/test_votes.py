@@ -20,6 +20,25 @@ def test_a_vote_is_the_part_s_pose_times_the_part_s_place_in_the_whole() -> None
     assert vote.tolist() == [[0, -1, 0, 3], [1, 0, 0, 3], [0, 0, 1, 0], [0, 0, 0, 1]]
 
 
+def similarity(degrees: float, scale: float, x: float, y: float) -> torch.Tensor:
+    """Rotate counter-clockwise, rescale, then translate: a 4×4 pose in the plane z = 0."""
+    cos, sin = scale * math.cos(math.radians(degrees)), scale * math.sin(math.radians(degrees))
+    return torch.tensor([[cos, -sin, 0, x], [sin, cos, 0, y], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.float64)
+
+
+def test_the_worked_pose_transformations_of_the_seminar() -> None:
+    # W_11: rotate by 135°, rescale by 1, translate (0, −1). W_12: by 45°, by 2, (0, −4).
+    weight = torch.stack((similarity(135, 1, 0, -1), similarity(45, 2, 0, -4)))[None]
+    # Feature 1 stands upright at (3, 5), then turned a quarter to the left and twice as large.
+    upright, turned = similarity(0, 1, 3, 5), similarity(90, 2, 3, 5)
+    votes = matrix_votes(torch.stack((upright, turned))[:, None], weight)[:, 0]
+    torch.testing.assert_close(votes[0, 0], similarity(135, 1, 3, 4))
+    torch.testing.assert_close(votes[0, 1], similarity(45, 2, 3, 1))
+    # (0, −1), a quarter to the left and twice as large, is (2, 0); (0, −4) is (8, 0).
+    torch.testing.assert_close(votes[1, 0], similarity(225, 2, 5, 5))
+    torch.testing.assert_close(votes[1, 1], similarity(135, 4, 11, 5))
+
+
 def test_fields_number_children_by_type_row_column() -> None:
     fields = Fields((2, 3, 4), (2, 2), (1, 2))
     assert fields.places == (2, 2) and fields.n_children == 8 and fields.n_lower == 24

@@ -163,7 +163,10 @@ def split(config: Experiment, dataset: Dataset, name: str, device: torch.device)
         return Batches(config.data, images.to(device), config.batch_size, seed=config.seed, train=True)
     # The pairs to validate and to test on are the same ones for every seed.
     seed = {"val": 1, "test": 0, "novel": 2}[name]
-    return Batches(config.data, dataset.splits[name].to(device), config.batch_size, seed=seed, train=False)
+    images = (
+        dataset.splits[name] if config.data.n_eval is None else dataset.splits[name].take(slice(config.data.n_eval))
+    )
+    return Batches(config.data, images.to(device), config.batch_size, seed=seed, train=False)
 
 
 def image_shape(config: Experiment, dataset: Dataset) -> tuple[int, int, int]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 Blend = Literal["sum", "max"]
 Schedule = Literal["exponential", "cosine", "constant"]
-Loss = Literal["margin", "cross_entropy"]
+Loss = Literal["margin", "spread", "cross_entropy"]
+Margin = Literal["linear", "sigmoid"]
 Precision = Literal["32", "bf16"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 TestCrops = Literal[1, 13]
-BLENDS, SCHEDULES, LOSSES = get_args(Blend), get_args(Schedule), get_args(Loss)
+BLENDS, SCHEDULES, LOSSES, MARGINS = get_args(Blend), get_args(Schedule), get_args(Loss), get_args(Margin)
 PRECISIONS, DEVICES, TEST_CROPS = get_args(Precision), get_args(Device), get_args(TestCrops)
 
 
@@ -25,6 +26,7 @@ class Data:
         root: folder that has the files; None downloads into the cache.
         image_size: (height, width) to resize to; None keeps the data set's own.
         n_train: take only the first so many training images (of the fixed order); None takes all.
+        n_eval: validate and test on the first so many images only; None takes all.
         pairs: train on pairs of overlapping images of different classes.
         n_pairs: pairs in an epoch, and in validation and test.
         blend: how two images of a pair are laid over each other, "sum" or "max".
@@ -46,6 +48,7 @@ class Data:
     root: str | None = None
     image_size: tuple[int, int] | None = None
     n_train: int | None = None
+    n_eval: int | None = None
     pairs: bool = False
     n_pairs: tuple[int, int] = (10_000, 1_000)
     blend: Blend = "sum"
@@ -88,6 +91,8 @@ class Optim:
         floor: lowest learning rate; the authors' 1e-6.
         eps: Adam's ε.
         clip: largest norm of the gradient; 0 leaves it alone.
+        weight_decay: factor of ½‖w‖² over all weights (not biases, β or priors) in the loss; the matrix
+            capsules' authors' 2e-7.
     """
 
     lr: float = 1e-3
@@ -98,6 +103,7 @@ class Optim:
     floor: float = 1e-6
     eps: float = 1e-8
     clip: float = 0.0
+    weight_decay: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,9 @@ class Experiment:
         data: what is trained on.
         model: what is trained.
         optim: how.
-        loss: "margin" on lengths, or "cross_entropy" on logits (binary for pairs).
+        loss: "margin" or "spread" on the class capsules' activations, or "cross_entropy" on logits, or on
+            activations as if they were such (binary for pairs).
+        margin: how the spread loss's margin grows, "linear" (the paper) or "sigmoid" (the released code).
         reconstruction: weight of the summed squared error of the reconstruction: 0.0005 in the
             paper, 0.01 in its authors' code (on the paper's scale).
         epochs: passes over the training images.
@@ -129,6 +137,7 @@ class Experiment:
     model: Model = Model()
     optim: Optim = Optim()
     loss: Loss = "margin"
+    margin: Margin = "linear"
     reconstruction: float = 0.0005
     epochs: int = 10
     batch_size: int = 128
@@ -141,6 +150,7 @@ class Experiment:
     def __post_init__(self) -> None:
         data, optim = self.data, self.optim
         _choice("loss", self.loss, LOSSES)
+        _choice("margin", self.margin, MARGINS)
         _choice("precision", self.precision, PRECISIONS)
         _choice("device", self.device, DEVICES)
         _choice("data.blend", data.blend, BLENDS)
@@ -153,8 +163,9 @@ class Experiment:
         for name in ("image_size", "n_pairs", "crop"):
             for value in getattr(data, name) or ():
                 _whole(f"data.{name}", value, 1)
-        if data.n_train is not None:
-            _whole("data.n_train", data.n_train, 1)
+        for name in ("n_train", "n_eval"):
+            if getattr(data, name) is not None:
+                _whole(f"data.{name}", getattr(data, name), 1)
         _within("reconstruction", self.reconstruction, 0)
         _within("data.degrees", data.degrees, 0, 180)
         _within("data.scale", data.scale, 0, 0.99)
@@ -175,6 +186,11 @@ class Experiment:
         _within("optim.floor", optim.floor, 0, optim.lr)
         _within("optim.eps", optim.eps, 0)
         _within("optim.clip", optim.clip, 0)
+        _within("optim.weight_decay", optim.weight_decay, 0)
+        if data.pairs and self.loss == "spread":
+            raise ValueError(
+                "loss must be margin or cross_entropy with data.pairs: spread asks for one class; got spread"
+            )
         if data.pairs:
             plain = Data()
             for name in ("degrees", "scale", "shear", "brightness", "contrast", "crop"):
@@ -187,6 +203,12 @@ class Experiment:
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, as in ``config.json``."""
         return asdict(self)
+
+
+def smoke(config: Experiment) -> Experiment:
+    """The same in seconds: two steps on eight images, to see that it runs. What it learns is nothing."""
+    data = replace(config.data, n_train=8, n_eval=8, n_pairs=(8, 8))
+    return replace(config, recipe=f"{config.recipe}-smoke", data=data, epochs=1, batch_size=4, compile=False)
 
 
 def _choice(name: str, value: object, known: tuple[object, ...]) -> None:

@@ -9,16 +9,24 @@ from torch import Tensor, nn
 from torchcaps.experiments.batches import Batch
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.models import Output
-from torchcaps.ops import margin_loss, reconstruction_loss
+from torchcaps.ops import margin_loss, reconstruction_loss, spread_loss, spread_margin
 
 
-def total_loss(config: Experiment, model: nn.Module, output: Output, batch: Batch) -> Tensor:
+def total_loss(config: Experiment, model: nn.Module, output: Output, batch: Batch, *, progress: float = 1.0) -> Tensor:
     """Classification loss, plus the weighted reconstruction loss where the model has a decoder.
 
     With several classes in an image each is reconstructed from its own capsule alone, and their
     losses add up.
+
+    Args:
+        config: the experiment.
+        model: whose output it is.
+        output: of the batch.
+        batch: what was shown.
+        progress: part of the training that is done, 0 … 1; the spread loss's margin grows with it. Validation
+            takes the last one throughout, so that its losses can be compared.
     """
-    loss = _classification_loss(config.loss, output.scores.float(), batch.labels)
+    loss = _classification_loss(config, output.scores.float(), batch.labels, progress)
     decoder = getattr(model, "decoder", None)
     if decoder is None or config.reconstruction == 0:
         return loss
@@ -27,9 +35,11 @@ def total_loss(config: Experiment, model: nn.Module, output: Output, batch: Batc
     return loss + config.reconstruction * error
 
 
-def _classification_loss(name: str, scores: Tensor, labels: Tensor) -> Tensor:
+def _classification_loss(config: Experiment, scores: Tensor, labels: Tensor, progress: float) -> Tensor:
     present = torch.zeros_like(scores).scatter(1, labels, 1.0)  # [B, J]
-    if name == "margin":
+    if config.loss == "spread":
+        return spread_loss(scores, labels.squeeze(1), spread_margin(progress, config.margin))
+    if config.loss == "margin":
         return margin_loss(scores, present)
     if labels.shape[1] == 1:
         return F.cross_entropy(scores, labels.squeeze(1))

@@ -43,7 +43,10 @@ class Task(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optim = self.config.optim
-        adam = torch.optim.Adam(self.model.parameters(), lr=optim.lr, eps=optim.eps)
+        weights = [p for name, p in self.model.named_parameters() if name.endswith("weight")]
+        others = [p for name, p in self.model.named_parameters() if not name.endswith("weight")]
+        groups = [{"params": weights, "weight_decay": optim.weight_decay}, {"params": others}]
+        adam = torch.optim.Adam(groups, lr=optim.lr, eps=optim.eps, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             adam, lambda step: learning_rate(optim, step, self.n_steps) / optim.lr
         )
@@ -54,7 +57,8 @@ class Task(L.LightningModule):
 
     def training_step(self, batch: Batch, _: int) -> Tensor:
         torch.manual_seed(mixed_seed(self.config.seed, 2, self.global_step))  # dropout, reproducibly
-        loss = total_loss(self.config, self.model, self.model(batch.images), batch)
+        progress = self.global_step / self.n_steps
+        loss = total_loss(self.config, self.model, self.model(batch.images), batch, progress=progress)
         self.require_finite("loss", loss.item())
         self.log("loss", loss, prog_bar=True, logger=False)
         return loss

@@ -194,7 +194,9 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
     model = build(config.model.name, shape, len(dataset.classes), **config.model.options)
     capsules = model.eval()(torch.zeros(1, *shape)).capsules
     model.train()
-    if bool(capsules) != (config.loss == "margin"):
-        wanted = "margin, which asks for lengths," if capsules else "cross_entropy, which asks for logits,"
-        raise ValueError(f"loss must be {wanted} for the model {config.model.name}; got {config.loss}")
+    if config.loss != "cross_entropy" and not capsules:
+        raise ValueError(
+            f"loss must be cross_entropy for the model {config.model.name}, which has logits and no capsules; "
+            f"got {config.loss}"
+        )
     return model

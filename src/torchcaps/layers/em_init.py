@@ -48,7 +48,12 @@ def em_init(n_children: int, inner: int, pose_scale: float, settings: EMSettings
         inner: d, terms in each component of a vote: 4 for matrices, d_in for vectors.
         pose_scale: deviation of the lower capsules' poses.
         settings: of the routing.
+
+    Raises:
+        ValueError: ``pose_scale`` is not positive.
     """
+    if not pose_scale > 0:
+        raise ValueError(f"pose_scale must be positive, got {pose_scale}")
     weight_std = 2 / math.sqrt(inner)
     votes = 2 * pose_scale
     narrowed = _NARROWED["classes" if settings.compete == "all" else "convolution"]

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from tests.impls import needs_cpu
-from tests.ops.fused.test_pairing import routing
-from tests.pairing import assert_paired
 
 pytestmark = needs_cpu
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.recipes import dynamic_routing as capsnet
+from torchcaps.experiments.recipes import matrix_capsules as matrix
 
 #: Every recipe, by name.
 RECIPES: dict[str, Callable[[], Experiment]] = {
@@ -16,7 +17,20 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "fashion-mnist": capsnet.fashion_mnist,
     "mnist": capsnet.mnist,
     "mnist-cnn": capsnet.mnist_cnn,
+    "mnist-em": matrix.mnist_em,
     "multimnist": capsnet.multimnist,
+    "smallnorb": matrix.smallnorb,
+    "smallnorb-1-iteration": matrix.smallnorb_1_iteration,
+    "smallnorb-2-iterations": matrix.smallnorb_2_iterations,
+    "smallnorb-5-iterations": matrix.smallnorb_5_iterations,
+    "smallnorb-cnn": matrix.smallnorb_cnn,
+    "smallnorb-cnn-small": matrix.smallnorb_cnn_small,
+    "smallnorb-cross-entropy": matrix.smallnorb_cross_entropy,
+    "smallnorb-margin-loss": matrix.smallnorb_margin_loss,
+    "smallnorb-no-coordinates": matrix.smallnorb_no_coordinates,
+    "smallnorb-small": matrix.smallnorb_small,
+    "smallnorb-vector": matrix.smallnorb_vector,
+    "smallnorb-vector-no-coordinates": matrix.smallnorb_vector_no_coordinates,
 }
 
 

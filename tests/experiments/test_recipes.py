@@ -1,0 +1,71 @@
+"""Every recipe runs: two steps on a few images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchcaps.data import DATASETS, Dataset, Images
+from torchcaps.experiments.experiment import smoke
+from torchcaps.experiments.recipes import RECIPES, recipe
+from torchcaps.experiments.train import train
+
+#: What each data set is like, for images made up here.
+SHAPES = {"digits": (1, 28, 28), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "smallnorb": (2, 48, 48)}
+#: Networks whose first step takes many seconds, made smaller for this test alone.
+SMALLER = {
+    "capsnet": {"channels": 16, "n_types": 4, "decoder": (8,)},
+    "matrix_capsnet": {"A": 4, "B": 2, "C": 3, "D": 2},
+    "baseline_cnn": {},
+    "norb_cnn": {},
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = smoke(recipe(name))
+    assert config.recipe == f"{name}-smoke"
+
+    def made_up(**_: object) -> Dataset:
+        n_classes = 5 if config.data.name == "smallnorb" else 10
+        size = (40, *SHAPES[config.data.name])
+        images = Images(torch.randint(0, 256, size, dtype=torch.uint8), torch.arange(40) % n_classes)
+        return Dataset(config.data.name, tuple(map(str, range(n_classes))), images, images, images)
+
+    monkeypatch.setitem(DATASETS, config.data.name, made_up)
+    options = {**SMALLER.get(config.model.name, {}), **config.model.options}
+    config = replace(config, model=replace(config.model, options=options), threads=1, device="cpu", precision="32")
+    result = train(config, tmp_path / name, progress="none")
+    assert result["steps"] == 2 and 0 <= result["test_error"] <= 1
+
+
+def test_smoke_takes_few_images_and_leaves_the_rest_as_it_is() -> None:
+    config = recipe("smallnorb-vector")
+    small = smoke(config)
+    assert (small.epochs, small.batch_size, small.data.n_train, small.data.n_eval) == (1, 4, 8, 8)
+    assert small.model == config.model and small.optim == config.optim and small.loss == config.loss
+
+
+def test_rows_of_the_ablation_differ_from_the_first_in_what_they_name() -> None:
+    first = recipe("smallnorb")
+    wanted = {
+        "smallnorb-1-iteration": {"n_iters": 1},
+        "smallnorb-2-iterations": {"n_iters": 2},
+        "smallnorb-5-iterations": {"n_iters": 5},
+        "smallnorb-vector": {"pose": "vector", "coordinates": "row"},
+        "smallnorb-no-coordinates": {"coordinates": None},
+        "smallnorb-vector-no-coordinates": {"pose": "vector", "coordinates": None},
+        "smallnorb-margin-loss": {},
+        "smallnorb-cross-entropy": {},
+    }
+    for name, options in wanted.items():
+        row = recipe(name)
+        assert row.model.options == options
+        assert replace(row, recipe="", model=first.model, loss="spread") == replace(first, recipe="")
+    assert [recipe(f"smallnorb-{name}").loss for name in ("margin-loss", "cross-entropy")] == [
+        "margin",
+        "cross_entropy",
+    ]

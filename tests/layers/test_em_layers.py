@@ -1,0 +1,176 @@
+"""Capsule layers with EM routing, and the layers around them."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
+from torchcaps.ops import Routed, conv_em_routing, coordinate_offset, dynamic_routing, em_routing
+
+
+def matrices(*shape: int, dtype: torch.dtype = torch.float64) -> Routed:
+    return Routed(torch.randn(*shape, 4, 4, dtype=dtype), torch.rand(*shape, dtype=dtype))
+
+
+def test_conv_caps_calls_the_convolutional_form() -> None:
+    layer = ConvCaps(2, 3, 16, 16, (2, 3), 2, stride=2, routing="em", compete="all", damping=0.2).double()
+    lower = matrices(2, 2, 5, 6)
+    got = layer(lower, return_coupling=True)
+    wanted = conv_em_routing(
+        *lower[:2],
+        layer.weight.unflatten(0, (2, 2, 3)),
+        layer.beta_u,
+        layer.beta_a,
+        stride=2,
+        n_iters=2,
+        settings="released",
+        compete="all",
+        damping=0.2,
+        return_coupling=True,
+    )
+    for one, two in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, two)
+    assert got.pose.shape == (2, 3, 2, 2, 4, 4) and layer.output_size(5, 6) == (2, 2)
+
+
+def test_convolution_over_the_whole_map_is_dense() -> None:
+    options: dict[str, Any] = {"routing": "em", "settings": "paper"}
+    conv, dense = ConvCaps(3, 5, 16, 16, (2, 4), **options), DenseCaps(24, 5, 16, 16, **options)
+    dense.load_state_dict(conv.state_dict())
+    lower = matrices(2, 3, 2, 4, dtype=torch.float32)
+    one, two = conv(lower, return_coupling=True), dense(lower, return_coupling=True)
+    torch.testing.assert_close(one.pose[:, :, 0, 0], two.pose)
+    torch.testing.assert_close(one.activation[:, :, 0, 0], two.activation)
+    torch.testing.assert_close(one.coupling[:, 0, 0], two.coupling)
+
+
+@pytest.mark.parametrize("coordinates", ["column", "row", None])
+def test_class_caps_share_matrices_and_add_coordinates(coordinates: str | None) -> None:
+    layer = ClassCaps(
+        2, 3, 16, 16, routing="em", coordinates=coordinates, spacing=(4, 5), centre=(1, -2), coordinate_scale=10
+    ).double()
+    lower = matrices(2, 2, 3, 4)
+    got = layer(lower, return_coupling=True)
+    weight = torch.stack([layer.weight[t] for t, _, _ in product(range(2), range(3), range(4))])
+    offset = torch.zeros(24, 16, dtype=torch.float64)
+    if coordinates is not None:
+        place = coordinate_offset(3, 4, 16, placement=coordinates, spacing=(4, 5), centre=(1, -2), scale=10).double()
+        offset = torch.stack([place[y, x] for _, y, x in product(range(2), range(3), range(4))])
+    wanted = em_routing(
+        lower.pose.flatten(1, 3),
+        lower.activation.flatten(1),
+        weight,
+        layer.beta_u,
+        layer.beta_a,
+        settings="released",
+        offset=offset.unflatten(1, (4, 4)),
+        return_coupling=True,
+    )
+    for one, two in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, two)
+    assert layer(matrices(1, 2, 5, 2)).pose.shape == (1, 3, 4, 4)  # any height and width
+
+
+def test_class_caps_with_dynamic_routing() -> None:
+    layer = ClassCaps(2, 3, 4, 5, learned_prior=True)
+    nn.init.normal_(layer.prior)  # type: ignore[arg-type]
+    x = torch.randn(2, 2, 3, 2, 4)
+    weight, prior = (p.repeat_interleave(6, dim=0) for p in (layer.weight, layer.prior))
+    wanted = dynamic_routing(x.flatten(1, 3), weight, bias=layer.bias, prior=prior)
+    torch.testing.assert_close(layer(x).pose, wanted.pose)
+
+
+def test_routings_are_interchangeable_by_name() -> None:
+    lower = MatrixPrimaryCaps(3, 4)(torch.randn(2, 3, 7, 6))
+    for first, second, third in product(("em", "dynamic"), repeat=3):
+        stack = nn.Sequential(
+            ConvCaps(4, 3, 16, 16, 3, routing=first),
+            ConvCaps(3, 5, 16, 16, 2, stride=2, routing=second),
+            DenseCaps(5 * 2 * 2, 6, 16, 16, routing=third),
+        )
+        routed = stack(lower)
+        assert routed.pose.shape == ((2, 6, 4, 4) if third == "em" else (2, 6, 16))
+        assert routed.activation.shape == (2, 6)
+
+
+def test_vector_capsules_are_routed_by_em_too() -> None:
+    lower = PrimaryCaps(3, 4, 6, 3)(torch.randn(2, 3, 7, 6))
+    layer = ConvCaps(4, 5, 6, 7, 3, routing="em", pose="vector")
+    assert layer(lower).pose.shape == (2, 5, 3, 2, 7)
+
+
+@pytest.mark.parametrize("n_layers", [1, 2, 3])
+def test_stacked_layers_start_half_active(n_layers: int) -> None:
+    """From random capsules, each layer told what deviation the poses below have."""
+    lower, scale = matrices(4, 8, 10, 10, dtype=torch.float32), 1.0
+    for k in range(n_layers):
+        layer = ConvCaps(8 if k == 0 else 16, 16, 16, 16, 3, routing="em", pose_scale=scale)
+        lower, scale = layer(lower), layer.pose_scale
+        assert 0.3 < lower.activation.mean() < 0.7
+        assert 0.5 < lower.pose.std() / scale < 2
+
+
+def test_matrix_capsules_are_read_off_a_place() -> None:
+    layer = MatrixPrimaryCaps(3, 2, 2, stride=2, activation_bias=-1.0)
+    x = torch.randn(2, 3, 6, 5)
+    routed = layer(x)
+    assert routed.pose.shape == (2, 2, 3, 2, 4, 4) and layer.output_size(6, 5) == (3, 2)
+    patch = x[1, :, 2:4, 2:4].flatten()
+    pose, logit = layer.weight[:32].flatten(1) @ patch, layer.weight[32:].flatten(1) @ patch
+    torch.testing.assert_close(routed.pose[1, :, 1, 1].flatten(), pose)
+    torch.testing.assert_close(routed.activation[1, :, 1, 1], (logit - 1).sigmoid())
+
+
+def test_matrix_capsules_start_with_deviation_one_and_half_active() -> None:
+    features = torch.randn(4, 32, 8, 8).relu() * 2**0.5  # of mean square 1
+    routed = MatrixPrimaryCaps(32, 8, 3)(features)
+    assert 0.8 < routed.pose.std() < 1.2
+    assert 0.4 < routed.activation.mean() < 0.6
+
+
+def test_standardized_images() -> None:
+    x = torch.rand(3, 2, 5, 4, dtype=torch.float64)
+    got = Standardize()(x)
+    for image, wanted in zip(got, x, strict=True):
+        mean, deviation = wanted.mean(), wanted.std(unbiased=False)
+        torch.testing.assert_close(image, (wanted - mean) / deviation)
+    torch.testing.assert_close(Standardize()(3 * x - 1), got)
+
+
+def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
+    x = torch.full((2, 1, 4, 4), 0.5, requires_grad=True)
+    got = Standardize()(x)
+    got.sum().backward()
+    assert not got.any() and x.grad is not None and bool(x.grad.isfinite().all())
+    # A deviation of 1/255 at one of 16 pixels: that of all is √15/16/255, just below the least, 1/4/255.
+    x = torch.full((1, 1, 4, 4), 0.5, dtype=torch.float64)
+    x[0, 0, 0, 0] += 1 / 255
+    torch.testing.assert_close(Standardize()(x)[0, 0, 0, 0].item(), 15 / 16 * 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: DenseCaps(6, 3, 16, 12, routing="em"), "d_in and d_out must be 16 for 4×4 matrices, got 16 and 12"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose="tensor"), "pose must be one of matrix, vector"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing="em", leaky=True), "a setting of EM routing must be one of .*'leaky'"),
+        (lambda: DenseCaps(6, 3, 16, 16, damping=0.1), "dynamic routing: .*unexpected keyword argument 'damping'"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing="em", damping=2.0), "damping must be at least 0 and below 1"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose_scale=0.0), "pose_scale must be positive, got 0.0"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing="em")(torch.zeros(2, 6, 16)), "capsules must be a Routed"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing="em")(matrices(2, 7)), r"got shape \[2, 7, 4, 4\]"),
+        (lambda: ClassCaps(6, 3, 16, 16, routing="em")(matrices(2, 7, 2, 2)), r"T=6, .* got shape \[2, 7, 2, 2, 16\]"),
+        (lambda: ClassCaps(6, 3, 4, 4, coordinates="row"), "coordinates must be None with dynamic routing"),
+        (lambda: ClassCaps(6, 3, 16, 16, routing="em", coordinates="up"), "coordinates must be one of column, row"),
+        (lambda: MatrixPrimaryCaps(3, 4, d_out=8), "d_out must be 16 for 4×4 matrices, got 8"),
+        (lambda: MatrixPrimaryCaps(3, 4, activation_std=0.0), "weight_std must be positive, got 0.0"),
+    ],
+)
+def test_bad_layers_and_capsules(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
