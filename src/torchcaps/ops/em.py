@@ -140,7 +140,8 @@ def conv_em_routing(
             routed = conv_em_routing_cpu(
                 m, a, w, beta_u, beta_a, stride, n_iters, given, offset, gradient, return_coupling
             )
-            return Routed(*(None if x is None else x.to(dtype) for x in routed))
+            coupling = None if routed.coupling is None else routed.coupling.to(dtype)
+            return Routed(routed.pose.to(dtype), routed.activation.to(dtype), coupling)
         fields = Fields(pose.shape[1:4], weight.shape[1:3], stride)
         votes = matrix_votes(fields.gather(m if matrices else m.unsqueeze(-2)), w.flatten(0, 2))  # [B, P, N, J, ., .]
         if offset is not None:

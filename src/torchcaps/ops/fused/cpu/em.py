@@ -177,7 +177,8 @@ def _call(name: str, stride: list[int], choices: list[bool], numbers: list[float
     """Call ``<name>_<dtype>`` of the library; None is handed over as null."""
     kept = [None if x is None else x.contiguous() for x in tensors]
     pose, weight = kept[0], kept[2]
-    assert pose is not None and weight is not None
+    assert pose is not None
+    assert weight is not None
     sizes = [*pose.shape[:4], *weight.shape[1:4], *stride, len(numbers) - 7]
     integers = [*sizes, *map(int, choices), torch.get_num_threads()]
     arguments: list[Any] = [(ctypes.c_int64 * len(integers))(*integers), (ctypes.c_double * len(numbers))(*numbers)]
