@@ -35,7 +35,7 @@ def numbers(shape: tuple[int, ...], scale: float, holes: bool) -> Tensor:
     return x * (torch.rand(shape) < 0.5) if holes else x
 
 
-@settings(max_examples=200, derandomize=True, deadline=None, database=None)
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
 @given(
     sizes=SIZES,
     scales=st.tuples(SCALES, SCALES, SCALES, SCALES),
@@ -62,4 +62,6 @@ def test_any_shape_and_any_values(
     }
     inputs = {name: numbers(shape, scale, holes) for (name, shape), scale in zip(shapes.items(), scales, strict=True)}
     given = dict(zip(("bias", "prior"), present, strict=True))
-    assert_paired(routing(**options), {k: x if given.get(k, True) else None for k, x in inputs.items()}, "cpu")
+    assert_paired(
+        routing(**options), {k: x if given.get(k, True) else None for k, x in inputs.items()}, "cpu", neighbours=15
+    )
