@@ -100,3 +100,21 @@ def test_no_gradient_for_some() -> None:
     for k, frozen in enumerate((dynamic_routing(u, weight.detach()), dynamic_routing(u.detach(), weight))):
         (alone,) = torch.autograd.grad(frozen.pose.sum(), (u, weight)[k])
         torch.testing.assert_close(alone, both[k], rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own
+def test_transforms_take_the_reference() -> None:
+    """Torch gives a forward derivative of 0 for an operator that has none."""
+    u, weight, bias, _ = (x.detach() for x in case())
+
+    def tangent(impl: str) -> Tensor:
+        return torch.func.jvp(lambda b: dynamic_routing(u, weight, bias=b, impl=impl).pose, (bias,), (bias,))[1]
+
+    torch.testing.assert_close(tangent("auto"), tangent("reference"), rtol=0, atol=0)
+    with pytest.raises(NotImplementedError, match="impl='cpu' knows neither torch.func nor forward derivatives"):
+        tangent("cpu")
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(bias, bias)
+        assert which_impl("dynamic", "auto", u, weight, dual) == "reference"
+        assert which_impl("dynamic", "auto", u, weight, bias) == "cpu"
+    assert torch.func.grad(lambda x: dynamic_routing(x, weight).pose.sum())(u).any()
