@@ -24,7 +24,7 @@ SOURCES = {"toy.cpp": b'extern "C" int answer() { return 42; }\n', "other.h": b"
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     sources = dict(SOURCES)
-    monkeypatch.setattr(building, "_sources", lambda: sources)
+    monkeypatch.setattr(building, "_sources", lambda name: sources)
     return sources
 
 
@@ -67,7 +67,7 @@ def test_a_damaged_library_is_built_anew(toy: dict[str, bytes], tmp_path: Path) 
 def test_two_processes_at_once(tmp_path: Path) -> None:
     code = (
         "import ctypes; from pathlib import Path; from torchcaps.ops.fused.cpu import build as b\n"
-        f"b._sources = lambda: {SOURCES!r}\n"
+        f"b._sources = lambda name: {SOURCES!r}\n"
         f"print(ctypes.CDLL(str(b.build('toy', Path({str(tmp_path)!r})))).answer())"
     )
     both = [
