@@ -35,7 +35,7 @@ def assert_paired(function: Function, inputs: Inputs, impl: str, neighbours: int
     assert ours.keys() == exact.keys()
     for name, wanted in exact.items():
         limits = torch.finfo(ours[name].dtype)
-        ulp = max(limits.eps * largest(wanted), limits.smallest_normal)
+        ulp = limits.eps * max(largest(wanted), limits.smallest_normal)
         error = distance(ours[name], wanted)
         assert error <= max(2 * allowed[name], FLOOR * ulp), (
             f"{name}: error {error:.3g}, the reference's {allowed[name]:.3g}, ulp {ulp:.3g}"

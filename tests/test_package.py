@@ -16,7 +16,8 @@ def test_wheel_builds_and_imports(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("torchcaps-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     source = ROOT / "src"
-    assert {str(path.relative_to(source)) for path in source.rglob("*.py")} < names
+    needed = [path for pattern in ("*.py", "*.cpp", "*.h") for path in source.rglob(pattern)]
+    assert {str(path.relative_to(source)) for path in needed} < names
     assert "torchcaps/py.typed" in names and any(name.endswith("licenses/LICENSE") for name in names)
     code = "import torchcaps; assert '.whl' in torchcaps.__file__; print(torchcaps.squash.__module__)"
     done = subprocess.run(

@@ -47,8 +47,8 @@ def dynamic_routing(
             agreement added to the logits as a constant: it flows through the final weighted sum,
             squash, bias and votes, and to ``prior`` through the final softmax.
         impl: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never
-            stores the votes (its gradient has no derivative); "auto" takes the fastest one that is to
-            be had, and :func:`torchcaps.ops.which_impl` says which.
+            stores the votes (backward derivatives only, and none of those); "auto" takes the fastest
+            one that is to be had, and :func:`torchcaps.ops.which_impl` says which.
         return_coupling: also return the coupling coefficients of the last iteration.
 
     Returns:
@@ -67,7 +67,7 @@ def dynamic_routing(
     dtype = torch.promote_types(u.dtype, weight.dtype)
     if not dtype.is_floating_point:
         raise ValueError(f"u and weight must be floating point, got {u.dtype} and {weight.dtype}")
-    chosen = which_impl("dynamic", impl, u, weight)
+    chosen = which_impl("dynamic", impl, *(x for x in (u, weight, bias, prior) if x is not None))
     with torch.autocast(u.device.type, enabled=False):
         u, weight = at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype))
         if chosen == "cpu":

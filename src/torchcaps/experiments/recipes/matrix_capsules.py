@@ -21,7 +21,7 @@ def smallnorb_small() -> Experiment:
         model=Model("matrix_capsnet_small"),
         optim=Optim(lr=3e-3, schedule="cosine", warmup=0.02, weight_decay=2e-7),
         loss="spread",
-        epochs=10,
+        epochs=16,
         batch_size=64,
     )
 

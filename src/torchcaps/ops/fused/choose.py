@@ -6,6 +6,8 @@ import logging
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
 
 from torchcaps.ops.checks import check_choice
 from torchcaps.ops.fused import cpu
@@ -21,7 +23,7 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
     Args:
         routing: the name of its source, "dynamic".
         impl: what was asked for, "auto" or a name.
-        tensors: the poses and matrices that are routed.
+        tensors: all that are routed or route: poses, matrices, biases, priors.
 
     Returns:
         A name other than "auto". Only "auto" may fall back to the reference; where that is for want of
@@ -29,6 +31,7 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
 
     Raises:
         ValueError: an unknown ``impl``, or one that is not for such tensors.
+        NotImplementedError: the one that was named, within torch.func or with forward derivatives.
         Unavailable: the one that was named cannot be compiled here; the message says why.
     """
     check_choice("impl", impl, IMPLS)
@@ -39,6 +42,10 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
         if impl == "cpu":
             raise ValueError(f"impl='cpu' wants tensors on the CPU, got some on {', '.join(sorted(devices))}")
         return "reference"
+    if _is_transformed(tensors):
+        if impl == "cpu":
+            raise NotImplementedError("impl='cpu' knows neither torch.func nor forward derivatives: take 'reference'")
+        return "reference"
     reason = cpu.why_not(routing)
     if reason is None:
         return "cpu"
@@ -46,6 +53,14 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
         raise cpu.Unavailable(f"impl='cpu' is not to be had: {reason}")
     _note(reason)
     return "reference"
+
+
+def _is_transformed(tensors: tuple[Tensor, ...]) -> bool:
+    """Whether more is asked than backward derivatives: torch would take a forward one for 0 without a word."""
+    if torch.compiler.is_compiling():
+        return False
+    within_func = peek_interpreter_stack() is not None
+    return within_func or any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
 @torch.compiler.assume_constant_result

@@ -40,7 +40,7 @@ def build(name: str, folder: Path | None = None) -> Path:
     Raises:
         Unavailable: no compiler, or it fails.
     """
-    sources = _sources()
+    sources = _sources(name)
     command = _compiler()
     version = _run([*command, "--version"]).stdout
     text = repr((name, sorted(sources.items()), command, FLAGS, TARGETS, version, _processor()))
@@ -61,10 +61,10 @@ def build(name: str, folder: Path | None = None) -> Path:
     raise Unavailable(f"{shlex.join(command)} cannot compile {name}.cpp: {complaint}")
 
 
-def _sources() -> dict[str, bytes]:
-    """Every C++ file of this package: a header that changed changes every library."""
+def _sources(name: str) -> dict[str, bytes]:
+    """The source and every header of this package: one that changed changes every library."""
     files = resources.files(__package__ or "").iterdir()
-    return {file.name: file.read_bytes() for file in files if file.name.endswith((".cpp", ".h"))}
+    return {file.name: file.read_bytes() for file in files if file.name.endswith(".h") or file.name == f"{name}.cpp"}
 
 
 def _compiler() -> list[str]:

@@ -1,0 +1,37 @@
+"""The C++ touches no memory but its own, says the address sanitizer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.impls import needs_cpu
+from torchcaps.ops.fused import cpu
+from torchcaps.ops.fused.cpu import build as building
+
+pytestmark = needs_cpu
+
+
+def test_addresses(tmp_path: Path) -> None:
+    driver = Path(__file__).with_name("sanitized.cpp")
+    include = f"-I{Path(cpu.__file__).parent}"
+    flags = [flag for flag in building.FLAGS if flag not in ("-shared", "-O3")]
+    sanitize = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-march=native", "-pthread"]
+    program = tmp_path / "sanitized"
+
+    def compiled(*source: str) -> subprocess.CompletedProcess[str]:
+        command = [*building._compiler(), *flags, *sanitize, *source, "-o", str(program)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    (tmp_path / "empty.cpp").write_text("int main() {}\n")
+    if compiled(str(tmp_path / "empty.cpp")).returncode or subprocess.run([program], check=False).returncode:
+        pytest.skip("the compiler has no address sanitizer")
+    done = compiled(include, str(driver))
+    assert done.returncode == 0, done.stderr[-2000:]
+    ran = subprocess.run(
+        [program], capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert ran.stdout.strip() == "clean", ran.stderr[-4000:]
