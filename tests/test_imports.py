@@ -43,7 +43,10 @@ def test_data_flow_one_way(path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("import torchcaps; torchcaps.DenseCaps; torchcaps.load", ("lightning", "sklearn", "matplotlib", "PIL")),
+        (
+            "import torchcaps; torchcaps.DenseCaps; torchcaps.load",
+            ("lightning", "sklearn", "matplotlib", "PIL", "torch._dynamo"),
+        ),
         ("from torchcaps.cli import main; main(['--version'])", ("torch", "numpy")),
         ("from torchcaps.experiments.recipes import recipe; recipe('digits')", ("torch", "lightning")),
     ],

@@ -69,13 +69,25 @@ def test_norb_cnns_have_their_parameters() -> None:
     assert count_parameters(small) == pytest.approx(68_618, rel=0.02)
 
 
+def activities(name: str, folder: Path, **options: str) -> list[float]:
+    """Mean activation in every layer, on a few real images of both eyes."""
+    images = load("smallnorb", folder).train.images[:8, :, 8:40, 8:40].float() / 255
+    with torch.no_grad():
+        return [c.activation.mean().item() for c in build(name, (2, 32, 32), 5, **options)(images).capsules]
+
+
 @pytest.mark.parametrize("name", ["matrix_capsnet", "matrix_capsnet_small"])
 def test_matrix_capsules_start_half_active(name: str, shared_smallnorb: Path) -> None:
-    """The authors asked for about half active capsules in every layer; here on real images of both eyes."""
-    images = load("smallnorb", shared_smallnorb).train.images[:4, :, 8:40, 8:40].float() / 255
-    with torch.no_grad():
-        activities = [c.activation.mean().item() for c in build(name, (2, 32, 32), 5)(images).capsules]
-    assert len(activities) == 4 and all(0.3 < activity < 0.7 for activity in activities), activities
+    """As the authors asked for, in every layer."""
+    found = activities(name, shared_smallnorb)
+    assert len(found) == 4 and all(0.3 < activity < 0.7 for activity in found), found
+
+
+def test_the_released_start_has_few_active_capsules(shared_smallnorb: Path) -> None:
+    """What the authors' code starts with; its own settings leave the convolutional capsules almost silent."""
+    for name in ("matrix_capsnet", "matrix_capsnet_small"):
+        found = activities(name, shared_smallnorb, initial="released", coordinates="row")
+        assert all(activity < 0.25 for activity in found[1:]), found
 
 
 @pytest.mark.parametrize("n_parameters", [100_000, 707_000, 6_804_384])
@@ -131,6 +143,8 @@ def test_iterations_and_couplings_of_one_call() -> None:
         ("capsnet", (1, 28, 28), {"depth": 3}, "dynamic routing: .*unexpected keyword argument 'depth'"),
         ("matched_cnn", (1, 28, 28), {"depth": 3}, "model matched_cnn: .*unexpected keyword argument 'depth'"),
         ("matrix_capsnet", (1, 28, 28), {"depth": 3}, "a setting of EM routing must be one of .*'depth'"),
+        ("matrix_capsnet", (1, 28, 28), {"initial": "mine"}, "initial must be one of half-active, released"),
+        ("matrix_capsnet", (1, 28, 28), {"initial": "released", "routing": "dynamic"}, "initial must be half-active"),
         ("matrix_capsnet", (1, 16, 28), {}, "a 3×3 kernel does not fit into a map of 2×5"),
         ("capsnet_small", (1, 16, 28), {}, "a 9×9 kernel does not fit into a map of 8×20"),
         ("capsnet", (28, 28), {}, r"image_shape must be \(channels, height, width\), got \(28, 28\)"),

@@ -32,7 +32,7 @@ def routing_std(n_in: int, n_out: int, d_out: int, n_places: int | None = None) 
 
 
 #: Standard deviation of what is left of a standard normal cut off at ±2.
-_LEFT = 0.87962566103423978
+LEFT = 0.87962566103423978
 
 
 def truncated_normal_(weight: Tensor, std: float) -> None:
@@ -46,4 +46,4 @@ def truncated_normal_(weight: Tensor, std: float) -> None:
     """
     if not std > 0:
         raise ValueError(f"weight_std must be positive, got {std}")
-    nn.init.trunc_normal_(weight, std=std / _LEFT, a=-2 * std / _LEFT, b=2 * std / _LEFT)
+    nn.init.trunc_normal_(weight, std=std / LEFT, a=-2 * std / LEFT, b=2 * std / LEFT)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.routings import POSES
-from torchcaps.layers.sizes import conv_size, require_map
+from torchcaps.layers.sizes import check_convolution, conv_size, require_map
 from torchcaps.ops import Routed, conv2d
-from torchcaps.ops.checks import check_at_least, check_choice
+from torchcaps.ops.checks import check_choice
 
 
 class MatrixPrimaryCaps(nn.Module):
@@ -59,11 +59,7 @@ class MatrixPrimaryCaps(nn.Module):
         activation_bias: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, value in (("in_channels", in_channels), ("n_types", n_types), ("d_out", d_out)):
-            check_at_least(name, value, 1)
-        check_at_least("kernel_size", kernel_size, 1)
-        check_at_least("stride", stride, 1)
-        check_at_least("padding", padding, 0)
+        check_convolution(in_channels, n_types, d_out, kernel_size, stride, padding)
         check_choice("pose", pose, POSES)
         if pose == "matrix" and d_out != 16:
             raise ValueError(f"d_out must be 16 for 4×4 matrices, got {d_out}; or take pose='vector'")

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.layers.init import truncated_normal_
-from torchcaps.layers.sizes import conv_size, require_map
+from torchcaps.layers.sizes import check_convolution, conv_size, require_map
 from torchcaps.ops import Routed, conv2d, safe_norm, squash
-from torchcaps.ops.checks import check_at_least
 
 
 class PrimaryCaps(nn.Module):
@@ -61,11 +60,7 @@ class PrimaryCaps(nn.Module):
         bias_init: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, value in (("in_channels", in_channels), ("n_types", n_types), ("d_out", d_out)):
-            check_at_least(name, value, 1)
-        check_at_least("kernel_size", kernel_size, 1)
-        check_at_least("stride", stride, 1)
-        check_at_least("padding", padding, 0)
+        check_convolution(in_channels, n_types, d_out, kernel_size, stride, padding)
         if not scale > 0:
             raise ValueError(f"scale must be positive, got {scale}")
         self.in_channels, self.n_types, self.d_out = in_channels, n_types, d_out

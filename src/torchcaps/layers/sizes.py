@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from torchcaps.ops.checks import check_at_least
+
 
 def conv_size(size: tuple[int, int], kernel_size: int, stride: int = 1, padding: int = 0) -> tuple[int, int]:
     """Height and width after a convolution.
@@ -32,6 +34,30 @@ def require_map(x: Tensor, channels: int, kernel_size: int = 1, padding: int = 0
     if x.dim() != 4 or x.shape[1] != channels:
         raise ValueError(f"x must be [B, C={channels}, H, W], got shape {list(x.shape)}")
     conv_size((x.shape[2], x.shape[3]), kernel_size, 1, padding)
+
+
+def require_images(x: Tensor, image_shape: tuple[int, int, int]) -> None:
+    """Refuse anything but images of the shape that a model was made for.
+
+    Raises:
+        ValueError: saying what was got.
+    """
+    require_map(x, image_shape[0])
+    if tuple(x.shape[1:]) != image_shape:
+        raise ValueError(f"x must be images of {list(image_shape)}, got {list(x.shape[1:])}")
+
+
+def check_convolution(in_channels: int, n_types: int, d_out: int, kernel_size: int, stride: int, padding: int) -> None:
+    """Refuse sizes that no convolution into capsules has.
+
+    Raises:
+        ValueError: naming the one that is too small.
+    """
+    for name, value in (("in_channels", in_channels), ("n_types", n_types), ("d_out", d_out)):
+        check_at_least(name, value, 1)
+    check_at_least("kernel_size", kernel_size, 1)
+    check_at_least("stride", stride, 1)
+    check_at_least("padding", padding, 0)
 
 
 def as_image_shape(shape: Sequence[int]) -> tuple[int, int, int]:

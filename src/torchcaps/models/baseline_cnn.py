@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.layers import Standardize
-from torchcaps.layers.sizes import as_image_shape, require_map
+from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.output import Output
 from torchcaps.ops.checks import check_at_least
 
@@ -58,9 +58,7 @@ class BaselineCNN(nn.Module):
         Raises:
             ValueError: images of another shape than the model was made for.
         """
-        require_map(x, self.image_shape[0])
-        if tuple(x.shape[1:]) != self.image_shape:
-            raise ValueError(f"x must be images of {list(self.image_shape)}, got {list(x.shape[1:])}")
+        require_images(x, self.image_shape)
         x = self.standardize(x)
         for conv in self.convs:
             x = F.relu(conv(x))

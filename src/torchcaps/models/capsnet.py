@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps
 from torchcaps.layers.init import truncated_normal_
-from torchcaps.layers.sizes import as_image_shape, conv_size, require_map
+from torchcaps.layers.sizes import as_image_shape, conv_size, require_images
 from torchcaps.models.output import Output
 from torchcaps.ops import Routed
 
@@ -101,9 +101,7 @@ class CapsNet(nn.Module):
         Raises:
             ValueError: images of another shape than the model was made for.
         """
-        require_map(x, self.image_shape[0])
-        if tuple(x.shape[1:]) != self.image_shape:
-            raise ValueError(f"x must be images of {list(self.image_shape)}, got {list(x.shape[1:])}")
+        require_images(x, self.image_shape)
         capsules: list[Routed] = [self.primary(F.relu(self.conv(x)))]
         for layer in self.hidden:
             capsules.append(layer(capsules[-1]))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.layers import ClassCaps, ConvCaps, MatrixPrimaryCaps, Standardize
-from torchcaps.layers.init import truncated_normal_
-from torchcaps.layers.sizes import as_image_shape, conv_size, require_map
+from torchcaps.layers.init import LEFT, truncated_normal_
+from torchcaps.layers.sizes import as_image_shape, conv_size, require_images
 from torchcaps.models.output import Output
 from torchcaps.ops import Routed
+from torchcaps.ops.checks import check_choice
+
+INITIAL = ("half-active", "released")
 
 
 class MatrixCapsNet(nn.Module):
@@ -30,10 +34,11 @@ class MatrixCapsNet(nn.Module):
         pose: "matrix", or "vector" (the paper's ablation).
         coordinates: coordinate addition, "column" (the paper), "row" (the released code) or None.
         standardize: bring each image to zero mean and unit variance first.
+        initial: initial values, "half-active" (:mod:`torchcaps.layers.em_init`) or "released" (those of the
+            authors' released code, of whose capsules few are active).
         options: of every routed layer: ``settings``, ``gradient``, ``impl`` …
 
-    Source: Hinton, Sabour, Frosst 2018, section 4, figure 1; initial values in
-    :mod:`torchcaps.layers.em_init`.
+    Source: Hinton, Sabour, Frosst 2018, section 4, figure 1.
     """
 
     def __init__(
@@ -50,9 +55,13 @@ class MatrixCapsNet(nn.Module):
         pose: str = "matrix",
         coordinates: str | None = "column",
         standardize: bool = True,
+        initial: str = "half-active",
         **options: Any,
     ) -> None:
         super().__init__()
+        check_choice("initial", initial, INITIAL)
+        if initial == "released" and routing != "em":
+            raise ValueError(f"initial must be half-active with {routing} routing, got released")
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()
@@ -74,6 +83,8 @@ class MatrixCapsNet(nn.Module):
             options |= {"coordinates": coordinates, "spacing": (4.0, 4.0), "centre": _centre(image_shape[1:], size)}
         self.classes = ClassCaps(D, n_classes, 16, 16, n_iters, routing=routing, **options)
         self.decoder = None
+        if initial == "released":
+            _start_as_released(self)
 
     def forward(self, x: Tensor, *, n_iters: int | None = None, return_coupling: bool = False) -> Output:
         """Find the classes in images.
@@ -89,13 +100,27 @@ class MatrixCapsNet(nn.Module):
         Raises:
             ValueError: images of another shape than the model was made for.
         """
-        require_map(x, self.image_shape[0])
-        if tuple(x.shape[1:]) != self.image_shape:
-            raise ValueError(f"x must be images of {list(self.image_shape)}, got {list(x.shape[1:])}")
+        require_images(x, self.image_shape)
         capsules: list[Routed] = [self.primary(F.relu(self.conv(self.standardize(x))))]
         for layer in (*self.hidden, self.classes):
             capsules.append(layer(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))
         return Output(capsules[-1].activation, tuple(capsules))
+
+
+@torch.no_grad()
+def _start_as_released(model: MatrixCapsNet) -> None:
+    """Initial values of the authors' code, whose truncated normals name the width before the cut."""
+    poses = model.primary.n_types * model.primary.d_out
+    truncated_normal_(model.conv.weight, 0.05 * LEFT)
+    nn.init.constant_(model.conv.bias, 0.1)  # type: ignore[arg-type]
+    truncated_normal_(model.primary.weight[:poses], 0.5 * LEFT)
+    truncated_normal_(model.primary.weight[poses:], 3.0 * LEFT)
+    model.primary.activation_bias = -1.0
+    for layer, std, beta_u, beta_a in (*((h, 0.3, 0.5, 0.5) for h in model.hidden), (model.classes, 0.01, 2.0, 1.0)):
+        parameters = dict(layer.named_parameters())
+        truncated_normal_(parameters["weight"], std * LEFT)
+        parameters["beta_u"].fill_(beta_u)
+        parameters["beta_a"].fill_(beta_a)
 
 
 def _em_options(routing: str, pose: str, scale: float) -> dict[str, Any]:

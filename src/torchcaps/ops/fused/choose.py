@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 
 from torchcaps.ops.checks import check_choice
 from torchcaps.ops.fused import cpu
+from torchcaps.ops.fused.constant import constant_when_compiled
 
 #: "reference" is the paper's procedure in plain PyTorch; "auto" takes the fastest one that is to be had.
 IMPLS = ("auto", "reference", "cpu")
@@ -63,7 +64,7 @@ def _is_transformed(tensors: tuple[Tensor, ...]) -> bool:
     return within_func or any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
-@torch.compiler.assume_constant_result
+@constant_when_compiled
 def _note(reason: str) -> None:
     if reason not in _NOTED:
         _NOTED.add(reason)

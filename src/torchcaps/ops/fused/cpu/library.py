@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from torchcaps.ops.fused.constant import constant_when_compiled
 from torchcaps.ops.fused.cpu.build import Unavailable, build
 
 
@@ -23,7 +24,7 @@ def load(name: str) -> ctypes.CDLL:
     return got
 
 
-@torch.compiler.assume_constant_result
+@constant_when_compiled
 def why_not(name: str) -> str | None:
     """Why ``<name>.cpp`` cannot be used here; None where it can."""
     got = _attempt(name)

@@ -1,0 +1,18 @@
+"""Questions whose answer the compiler may take as a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def constant_when_compiled(function: Function) -> Function:
+    """Let ``torch.compile`` call ``function`` once, and not look into it.
+
+    As ``torch.compiler.assume_constant_result``, which imports all of the compiler to set this one mark: that
+    would double the time that importing torch takes.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
