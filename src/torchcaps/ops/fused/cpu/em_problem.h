@@ -1,0 +1,94 @@
+// Sizes and settings of an EM routing, and which parents see which child.
+#pragma once
+
+#include <algorithm>
+
+#include "em_lanes.h"
+
+namespace torchcaps {
+namespace {
+
+// What is kept of a parent and an iteration for the backward pass: how far μ moved, what Σ r (V − μ) / mass is left by
+// damping and by rounding, σ², logit and mass. (Rounding of μ may be much beside a small σ. Were it not known, the
+// gradient of the votes would not be that of the numbers which were computed.)
+constexpr int kLeft = D, kVariance = 2 * D, kLogit = 3 * D, kMass = 3 * D + 1, kState = 3 * D + 2;
+constexpr double kLog2Pi = 1.8378770664093454836;
+constexpr int64_t kRun = 256;  // children summed before the sum is put aside, so that long sums stay exact
+constexpr int64_t kRows = 24;  // rows of weights that stay in L1 while all places use them
+
+struct Seen {  // one place that sees a child, and the kernel's position under which it does
+  int64_t place, kernel;
+};
+
+template <class T>
+struct Problem {
+  typedef Vec<T> V;
+  static constexpr int L = kLanes<T>;
+
+  int64_t B, C, H, W, Kh, Kw, J, sh, sw, n_iters, positions, start_types, last, n_threads;
+  int64_t Ho, Wo, P, K, JV, most_seen;
+  T damping, floor, eps, ratio, s_a, s_u, s_v;
+  const double* lambda;
+  const T *pose, *act, *beta_u, *beta_a, *offset;
+  mutable Buffer<T> weight;  // [C·K, JV, 16] of lanes
+
+  Problem(const int64_t* n, const double* x, const T* pose, const T* act, const T* w, const T* beta_u,
+          const T* beta_a, const T* offset)
+      : B(n[0]), C(n[1]), H(n[2]), W(n[3]), Kh(n[4]), Kw(n[5]), J(n[6]), sh(n[7]), sw(n[8]), n_iters(n[9]),
+        positions(n[10]), start_types(n[11]), last(n[12]), n_threads(n[13]), Ho((H - Kh) / sh + 1),
+        Wo((W - Kw) / sw + 1), P(Ho * Wo), K(Kh * Kw), JV((J + L - 1) / L),
+        most_seen(((Kh + sh - 1) / sh) * ((Kw + sw - 1) / sw)), damping(T(x[0])), floor(T(x[1])), eps(T(x[2])),
+        ratio(T(x[3])), s_a(T(x[4])), s_u(T(x[5])), s_v(T(x[6])), lambda(x + 7), pose(pose), act(act),
+        beta_u(beta_u), beta_a(beta_a), offset(offset), weight(C * K * JV * D) {
+    std::fill(weight.get(), weight.get() + C * K * JV * D, V{});
+    for (int64_t i = 0; i < C * K; ++i)
+      for (int64_t j = 0; j < J; ++j)
+        for (int h = 0; h < D; ++h) weight[(i * JV + j / L) * D + h][j % L] = w[(i * J + j) * D + h];
+  }
+
+  const V* weights() const { return weight.get(); }
+
+  // log sigmoid(logit) − ½ Σ log 2πσ², the sum being given. Lanes beyond the n types take no part in the softmax
+  // over all parents; in one of their own they may.
+  V log_ap(V logit, V normal, int n) const {
+    V c = splat<T>(positions ? T(0) : -std::numeric_limits<T>::infinity());
+    for (int l = 0; l < n; ++l) {
+      const T x = logit[l];
+      c[l] = (x < 0 ? x : T(0)) - std::log1p(std::exp(x < 0 ? x : -x)) - T(0.5) * normal[l];
+    }
+    return c;
+  }
+
+  int width(int64_t jv) const { return int(std::min<int64_t>(L, J - jv * L)); }
+
+  int64_t child(int64_t b, int64_t c, int64_t y, int64_t x) const { return ((b * C + c) * H + y) * W + x; }
+
+  template <class Number>
+  Number* of_coupling(Number* coupling, int64_t b, int64_t place, int64_t row) const {
+    return coupling + ((b * P + place) * C * K + row) * J;
+  }
+
+  int64_t seen_child(int64_t row, int64_t p) const {  // of an image: the one at a row of weights that place p sees
+    const int64_t k = row % K;
+    return child(0, row / K, p / Wo * sh + k / Kw, p % Wo * sw + k % Kw);
+  }
+
+  int seen_by(int64_t y, int64_t x, Seen* seen) const {
+    int n = 0;
+    const int64_t top = y < Kh ? 0 : (y - Kh) / sh + 1, left = x < Kw ? 0 : (x - Kw) / sw + 1;
+    for (int64_t py = top; py <= std::min(y / sh, Ho - 1); ++py)
+      for (int64_t px = left; px <= std::min(x / sw, Wo - 1); ++px)
+        seen[n++] = {py * Wo + px, (y - py * sh) * Kw + (x - px * sw)};
+    return n;
+  }
+
+  int64_t groups() const { return positions ? JV : 1; }  // vectors of parents that a child is shared among, apart
+
+  // Children taken together: a parent's state comes from L2 once for all of them.
+  int64_t block() const { return std::min<int64_t>(16, std::max<int64_t>(4, 64 / (most_seen * JV))); }
+
+  T start(int n_seen) const { return T(1) / T(J * (start_types ? 1 : n_seen)); }  // R of the first M-step
+};
+
+}  // namespace
+}  // namespace torchcaps
