@@ -15,8 +15,9 @@ from torchcaps.ops.fused.cpu import build as building
 pytestmark = needs_cpu
 
 
-def test_addresses(tmp_path: Path) -> None:
-    driver = Path(__file__).with_name("sanitized.cpp")
+@pytest.mark.parametrize("name", ["dynamic", "em"])
+def test_addresses(name: str, tmp_path: Path) -> None:
+    driver = Path(__file__).with_name(f"sanitized_{name}.cpp")
     include = f"-I{Path(cpu.__file__).parent}"
     flags = [flag for flag in building.FLAGS if flag not in ("-shared", "-O3")]
     sanitize = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-march=native", "-pthread"]

@@ -1,0 +1,53 @@
+// Calls EM routing on odd sizes with exactly as much memory as it may touch.
+#include <cstdio>
+#include <vector>
+
+#include "em.cpp"
+
+template <class T, class Forward, class Backward>
+bool run(std::vector<int64_t> n, bool extras, Forward forward, Backward backward) {
+  const auto numbers = [](int64_t count) {
+    std::vector<T> x(count);
+    for (int64_t k = 0; k < count; ++k) x[k] = static_cast<T>(k * 7919 % 1009) / 500 - 1;
+    return x;
+  };
+  const int64_t B = n[0], C = n[1], HW = n[2] * n[3], kernel = n[4] * n[5], J = n[6], n_iters = n[9];
+  const int64_t places = ((n[2] - n[4]) / n[7] + 1) * ((n[3] - n[5]) / n[8] + 1);
+  std::vector<double> x = {0.1, 0.01, 1e-7, 1, 1, 1, 1};
+  x.insert(x.end(), n_iters, 0.3);
+  auto pose = numbers(B * C * HW * 16), act = numbers(B * C * HW), weight = numbers(C * kernel * J * 16);
+  for (T& a : act) a = a < 0 ? -a / 2 : a / 2;
+  auto beta_u = numbers(J), beta_a = numbers(J), offset = numbers(C * kernel * 16);
+  auto mu = numbers(B * places * J * 16), a = numbers(B * places * J), coupling = numbers(B * places * C * kernel * J);
+  auto saved = numbers(B * places * n_iters * 50 * J);
+  auto d_pose = pose, d_act = act, d_weight = weight, d_u = beta_u, d_a = beta_a;
+  T *o = extras ? offset.data() : nullptr, *r = extras ? coupling.data() : nullptr;
+  int32_t failed = forward(n.data(), x.data(), pose.data(), act.data(), weight.data(), beta_u.data(), beta_a.data(), o,
+                           mu.data(), a.data(), saved.data(), r);
+  for (int64_t last = 0; last < 2; ++last) {
+    n[12] = last;
+    failed |= backward(n.data(), x.data(), pose.data(), act.data(), weight.data(), beta_u.data(), beta_a.data(), o,
+                       saved.data(), mu.data(), a.data(), r, d_pose.data(), d_act.data(), d_weight.data(), d_u.data(),
+                       d_a.data());
+  }
+  for (T g : d_weight) failed |= !(g == g);
+  return !failed;
+}
+
+int main() {
+  // B, T, H, W, K_h, K_w, J, stride: oblong; children without parents; dense; more than a vector of types; no image.
+  const int64_t sizes[][9] = {{2, 2, 5, 4, 3, 2, 3, 2, 1}, {1, 1, 6, 4, 3, 3, 2, 2, 2}, {3, 63, 1, 1, 1, 1, 7, 1, 1},
+                              {2, 3, 4, 4, 3, 3, 19, 1, 1}, {0, 2, 3, 3, 2, 2, 4, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1}};
+  for (const auto& s : sizes) {
+    for (int64_t n_iters = 1; n_iters < 4; ++n_iters) {
+      for (int64_t choice = 0; choice < 4; ++choice) {
+        std::vector<int64_t> n(s, s + 9);
+        n.insert(n.end(), {n_iters, choice % 2, choice / 2, 0, 1 + choice % 2});
+        const bool good = run<float>(n, choice > 1, forward_f32, backward_f32) &&
+                          run<double>(n, choice > 1, forward_f64, backward_f64);
+        if (!good) return 1;
+      }
+    }
+  }
+  std::puts("clean");
+}
