@@ -16,7 +16,7 @@ from torchcaps.analysis.draw.segmentation import draw_segmentation
 from torchcaps.analysis.draw.tree import draw_parse_tree
 from torchcaps.analysis.metrics import read_metrics
 from torchcaps.analysis.perturb import OFFSETS, dimension_strengths, perturb
-from torchcaps.analysis.places import Field, capsule_places, receptive_fields_of
+from torchcaps.analysis.places import Field, capsule_places, map_edges, receptive_fields_of
 from torchcaps.analysis.reconstruct import Reconstructions, reconstruct
 from torchcaps.analysis.segment import Segmentation, red_and_green, segment
 from torchcaps.analysis.tree import ParseTree, parse_tree
@@ -44,6 +44,7 @@ __all__ = [
     "draw_reconstructions",
     "draw_segmentation",
     "draw_strongest",
+    "map_edges",
     "parse_tree",
     "perturb",
     "read_metrics",
