@@ -33,7 +33,8 @@ def test_pixels_are_grey_or_colours():
     grey, colour = torch.tensor([0.5, 2.0]).view(1, 1, 2), torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1)
     assert pixels(grey).tolist() == [[[0.5] * 3, [1.0] * 3]]
     np.testing.assert_allclose(pixels(colour), [[[0.1, 0.2, 0.3]]])
-    np.testing.assert_allclose(pixels(torch.tensor([0.2, 0.4]).view(2, 1, 1)), [[[0.3] * 3]])
+    np.testing.assert_allclose(pixels(torch.tensor([0.2, 0.4]).view(2, 1, 1)), [[[0.2] * 3]])  # the left eye
+    np.testing.assert_allclose(pixels(torch.tensor([0.1, 0.2, 0.3, 0.4]).view(4, 1, 1)), [[[0.25] * 3]])
 
 
 def test_tiles_stand_in_rows_with_white_between():
