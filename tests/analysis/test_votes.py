@@ -19,9 +19,9 @@ def tiny(**options):
     "options", [{}, {"coordinates": None}, {"coordinates": "row", "pose": "vector"}, {"settings": "paper"}]
 )
 def test_routing_these_votes_gives_the_models_own_class_capsules(options):
-    model = tiny(**options)
+    model = tiny(**options).double()
     model.classes.beta_a.uniform_(-1e-3, 1e-3)
-    lower, routed = model(torch.rand(2, *SHAPE)).capsules[-2:]
+    lower, routed = model(torch.rand(2, *SHAPE, dtype=torch.float64)).capsules[-2:]
     again = em_routing_from_votes(
         votes_for_classes(model, lower.pose),
         lower.activation.flatten(1),
