@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchcaps.analysis import coupling_maps, parse_tree
-from torchcaps.models import CapsNet
+from torchcaps.models import CapsNet, MatrixCapsNet
 
 SHAPE = (1, 22, 26)
 
@@ -25,6 +25,22 @@ def test_maps_share_the_mean_activity_out_among_the_classes(options):
     torch.testing.assert_close(found.maps[0], (activity / 3)[:, None].expand(-1, 3, -1, -1))
     assert (found.maps[2] - found.maps[0]).abs().max() > 1e-4
     torch.testing.assert_close(found.scores[2], model(x).scores)
+
+
+@torch.no_grad()
+def test_matrix_capsules_have_maps_and_a_tree_too():
+    model, x = MatrixCapsNet((1, 24, 26), 3, A=4, B=2, C=3, D=2).eval(), torch.rand(2, 1, 24, 26)
+    found = coupling_maps(model, x, n_iters=3)
+    output = model(x, return_coupling=True)
+    below, above = output.capsules[-2:]
+    assert found.extent == (6.0, 18.0, 14.0, 6.0)  # 3 columns, 2 rows, 4 pixels each, from pixel 8 on
+    torch.testing.assert_close(found.maps[0], (below.activation.mean(dim=1) / 3)[:, None].expand(-1, 3, -1, -1))
+    cell = (below.activation[1, :, 1, 2] * above.coupling[1, [5, 11], 0]).mean()
+    torch.testing.assert_close(found.maps[2, 1, 0, 1, 2], cell)
+    torch.testing.assert_close(found.scores[2], output.scores)
+    tree = parse_tree(model, x[1], n_iters=3)
+    torch.testing.assert_close(tree.scores, output.scores[1])
+    assert len(tree.places) == 12
 
 
 @torch.no_grad()

@@ -33,7 +33,8 @@ def test_pixels_are_grey_or_colours():
     grey, colour = torch.tensor([0.5, 2.0]).view(1, 1, 2), torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1)
     assert pixels(grey).tolist() == [[[0.5] * 3, [1.0] * 3]]
     np.testing.assert_allclose(pixels(colour), [[[0.1, 0.2, 0.3]]])
-    np.testing.assert_allclose(pixels(torch.tensor([0.2, 0.4]).view(2, 1, 1)), [[[0.3] * 3]])
+    np.testing.assert_allclose(pixels(torch.tensor([0.2, 0.4]).view(2, 1, 1)), [[[0.2] * 3]])  # the left eye
+    np.testing.assert_allclose(pixels(torch.tensor([0.1, 0.2, 0.3, 0.4]).view(4, 1, 1)), [[[0.25] * 3]])
 
 
 def test_tiles_stand_in_rows_with_white_between():
@@ -138,6 +139,91 @@ def test_lines_lead_from_capsules_to_their_parents():
     assert lines[0].get_color() == analysis.HIGHLIGHT[0]
     assert lines[0].get_ydata()[1] == pytest.approx(lines[2].get_ydata()[1])  # both end at the dog
     assert lines[0].get_alpha() > lines[1].get_alpha()
+
+
+def test_parts_lie_over_their_image_for_winner_and_runner_up():
+    maps, scores = torch.rand(2, 3, 4, 5), torch.tensor([[0.1, 0.7, 0.9], [0.6, 0.5, 0.4]])
+    images, labels = torch.rand(2, 2, 8, 10), torch.tensor([2, 1])
+    figure = analysis.draw_parts(images, analysis.Parts(maps, scores, (1.0, 9.0, 7.0, 1.0)), labels, NAMES)
+    grid = np.array(figure.axes[:6]).reshape(3, 2)
+    assert [axes.get_title() for axes in grid[0]] == ["✓ hippopot…", "✗ dog\nread as\ncat"]
+    assert [axes.get_xlabel() for axes in grid[1:, 0]] == ["hippopot…: 0.90", "dog: 0.70"]
+    np.testing.assert_allclose(picture(grid[0, 1])[..., 0], images[1, 0])  # the left eye
+    heat = [np.asarray(axes.images[1].get_array())[1:-1, 1:-1] for axes in grid[1:, 1]]
+    largest = maps[1, :2].max()
+    np.testing.assert_allclose(heat, maps[1, :2] / largest)
+    with pytest.raises(ValueError, match="classes must be J=3 names, at least 2, got 2"):
+        analysis.draw_parts(images, analysis.Parts(maps, scores, (1.0, 9.0, 7.0, 1.0)), labels, NAMES[:2])
+
+
+def two_clusters() -> analysis.Votes:
+    """Votes about (3, 4) and about (−3, −4), of which the first two are taken in the end."""
+    votes = torch.tensor([[4.0, 4.0], [2.0, 4.0], [-3.0, -4.0]])
+    coupling = torch.tensor([[0.5, 0.5, 0.5], [1.0, 1.0, 0.0]])
+    mean, variance = torch.tensor([[1.0, 4 / 3], [3.0, 4.0]]), torch.tensor([[9.0, 14.0], [4.0, 0.0]])
+    return analysis.Votes(votes, torch.tensor([1.0, 1.0, 0.5]), coupling, mean, variance, torch.tensor([0.2, 0.8]))
+
+
+def test_votes_have_a_column_an_iteration_and_are_as_large_as_their_responsibility():
+    from matplotlib.collections import PathCollection
+
+    figure = analysis.draw_votes([two_clusters()], ["cat"])
+    axes: list[Any] = figure.axes
+    assert [each.get_title(loc="left") for each in axes] == [
+        "iteration 1: activation 0.20",
+        "iteration 2: activation 0.80",
+    ]
+    dots = [next(x for x in each.collections if isinstance(x, PathCollection)) for each in axes]
+    first, last = (np.asarray(each.get_sizes()) for each in dots)
+    np.testing.assert_allclose(first / last[0], [0.5, 0.5, 0.5])
+    np.testing.assert_allclose(last / last[0], [1, 1, 0])
+    for each in dots:  # the plane is that of the last iteration: its centre is (3, 4), its first axis (1, 0)
+        np.testing.assert_allclose(np.asarray(each.get_offsets()), [[1, 0], [-1, 0], [-6, -8]], atol=1e-6)
+    ellipse, cross = axes[1].lines
+    np.testing.assert_allclose([cross.get_xdata()[0], cross.get_ydata()[0]], [0, 0], atol=1e-6)
+    assert [max(ellipse.get_xdata()), max(ellipse.get_ydata())] == pytest.approx([2, 0], abs=1e-2)
+    assert [max(x) for x in axes[0].lines[0].get_data()] == pytest.approx([-2 + 3, -8 / 3 + 14**0.5], abs=1e-2)
+
+
+def test_votes_of_several_classes_have_rows_of_one_scale():
+    votes = two_clusters()
+    figure = analysis.draw_votes([votes, votes._replace(votes=2 * votes.votes)], ["cat", "dog"])
+    axes: list[Any] = figure.axes
+    assert len(axes) == 4
+    assert len({each.get_xlim() for each in axes}) == 1
+    assert axes[2].get_ylabel().startswith("votes for dog")
+    with pytest.raises(ValueError, match=r"got 2 of \[1, 2\] iterations and 2 names"):
+        analysis.draw_votes([votes, votes._replace(coupling=votes.coupling[:1])], ["cat", "dog"])
+    with pytest.raises(ValueError, match=r"got 1 of \[2\] iterations and 2 names"):
+        analysis.draw_votes([votes], ["cat", "dog"])
+
+
+def test_views_are_lines_over_azimuth_with_the_object_above():
+    activation, moves = torch.rand(2, 3, 4), torch.randn(2, 3, 1)
+    activation[1, 2], moves[1, 2] = float("nan"), float("nan")
+    pose = torch.tensor([0.6, 0.8]) * moves + 5
+    angles = torch.tensor([30, 35]), torch.tensor([0, 20, 60])
+    found = analysis.Views(1, *angles, activation, pose)
+    images = torch.rand(5, 1, 6, 6)
+    elevation, azimuth = torch.tensor([30, 30, 30, 35, 35]), torch.tensor([0, 20, 60, 20, 0])
+    trained = torch.tensor([[True, False, False], [True, False, True]])
+    axes: list[Any] = analysis.draw_views(found, images, elevation, azimuth, "dog", trained).axes
+    strip, first, second, third = axes
+    assert [label.get_text() for label in strip.get_yticklabels()] == ["from 30°", "from 35°"]
+    assert len(strip.images) == 5
+    np.testing.assert_allclose(picture(strip)[..., 0], images[0, 0])
+    assert strip.images[4].get_extent() == pytest.approx([10.4, 29.6, 1.02, 1.98])
+    np.testing.assert_allclose(strip.images[4].get_array()[..., 0], images[3, 0])
+    np.testing.assert_allclose(first.lines[1].get_ydata(), activation[1, :, 1])
+    assert first.lines[1].get_markevery() == [0, 2]
+    others = activation[:, :, [0, 2, 3]].amax(dim=2)
+    expected = [*others[:, :2].mean(dim=0).tolist(), float(others[0, 2])]
+    np.testing.assert_allclose(first.lines[2].get_ydata(), expected, rtol=1e-6)
+    assert second.get_title(loc="left") == "Its pose along the 1st axis (100 % of its variance)"
+    np.testing.assert_allclose(second.lines[0].get_ydata(), moves[0, :, 0] - moves.nanmean(), atol=1e-5)
+    np.testing.assert_allclose(third.lines[0].get_ydata(), 0, atol=1e-5)
+    with pytest.raises(ValueError, match=r"trained must be \[E, A\]"):
+        analysis.draw_views(found, images, elevation, azimuth, "dog", trained[:1])
 
 
 def test_segmentation_is_red_and_green():

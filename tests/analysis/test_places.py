@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from torchcaps.analysis import capsule_places, receptive_fields_of
-from torchcaps.models import CapsNet, capsnet_stacked, matched_cnn
+from torchcaps.analysis import capsule_places, map_edges, receptive_fields_of
+from torchcaps.models import CapsNet, MatrixCapsNet, capsnet_stacked, matched_cnn
 
 TINY: dict[str, Any] = {"channels": 2, "n_types": 2, "decoder": None}
 
@@ -34,10 +34,33 @@ def test_padding_and_a_hidden_layer_move_the_centres():
     assert stacked[0] == (10.0, 2, 21, 4)  # 3×3 capsules of step 2 more
 
 
-@pytest.mark.parametrize("options", [{}, {"padding": 2}, {"hidden": ({"kernel_size": 2, "stride": 2},)}])
-def test_a_pixel_changes_just_the_capsules_whose_fields_hold_it(options):
-    model = CapsNet((1, 27, 31), 3, **TINY | options)
-    x = torch.rand(1, 1, 27, 31, requires_grad=True)
+@pytest.mark.parametrize("layer", [0, 1, 2, -1])
+def test_every_map_of_matrix_capsules_has_its_fields(layer):
+    rows, columns = receptive_fields_of(MatrixCapsNet((2, 32, 36), A=2, B=2, C=2, D=2), layer)
+    # 5×5 of stride 2; then 3×3 of stride 2 and 3×3 of stride 1 on top of it
+    assert rows == ((2.0, 2, 5, 14), (4.0, 4, 9, 6), (8.0, 4, 17, 4), (8.0, 4, 17, 4))[layer]
+    assert columns.n == (16, 7, 5, 5)[layer]
+
+
+def test_the_last_maps_centre_is_that_of_the_coordinates():
+    model = MatrixCapsNet((1, 30, 41), A=2, B=2, C=2, D=2)
+    left, right, bottom, top = map_edges(model)
+    assert model.classes.centre == ((top + bottom) / 2 - 29 / 2, (left + right) / 2 - 40 / 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CapsNet((1, 27, 31), 3, **TINY),
+        lambda: CapsNet((1, 27, 31), 3, padding=2, **TINY),
+        lambda: CapsNet((1, 27, 31), 3, hidden=({"kernel_size": 2, "stride": 2},), **TINY),
+        # Dynamic routing, for in EM all places of a map compete for a child; and a mean depends on all pixels.
+        lambda: MatrixCapsNet((1, 37, 41), 3, A=2, B=2, C=2, D=2, routing="dynamic", standardize=False),
+    ],
+)
+def test_a_pixel_changes_just_the_capsules_whose_fields_hold_it(make):
+    model = make()
+    x = torch.rand(1, *model.image_shape, requires_grad=True)
     activation = model(x).capsules[-2].activation[0]  # [T, H, W]
     fields = receptive_fields_of(model)
     i, j = activation.shape[1] // 2, activation.shape[2] // 2
@@ -50,5 +73,7 @@ def test_a_pixel_changes_just_the_capsules_whose_fields_hold_it(options):
 
 
 def test_a_cnn_has_no_capsules():
-    with pytest.raises(ValueError, match="model must be a CapsNet, got a BaselineCNN"):
+    with pytest.raises(ValueError, match="model must be a CapsNet or MatrixCapsNet, got a BaselineCNN"):
         capsule_places(matched_cnn(n_parameters=30_000))
+    with pytest.raises(ValueError, match="layer must be one of -1, 0; got 1"):
+        receptive_fields_of(CapsNet(**TINY), 1)

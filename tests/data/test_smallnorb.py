@@ -15,7 +15,7 @@ import torch
 
 from torchcaps.data import Images, load, smallnorb
 from torchcaps.data.binary_matrix import read_matrix
-from torchcaps.data.smallnorb import halved
+from torchcaps.data.smallnorb import halved, in_degrees
 from torchcaps.data.smallnorb_splits import SPLITS, TOYS, divide, plan
 
 #: The tiny files' viewpoints: a familiar and two novel azimuths, a familiar and a novel elevation, one lighting.
@@ -137,6 +137,13 @@ def test_the_left_eye_needs_no_files_of_the_right(npz: Path) -> None:
 def test_halved_is_the_rounded_mean_of_four() -> None:
     block = np.array([[[[0, 1, 255, 255], [0, 0, 255, 255], [1, 1, 9, 10], [0, 0, 9, 9]]]], np.uint8)
     assert halved(block).tolist() == [[[[0, 255], [1, 9]]]]  # ¼, 255, ½, 9¼
+
+
+def test_viewpoints_are_angles() -> None:
+    factors = {"azimuth": torch.tensor([0, 34]), "elevation": torch.tensor([0, 8]), "lighting": torch.tensor([0, 5])}
+    angles = in_degrees(factors)
+    assert {name: values.tolist() for name, values in angles.items()} == {"elevation": [30, 70], "azimuth": [0, 340]}
+    assert list(in_degrees({"azimuth": torch.tensor([2])})) == ["azimuth"]
 
 
 def test_every_file_is_checked(write: Any) -> None:

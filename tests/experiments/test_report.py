@@ -20,8 +20,9 @@ from torchcaps.experiments.train import make_model
 
 pytest.importorskip("matplotlib")
 
-from torchcaps.experiments import pictures
+from torchcaps.experiments import album
 from torchcaps.experiments.report import report
+from torchcaps.experiments.tested import look
 
 CAPSULES = Model("capsnet_small", {"channels": 4, "n_types": 2, "kernel_size": 5, "d_class": 4, "decoder": [6]})
 CNN = Model("matched_cnn", {"n_parameters": 3000})
@@ -61,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def html(folder: Path) -> str:
     """The report of the run "caps" beside the other two."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pictures, "_DPI", 30)
+        patch.setattr(album, "DPI", 30)
         return report(folder / "caps", (folder / "cnn & co", folder / "pairs")).read_text(encoding="utf-8")
 
 
@@ -130,20 +131,20 @@ def test_pictures_are_files_too_and_nothing_half_written_stays(html, folder):
 
 
 def test_a_cnn_has_its_mistakes_shown_and_the_same_run_gives_the_same_page(folder, monkeypatch):
-    monkeypatch.setattr(pictures, "_DPI", 30)
+    monkeypatch.setattr(album, "DPI", 30)
     first = report(folder / "cnn & co").read_text(encoding="utf-8")
     assert titles(first) == ["Training", "Which class is taken for which", "Mistakes", "How it was made"]
     assert report(folder / "cnn & co").read_text(encoding="utf-8") == first
 
 
 def test_a_run_on_pairs_has_its_own_report(folder, monkeypatch):
-    monkeypatch.setattr(pictures, "_DPI", 30)
+    monkeypatch.setattr(album, "DPI", 30)
     html = report(folder / "pairs").read_text(encoding="utf-8")
     assert titles(html)[1:-1] == ["Overlapping images taken apart", "Who votes for what", "From parts to wholes"]
 
 
 def test_capsules_without_a_decoder_have_a_report(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures, "_DPI", 30)
+    monkeypatch.setattr(album, "DPI", 30)
     config = json.loads((folder / "caps" / "config.json").read_text())
     data = Data("folder", root=config["data"]["root"], image_size=(13, 15))
     run = finished(tmp_path / "bare", data, Model(CAPSULES.name, CAPSULES.options | {"decoder": None}))
@@ -152,11 +153,11 @@ def test_capsules_without_a_decoder_have_a_report(folder, tmp_path, monkeypatch)
 
 
 def test_what_a_run_predicts_is_what_its_model_says(folder):
-    tested = pictures.look(Run(folder / "caps"))
+    tested = look(Run(folder / "caps"))
     assert tested.classes == ("green", "red")
     assert tested.images.shape == (3, 3, 13, 15)
     assert tested.wrong.tolist() == (tested.predicted != tested.labels)[:, 0].tolist()
-    assert len(pictures.look(Run(folder / "pairs")).images) == 6
+    assert len(look(Run(folder / "pairs")).images) == 6
 
 
 def test_an_unfinished_run_is_refused_by_name(folder, tmp_path):

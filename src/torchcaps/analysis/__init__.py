@@ -11,15 +11,22 @@ from torchcaps.analysis.draw.confusion import draw_confusion
 from torchcaps.analysis.draw.couplings import draw_couplings
 from torchcaps.analysis.draw.curves import draw_curves
 from torchcaps.analysis.draw.images import draw_mistakes, draw_reconstructions
+from torchcaps.analysis.draw.parts import draw_parts
 from torchcaps.analysis.draw.perturbations import draw_perturbations, draw_strongest
 from torchcaps.analysis.draw.segmentation import draw_segmentation
 from torchcaps.analysis.draw.tree import draw_parse_tree
+from torchcaps.analysis.draw.views import draw_views
+from torchcaps.analysis.draw.votes import draw_votes
 from torchcaps.analysis.metrics import read_metrics
+from torchcaps.analysis.parts import Parts, hand_down, part_maps
 from torchcaps.analysis.perturb import OFFSETS, dimension_strengths, perturb
-from torchcaps.analysis.places import Field, capsule_places, receptive_fields_of
+from torchcaps.analysis.places import Field, capsule_places, map_edges, receptive_fields_of
+from torchcaps.analysis.plane import Plane, principal_plane
 from torchcaps.analysis.reconstruct import Reconstructions, reconstruct
 from torchcaps.analysis.segment import Segmentation, red_and_green, segment
 from torchcaps.analysis.tree import ParseTree, parse_tree
+from torchcaps.analysis.views import Views, mean_by_view, views
+from torchcaps.analysis.votes import Votes, class_votes, votes_for_classes
 
 __all__ = [
     "FIRST",
@@ -29,9 +36,14 @@ __all__ = [
     "Couplings",
     "Field",
     "ParseTree",
+    "Parts",
+    "Plane",
     "Reconstructions",
     "Segmentation",
+    "Views",
+    "Votes",
     "capsule_places",
+    "class_votes",
     "confusion_matrix",
     "coupling_maps",
     "dimension_strengths",
@@ -40,15 +52,25 @@ __all__ = [
     "draw_curves",
     "draw_mistakes",
     "draw_parse_tree",
+    "draw_parts",
     "draw_perturbations",
     "draw_reconstructions",
     "draw_segmentation",
     "draw_strongest",
+    "draw_views",
+    "draw_votes",
+    "hand_down",
+    "map_edges",
+    "mean_by_view",
     "parse_tree",
+    "part_maps",
     "perturb",
+    "principal_plane",
     "read_metrics",
     "receptive_fields_of",
     "reconstruct",
     "red_and_green",
     "segment",
+    "views",
+    "votes_for_classes",
 ]

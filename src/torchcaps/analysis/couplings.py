@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet
-from torchcaps.analysis.places import receptive_fields_of
+from torchcaps.analysis.places import map_edges
 from torchcaps.ops.checks import check_at_least, check_shapes
 
 
@@ -19,7 +19,7 @@ class Couplings(NamedTuple):
         maps: ``[r, B, J, H, W]``: mean over types of a_i c_ij, the part of each place's activity
             that goes to class j. Summed over j it is the mean activity, in every iteration (less
             with leaky routing).
-        scores: lengths of the class capsules, ``[r, B, J]``.
+        scores: activations of the class capsules (their lengths, in a CapsNet), ``[r, B, J]``.
         extent: (left, right, bottom, top) of the map in pixels of the image.
     """
 
@@ -33,27 +33,24 @@ def coupling_maps(model: nn.Module, images: Tensor, n_iters: int = 3) -> Couplin
     """Lay the couplings of the class capsules out over the image.
 
     Args:
-        model: a CapsNet.
+        model: a CapsNet or MatrixCapsNet.
         images: ``[B, C, H, W]``, values 0 … 1.
-        n_iters: iterations r to look at.
+        n_iters: iterations r of the class capsules to look at; the layers below keep their own.
 
     Returns:
         :class:`Couplings`.
 
     Raises:
-        ValueError: the model is no CapsNet, the images do not fit it, or ``n_iters`` is below 1.
+        ValueError: the model has no capsules, the images do not fit it, or ``n_iters`` is below 1.
     """
     model = capsnet(model)
     check_at_least("n_iters", n_iters, 1)
     check_shapes(images=(images, "B C H W"))
+    lower = model(images).capsules[-2]
     maps, scores = [], []
     for t in range(1, n_iters + 1):
-        output = model(images, n_iters=t, return_coupling=True)
-        coupling = output.capsules[-1].coupling
-        assert coupling is not None
-        weighted = output.capsules[-2].activation.flatten(1)[:, :, None] * coupling  # [B, I, J]
+        routed = model.classes(lower, n_iters=t, return_coupling=True)
+        weighted = lower.activation.flatten(1)[:, :, None] * routed.coupling  # [B, I, J]
         maps.append(weighted.unflatten(1, model.map_shape).mean(dim=1).permute(0, 3, 1, 2))  # [B, J, H, W]
-        scores.append(output.scores)
-    rows, columns = receptive_fields_of(model)
-    extent = (*columns.edges, rows.edges[1], rows.edges[0])
-    return Couplings(torch.stack(maps), torch.stack(scores), extent)
+        scores.append(routed.activation)
+    return Couplings(torch.stack(maps), torch.stack(scores), map_edges(model))

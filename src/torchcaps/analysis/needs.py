@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from torch import nn
 
-from torchcaps.layers import Decoder
-from torchcaps.models import CapsNet
+from torchcaps.layers import ClassCaps, Decoder
+from torchcaps.models import CapsNet, MatrixCapsNet
 
 
-def capsnet(model: nn.Module) -> CapsNet:
+def capsnet(model: nn.Module) -> CapsNet | MatrixCapsNet:
     """The model itself, if it is made of capsules.
 
     Raises:
         ValueError: it is not.
     """
-    if isinstance(model, CapsNet):
+    if isinstance(model, CapsNet | MatrixCapsNet):
         return model
-    raise ValueError(f"model must be a CapsNet, got a {type(model).__name__}, which has no capsules")
+    raise ValueError(f"model must be a CapsNet or MatrixCapsNet, got a {type(model).__name__}, which has no capsules")
 
 
 def decoder_of(model: nn.Module) -> Decoder:
@@ -27,5 +27,19 @@ def decoder_of(model: nn.Module) -> Decoder:
     """
     decoder = capsnet(model).decoder
     if decoder is None:
-        raise ValueError("model must have a decoder, got a CapsNet that has no decoder (it was made with decoder=None)")
+        raise ValueError(f"model must have a decoder, got a {type(model).__name__} that has no decoder")
     return decoder
+
+
+def em_classes_of(model: nn.Module) -> ClassCaps:
+    """The model's class capsules, if they fit Gaussians to votes.
+
+    Raises:
+        ValueError: they do not.
+    """
+    classes = capsnet(model).classes
+    if isinstance(classes, ClassCaps) and classes.routing == "em":
+        return classes
+    raise ValueError(
+        f"model must route to its classes by em, got a {type(model).__name__} that does by dynamic routing"
+    )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet
 from torchcaps.layers import ConvCaps
+from torchcaps.ops.checks import check_choice
 
 
 class Field(NamedTuple):
@@ -32,43 +33,63 @@ class Field(NamedTuple):
         return self.first - self.step / 2, self.first + (self.n - 0.5) * self.step
 
 
-def receptive_fields_of(model: nn.Module) -> tuple[Field, Field]:
-    """Receptive fields of the capsules below the class capsules, along rows and along columns.
+def receptive_fields_of(model: nn.Module, layer: int = -1) -> tuple[Field, Field]:
+    """Receptive fields of the capsules of one map, along rows and along columns.
 
     Pixel 0 has its centre at 0. For CapsNet on 28×28 the fields are 17 pixels wide, with centres at
     8, 10 … 18.
 
+    Args:
+        model: a CapsNet or MatrixCapsNet.
+        layer: which of its maps of capsules: 0 are the primary capsules, −1 those below the classes.
+
     Raises:
-        ValueError: the model is no CapsNet.
+        ValueError: the model has no capsules, or no such layer.
     """
     model = capsnet(model)
-    layers = [(model.conv.kernel_size, 1, model.conv.padding)]
-    layers += [((model.primary.kernel_size,) * 2, model.primary.stride, (model.primary.padding,) * 2)]
-    for layer in model.hidden:
-        assert isinstance(layer, ConvCaps)
-        layers.append((layer.kernel_size, layer.stride, (0, 0)))
+    convolutions: list[nn.Conv2d | nn.Module] = [model.conv, model.primary, *model.hidden]
+    n_maps = len(convolutions) - 1
+    check_choice("layer", layer, range(-n_maps, n_maps))
     fields = []
     for axis in (0, 1):
-        first, step, size = 0.0, 1, 1
-        for kernel, stride, padding in layers:
-            first += ((kernel[axis] - 1) / 2 - int(padding[axis])) * step
-            size += (kernel[axis] - 1) * step
+        first, step, size, n = 0.0, 1, 1, model.image_shape[1 + axis]
+        for module in convolutions[: 2 + layer % n_maps]:
+            kernel, stride, padding = (_along(axis, module, name) for name in ("kernel_size", "stride", "padding"))
+            first += ((kernel - 1) / 2 - padding) * step
+            size += (kernel - 1) * step
             step *= stride
-        fields.append(Field(first, step, size, model.map_shape[1 + axis]))
+            n = (n + 2 * padding - kernel) // stride + 1
+        fields.append(Field(first, step, size, n))
     return fields[0], fields[1]
+
+
+def _along(axis: int, module: nn.Module, name: str) -> int:
+    """A size of a convolution along rows (0) or columns (1); capsules that see capsules have no padding."""
+    size = 0 if name == "padding" and isinstance(module, ConvCaps) else getattr(module, name)
+    return size if isinstance(size, int) else size[axis]
+
+
+def map_edges(model: nn.Module, layer: int = -1) -> tuple[float, float, float, float]:
+    """(left, right, bottom, top) of a map of capsules in pixels of the image, each place ``step`` pixels wide.
+
+    Raises:
+        ValueError: as :func:`receptive_fields_of`.
+    """
+    rows, columns = receptive_fields_of(model, layer)
+    return *columns.edges, rows.edges[1], rows.edges[0]
 
 
 def capsule_places(model: nn.Module) -> Tensor:
     """Centre of the receptive field of every capsule below the class capsules.
 
     Args:
-        model: a CapsNet.
+        model: a CapsNet or MatrixCapsNet.
 
     Returns:
         (row, column) in pixels, ``[I, 2]``, in the order of the couplings: type, row, column.
 
     Raises:
-        ValueError: the model is no CapsNet.
+        ValueError: the model has no capsules.
     """
     rows, columns = (
         field.first + field.step * torch.arange(field.n, dtype=torch.float32) for field in receptive_fields_of(model)

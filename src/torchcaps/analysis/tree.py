@@ -21,7 +21,7 @@ class ParseTree(NamedTuple):
         types: type of each, ``[N]``.
         activation: of each, ``[N]``.
         coupling: of each with every class, ``[N, J]``.
-        scores: lengths of the class capsules, ``[J]``.
+        scores: activations of the class capsules (their lengths, in a CapsNet), ``[J]``.
     """
 
     n_iters: int
@@ -42,29 +42,27 @@ def parse_tree(model: nn.Module, image: Tensor, n_iters: int = 3, n_capsules: in
     """Find the parents of an image's most active capsules.
 
     Args:
-        model: a CapsNet.
+        model: a CapsNet or MatrixCapsNet.
         image: ``[C, H, W]``, values 0 … 1.
-        n_iters: iterations of the routing.
+        n_iters: iterations of the routing to the classes.
         n_capsules: N at most.
 
     Returns:
         :class:`ParseTree`.
 
     Raises:
-        ValueError: the model is no CapsNet, the image does not fit it, or a number is below 1.
+        ValueError: the model has no capsules, the image does not fit it, or a number is below 1.
 
     Source: Sabour et al. 2017, section 1 ("a parse tree is carved out of a fixed multilayer neural
     network").
     """
     model = capsnet(model)
     check_at_least("n_capsules", n_capsules, 1)
-    scores, capsules = model(image.unsqueeze(0), n_iters=n_iters, return_coupling=True)
-    coupling = capsules[-1].coupling
-    assert coupling is not None
-    activation = capsules[-2].activation.flatten()
+    lower = model(image.unsqueeze(0)).capsules[-2]
+    routed = model.classes(lower, n_iters=n_iters, return_coupling=True)
+    activation = lower.activation.flatten()
     strongest = activation.topk(min(n_capsules, len(activation)))
     chosen = strongest.indices.cpu()
     n_places = model.map_shape[1] * model.map_shape[2]
-    return ParseTree(
-        n_iters, capsule_places(model)[chosen], chosen // n_places, strongest.values, coupling[0, chosen], scores[0]
-    )
+    places, types, coupling = capsule_places(model)[chosen], chosen // n_places, routed.coupling[0, chosen]
+    return ParseTree(n_iters, places, types, strongest.values, coupling, routed.activation[0])

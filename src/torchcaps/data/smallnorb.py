@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,9 @@ _NPZ = {
 #: The columns of the official ``info``; elevation in steps of 5 degrees from 30, azimuth in tens of degrees.
 FACTORS = ("instance", "elevation", "azimuth", "lighting")
 
+#: Degrees of elevation 0 and azimuth 0, and degrees from one number to the next.
+DEGREES = {"elevation": (30, 5), "azimuth": (0, 10)}
+
 
 def load_smallnorb(
     root: Path | None = None,
@@ -100,6 +104,18 @@ def load_smallnorb(
         halves[half] = Images(resized(images, image_size), labels, factors)
     note = f"{'48×48 .npz' if npz else 'official'} files, eyes: {eyes}; {chosen.note}"
     return Dataset("smallnorb", CLASSES, **divide(chosen, halves), note=note)
+
+
+def in_degrees(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The viewpoints among the factors of small NORB's images, as angles.
+
+    Args:
+        factors: as ``Images.factors`` has them, each ``[N]``.
+
+    Returns:
+        those of "elevation" (30 … 70 degrees above the ground) and "azimuth" (0 … 340) that are there.
+    """
+    return {name: start + step * factors[name] for name, (start, step) in DEGREES.items() if name in factors}
 
 
 def _has_npz(root: Path) -> bool:

@@ -2,88 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import sys
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import torch
-from torch import Tensor, nn
-from tqdm import tqdm
-
 from torchcaps import analysis
 from torchcaps.experiments import page
-from torchcaps.experiments.batches import split
-from torchcaps.experiments.devices import choose_device
-from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.objective import wrong
-from torchcaps.experiments.run import Run, write_atomically
-from torchcaps.experiments.saved import data_for, load_model
-from torchcaps.models import CapsNet
+from torchcaps.experiments.album import Album
+from torchcaps.experiments.pictures_of_em import pictures_of_em
+from torchcaps.experiments.tested import Tested
+from torchcaps.models import CapsNet, MatrixCapsNet
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-#: Examples of each kind that a picture shows, classes that the larger ones show, and pairs looked at.
-_N_RIGHT, _N_WRONG, _N_CLASSES, _N_PAIRS = 8, 4, 10, 1000
-_DPI = 150
-
-
-class Tested(NamedTuple):
-    """A run, its model, and what it said of the test split (for pairs, of its first thousand)."""
-
-    run: Run
-    config: Experiment
-    result: dict[str, Any]
-    model: nn.Module
-    classes: tuple[str, ...]
-    images: Tensor
-    labels: Tensor
-    parts: Tensor
-    predicted: Tensor
-    wrong: Tensor
-
-
-@torch.no_grad()
-def look(run: Run, root: str | Path | None = None) -> Tested:
-    """Let a finished run predict its test split, whose files lie in ``root`` or where the run found them.
-
-    Raises:
-        ValueError: its model or its data cannot be loaded.
-    """
-    config, result = run.experiment(), run.read(run.result)
-    if root is not None:
-        config = replace(config, data=replace(config.data, root=str(root)))
-    trained, device = load_model(run), choose_device("auto")
-    model = trained.model.to(device)
-    batches = split(config, data_for(config, trained), "test", device)
-    found, n = [], 0
-    for batch in tqdm(batches, desc="look at the test images", leave=False, disable=not sys.stderr.isatty()):
-        scores = torch.stack([model(view.images).scores for view in batch.views()]).mean(dim=0)
-        predicted = scores.topk(batch.labels.shape[1], dim=1).indices
-        found.append((batch.images, batch.labels, batch.parts, predicted, wrong(scores, batch.labels)))
-        n += len(batch.images)
-        if config.data.pairs and n >= _N_PAIRS:
-            break
-    kept = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
-    return Tested(run, config, result, model.cpu(), trained.classes, *kept)
-
-
-class Album:
-    """Makes a figure a part of the page, and keeps it as ``pictures/<name>.png``."""
-
-    def __init__(self, run: Run) -> None:
-        self.folder = run.path / "pictures"
-
-    def add(self, name: str, figure: Figure, text: str) -> str:
-        """The text and under it the figure, as HTML."""
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
-        png = buffer.getvalue()
-        write_atomically(self.folder / f"{name}.png", lambda path: path.write_bytes(png))
-        width, height = figure.get_size_inches()
-        return page.paragraph(text) + page.picture(png, text, width, height)
+#: Examples of each kind that a picture shows, and classes that the larger ones show.
+_N_RIGHT, _N_WRONG, _N_CLASSES = 8, 4, 10
 
 
 def pictures(album: Album, tested: Tested) -> list[str]:
@@ -91,13 +18,15 @@ def pictures(album: Album, tested: Tested) -> list[str]:
     if tested.config.data.pairs:
         return pictures_of_pairs(album, tested)
     made = [_confusion(album, tested)]
+    if isinstance(tested.model, MatrixCapsNet):
+        return [*made, _mistakes(album, tested), *pictures_of_em(album, tested)]
     if not isinstance(tested.model, CapsNet):
         return [*made, _mistakes(album, tested)]
     if tested.model.decoder is None:
         made.append(_mistakes(album, tested))
     else:
         made += [_reconstructions(album, tested), _perturbations(album, tested)]
-    return made + _routing(album, tested, _firsts(tested)[0])
+    return made + _routing(album, tested, tested.firsts()[0])
 
 
 def _confusion(album: Album, tested: Tested) -> str:
@@ -121,14 +50,8 @@ def _mistakes(album: Album, tested: Tested) -> str:
     return page.section("Mistakes", album.add("mistakes", figure, text))
 
 
-def _firsts(tested: Tested) -> list[int]:
-    """The first rightly recognised test image of each class that has one."""
-    right = [((tested.labels[:, 0] == k) & ~tested.wrong).nonzero() for k in range(len(tested.classes))]
-    return [int(found[0]) for found in right if len(found)] or [0]
-
-
 def _reconstructions(album: Album, tested: Tested) -> str:
-    some = _firsts(tested)[:_N_RIGHT] + tested.wrong.nonzero().squeeze(1)[:_N_WRONG].tolist()
+    some = tested.firsts()[:_N_RIGHT] + tested.wrong.nonzero().squeeze(1)[:_N_WRONG].tolist()
     found = analysis.reconstruct(tested.model, tested.images[some], tested.labels[some, 0])
     assert isinstance(tested.model, CapsNet)
     size = tested.model.classes.d_out
@@ -142,7 +65,7 @@ def _reconstructions(album: Album, tested: Tested) -> str:
 
 
 def _perturbations(album: Album, tested: Tested) -> str:
-    some = _firsts(tested)[:_N_CLASSES]
+    some = tested.firsts()[:_N_CLASSES]
     labels = tested.labels[some, 0]
     grids = analysis.perturb(tested.model, tested.images[some], labels)
     names = [tested.classes[k] for k in labels.tolist()]

@@ -9,9 +9,11 @@ from typing import Any
 
 from torchcaps import analysis
 from torchcaps.experiments import page
-from torchcaps.experiments.pictures import Album, Tested, look, pictures, pictures_of_pairs
+from torchcaps.experiments.album import Album
+from torchcaps.experiments.pictures import pictures, pictures_of_pairs
 from torchcaps.experiments.run import Run, write_atomically
 from torchcaps.experiments.saved import load_model
+from torchcaps.experiments.tested import Tested, look
 from torchcaps.models.baseline_cnn import count_parameters
 
 
@@ -126,6 +128,11 @@ def _curves(album: Album, runs: Sequence[Run]) -> str:
         "not, the network learns its examples by heart. Losses of different kinds of network have different scales; "
         "their errors can be compared."
     )
+    if any(run.experiment().loss == "spread" for run in runs):
+        text += (
+            " The spread loss asks for a margin that grows while the network learns, so its training loss may rise; "
+            "for validation the last margin is taken all along."
+        )
     return page.section("Training", album.add("curves", figure, text))
 
 

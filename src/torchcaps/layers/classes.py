@@ -82,23 +82,30 @@ class ClassCaps(RoutedLayer):
         for name in ("weight", "prior"):
             if options.get(name) is not None:
                 options[name] = options[name].repeat_interleave(height * width, dim=0)  # [T·H·W, J, ...]
-        if self.coordinates is not None:
-            options["offset"] = self._offset(height, width, lower.pose)
+        offset = self.offset(height, width)
+        if offset is not None:
+            offset = offset.to(lower.pose)
+            options["offset"] = offset.unflatten(1, (4, 4)) if self.options["pose"] == "matrix" else offset
         return ROUTINGS[self.routing].dense(Routed(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3)), **options)
 
-    def _offset(self, height: int, width: int, like: Tensor) -> Tensor:
-        """Coordinate addition for every lower capsule, ``[T·H·W, d_out]`` or ``[T·H·W, 4, 4]``."""
+    def offset(self, height: int, width: int) -> Tensor | None:
+        """What coordinate addition adds to the votes of each capsule of a map of this size.
+
+        Returns:
+            ``[T·H·W, d_out]``, or None without coordinates.
+        """
+        if self.coordinates is None:
+            return None
         offset = coordinate_offset(
             height,
             width,
             self.d_out,
-            placement=self.coordinates or "column",
+            placement=self.coordinates,
             spacing=self.spacing,
             centre=self.centre,
             scale=self.coordinate_scale,
         )
-        offset = offset.flatten(0, 1).repeat(self.n_in, 1).to(like)
-        return offset.unflatten(1, (4, 4)) if self.options["pose"] == "matrix" else offset
+        return offset.flatten(0, 1).repeat(self.n_in, 1)
 
     def extra_repr(self) -> str:
         return (

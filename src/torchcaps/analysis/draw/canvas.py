@@ -30,8 +30,11 @@ def new_figure(width: float, height: float) -> Figure:
 def pixels(images: Tensor) -> np.ndarray:
     """Images ``[..., C, H, W]`` of values 0 … 1 as RGB pixels ``[..., H, W, 3]``.
 
-    Three channels are colours; of any other number the mean is shown in grey.
+    Three channels are colours; of two, a stereo pair, the first (the left eye's) is shown in grey; of any
+    other number the mean.
     """
+    if images.shape[-3] == 2:
+        images = images[..., :1, :, :]
     if images.shape[-3] != 3:
         images = images.mean(dim=-3, keepdim=True).expand(*images.shape[:-3], 3, *images.shape[-2:])
     return images.detach().cpu().float().clamp(0, 1).movedim(-3, -1).numpy()

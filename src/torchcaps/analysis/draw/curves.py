@@ -46,7 +46,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     rate.set_ylim(bottom=0)
     rate.yaxis.set_major_formatter("{x:g}")
     for axes in (loss, error):
-        axes.legend(fontsize=SMALL, labelcolor=INK, frameon=False, loc="upper right")
+        axes.legend(fontsize=SMALL, labelcolor=INK, frameon=False, loc="best")
     for axes in (loss, error, rate):
         axes.xaxis.get_major_locator().set_params(integer=True)
         if all(len(rows) == 1 for rows in runs.values()):

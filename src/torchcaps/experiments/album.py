@@ -1,0 +1,30 @@
+"""Pictures as parts of the report's page, and as files."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from torchcaps.experiments import page
+from torchcaps.experiments.run import Run, write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DPI = 150
+
+
+class Album:
+    """Makes a figure a part of the page, and keeps it as ``pictures/<name>.png``."""
+
+    def __init__(self, run: Run) -> None:
+        self.folder = run.path / "pictures"
+
+    def add(self, name: str, figure: Figure, text: str) -> str:
+        """The text and under it the figure, as HTML."""
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+        png = buffer.getvalue()
+        write_atomically(self.folder / f"{name}.png", lambda path: path.write_bytes(png))
+        width, height = figure.get_size_inches()
+        return page.paragraph(text) + page.picture(png, text, width, height)
