@@ -103,6 +103,8 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         (["evaluate", "nowhere"], "nowhere must be a run folder, but it has no config.json"),
         (["predict", "nowhere", "a.png"], "nowhere must hold a finished run"),
         (["report", "nowhere"], "nowhere"),
+        (["bench", "speed"], "suite must be one of dynamic, capsnet, em, memory, growth, threads; got 'speed'"),
+        (["bench", "dynamic", "--repeats=0"], "repeats must be an integer of at least 1, got 0"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -164,3 +166,28 @@ def test_ctrl_c_says_how_to_go_on(
     assert "stopped; the same command goes on from the last checkpoint" in capsys.readouterr().err
     monkeypatch.undo()
     assert main(arguments) == 0
+
+
+def test_bench_writes_what_it_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "dynamic", "capsnet", "em", "--smoke", "--repeats=2", "--out", str(tmp_path)]) == 0
+    content = json.loads((tmp_path / "bench.json").read_text())
+    assert list(content["suites"]) == ["dynamic", "capsnet", "em"] and content["smoke"]
+    assert {"device", "threads", "repeats", "versions", "commit", "impl"} <= set(content)
+    rows = [row for suite in content["suites"].values() for row in suite["rows"]]
+    assert len([row for row in rows if row["must"] is not None]) == 10 and all(row["value"] > 0 for row in rows)
+    table = (tmp_path / "bench.md").read_text()
+    assert all(f"| {row['what']} |" in table for row in rows) and table in capsys.readouterr().out
+    with Image.open(tmp_path / "bench.png") as picture:
+        assert picture.size[0] > 1000
+
+
+def test_bench_does_not_time_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from torchcaps.benchmarks import contenders
+
+    right = contenders.DYNAMIC["tiled"]
+    monkeypatch.setitem(contenders.DYNAMIC, "tiled", lambda u, weight, bias, n_iters: right(u, weight, bias, 2))
+    assert main(["bench", "dynamic", "--smoke", "--out", str(tmp_path / "a")]) == 2
+    assert "tiled: pose must be within 0.001 of the reference in float64" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()

@@ -65,6 +65,14 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--invert", action="store_true", help="for dark ink on light ground, where the model learned light on dark"
     )
+    made = command("bench", _bench, "measure speed and memory beside a floor and what others write")
+    made.add_argument("names", metavar="NAME", nargs="*", help="suites (default: all); a wrong name lists them")
+    made.add_argument("--threads", type=int, default=1, help="threads on a CPU (default: 1)")
+    made.add_argument("--repeats", type=int, default=7, help="repetitions of every measurement (default: 7)")
+    made.add_argument("--out", metavar="FOLDER", default="runs/bench", help="where to write (default: runs/bench)")
+    made.add_argument("--device", default="cpu", help="cpu, cuda or auto (default: cpu)")
+    made.add_argument("--compile", action="store_true", help="also torch.compile of the reference; takes minutes")
+    made.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs")
     return parser
 
 
@@ -153,6 +161,21 @@ def _predict(parsed: argparse.Namespace) -> None:
 
     for path, found in predict(Run(parsed.run), parsed.images, invert=parsed.invert).items():
         print(f"{path}: " + ", ".join(f"{name} ({score:.2f})" for name, score in found))
+
+
+def _bench(parsed: argparse.Namespace) -> None:
+    from torchcaps.benchmarks.bench import bench
+
+    bench(
+        parsed.names,
+        parsed.out,
+        device=parsed.device,
+        threads=parsed.threads,
+        repeats=parsed.repeats,
+        compile=parsed.compile,
+        smoke=parsed.smoke,
+    )
+    print(f"wrote {parsed.out}")
 
 
 if __name__ == "__main__":

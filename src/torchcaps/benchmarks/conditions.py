@@ -1,0 +1,73 @@
+"""Under what conditions is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from torchcaps.benchmarks.check import relative_errors, require_agreement
+from torchcaps.benchmarks.clock import Measured, interleaved, stopwatch
+from torchcaps.benchmarks.peak import peak
+from torchcaps.benchmarks.work import Net, Vectors, Work
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What all suites share.
+
+    Attributes:
+        device: where everything runs.
+        threads: on a CPU.
+        repeats: repetitions of every measurement.
+        compile: also measure the reference through torch.compile.
+        smoke: sizes so small that all is done in seconds, to see that it runs; the times say nothing.
+    """
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    threads: int = 1
+    repeats: int = 7
+    compile: bool = False
+    smoke: bool = False
+
+    def seconds(self, works: Mapping[str, Work]) -> dict[str, Measured]:
+        """Time all, in turns."""
+        calls = {name: work.prepare(self.device) for name, work in works.items()}
+        return interleaved(calls, self.repeats, stopwatch(self.device))
+
+    def bytes(self, work: Work) -> int:
+        """Peak memory above what was held before."""
+        return peak(work, self.device, self.threads)["step"]
+
+    def checked(self, works: Mapping[str, Vectors | Net], batch: int) -> dict[str, float]:
+        """Hold each to the reference in float64, on a smaller batch; relative errors by name.
+
+        The floor is routing of one iteration, with equal weights.
+
+        Raises:
+            Disagreement: one computes something else.
+        """
+        exact: dict[Vectors | Net, dict[str, Tensor]] = {}
+        errors = {}
+        for name, given in works.items():
+            work = replace(given, batch=batch)
+            truth = _truth(work)
+            if truth not in exact:
+                exact[truth] = truth.prepare(self.device, torch.float64)()
+            plain = None
+            if isinstance(work, Net) and work.precision != "32":
+                plain = relative_errors(replace(work, contender="reference").prepare(self.device)(), exact[truth])
+            found = relative_errors(work.prepare(self.device)(), exact[truth])
+            errors[name] = require_agreement(name, found, plain)
+        return errors
+
+
+def _truth(work: Vectors | Net) -> Vectors | Net:
+    """The same by the reference."""
+    floor = work.contender == "floor"
+    if isinstance(work, Vectors):
+        return replace(work, contender="reference", n_iters=1 if floor else work.n_iters)
+    n_iters = 1 if floor else work.n_iters
+    return replace(work, contender="reference", precision="32", n_iters=n_iters)

@@ -1,0 +1,133 @@
+"""The ways of routing that are compared, as layers take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchcaps.benchmarks.floor import conv_equal_votes, equal_votes, in_place_of_votes
+from torchcaps.benchmarks.textbook import FORMULATIONS
+from torchcaps.benchmarks.textbook_em import stored_votes
+from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.layers.routings import ROUTINGS, Routing
+from torchcaps.ops import Routed, dynamic_routing, safe_norm
+from torchcaps.ops.checks import check_choice
+
+Vectors = Callable[[Tensor, Tensor, Tensor | None, int], Tensor]
+
+
+def vectors(contender: str) -> Vectors:
+    """Dynamic routing of u, weight, bias and n_iters by a contender's name; returns the pose.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    check_choice("contender", contender, DYNAMIC)
+    return DYNAMIC[contender]
+
+
+def _library(u: Tensor, weight: Tensor, bias: Tensor | None, n_iters: int, *, impl: str) -> Tensor:
+    return dynamic_routing(u, weight, bias=bias, n_iters=n_iters, impl=impl).pose
+
+
+#: Dynamic routing of vectors, by contender.
+DYNAMIC: dict[str, Vectors] = {
+    "ours": partial(_library, impl="auto"),
+    "reference": partial(_library, impl="reference"),
+    "floor": equal_votes,
+    **FORMULATIONS,
+}
+
+
+def _dense(capsules: Routed, *, weight: Tensor, bias: Tensor, n_iters: int, by: Vectors, **_: Any) -> Routed:
+    pose = by(capsules.pose, weight, bias, n_iters)
+    return Routed(pose, safe_norm(pose))
+
+
+def _no_maps(*_: Any, **__: Any) -> Routed:
+    raise NotImplementedError("the formulations of dynamic routing route densely")
+
+
+def _em_maps(
+    capsules: Routed,
+    *,
+    weight: Tensor,
+    kernel_size: tuple[int, int],
+    stride: int,
+    by: Callable[..., Routed],
+    **given: Any,
+) -> Routed:
+    weight = weight.unflatten(0, (capsules.pose.shape[1], *kernel_size))
+    return by(capsules.pose.unflatten(-1, (4, 4)), capsules.activation, weight, stride=stride, **_em_given(by, given))
+
+
+def _em_dense(
+    capsules: Routed, *, weight: Tensor, by: Callable[..., Routed], offset: Tensor | None = None, **given: Any
+) -> Routed:
+    pose = capsules.pose.unflatten(-1, (4, 4))[:, :, None, None]
+    offset = None if offset is None else offset[:, None, None]
+    made = by(
+        pose,
+        capsules.activation[:, :, None, None],
+        weight[:, None, None],
+        offset=offset,
+        **_em_given(by, given | {"dense": True}),
+    )
+    return Routed(made.pose[:, :, 0, 0], made.activation[:, :, 0, 0])
+
+
+def _em_given(by: Callable[..., Routed], given: dict[str, Any]) -> dict[str, Any]:
+    """What the formulation wants to know of a layer's options."""
+    wanted = ("beta_u", "beta_a") if by is conv_equal_votes else ("beta_u", "beta_a", "n_iters", "settings", "dense")
+    return {name: given[name] for name in wanted if name in given}
+
+
+def _routing(by: Vectors) -> Routing:
+    return Routing(ROUTINGS["dynamic"].make, partial(_dense, by=by), _no_maps)
+
+
+_EM = {"floor": conv_equal_votes, "stored_votes": stored_votes}
+_ADDED = {f"dynamic by {name}": _routing(by) for name, by in DYNAMIC.items()} | {
+    f"em by {name}": Routing(ROUTINGS["em"].make, partial(_em_dense, by=by), partial(_em_maps, by=by))
+    for name, by in _EM.items()
+}
+
+
+@contextmanager
+def known_to_layers() -> Iterator[None]:
+    """Layers find the contenders among the routings; afterwards these are the library's own again."""
+    ROUTINGS.update(_ADDED)
+    try:
+        yield
+    finally:
+        for name in _ADDED:
+            del ROUTINGS[name]
+
+
+def take(model: nn.Module, contender: str) -> None:
+    """Let all routed layers of a model route in another way: same parameters, same names.
+
+    Args:
+        model: a capsule network, or one without routed layers, which stays as it is.
+        contender: "ours", "reference", "compiled" (the reference through torch.compile), "floor", one of
+            :data:`~torchcaps.benchmarks.textbook.FORMULATIONS`, or "stored_votes" for EM routing.
+
+    Raises:
+        ValueError: an unknown one.
+    """
+    for layer in (layer for layer in model.modules() if isinstance(layer, RoutedLayer)):
+        if contender in ("ours", "reference", "compiled"):
+            layer.impl = "auto" if contender == "ours" else "reference"
+            if contender == "compiled":
+                layer.compile()
+            continue
+        prefix = f"{layer.routing} by "
+        check_choice("contender", prefix + contender, [name for name in _ADDED if name.startswith(prefix)])
+        if prefix + contender == "dynamic by floor":
+            assert isinstance(layer.weight, nn.Parameter)
+            layer.weight = nn.Parameter(in_place_of_votes(layer.weight.detach()))
+        layer.routing = prefix + contender

@@ -1,0 +1,69 @@
+"""What was found, as JSON and as a Markdown table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from torchcaps.benchmarks.clock import Measured
+from torchcaps.benchmarks.result import Found, Row
+
+
+def as_json(found: Mapping[str, Found]) -> dict[str, Any]:
+    """Plain dicts; each row also says whether it holds."""
+    content = {name: asdict(one) for name, one in found.items()}
+    for name, one in found.items():
+        for kind in ("seconds", "bytes"):
+            content[name][kind] = {key: value._asdict() for key, value in getattr(one, kind).items()}
+        content[name]["curves"] = {key: [point._asdict() for point in points] for key, points in one.curves.items()}
+        content[name]["rows"] = [row._asdict() | {"holds": row.holds()} for row in one.rows]
+    return content
+
+
+def as_markdown(found: Mapping[str, Found], where: str) -> str:
+    """One table of goals for all suites, then what each one measured.
+
+    Args:
+        found: by the name of the suite.
+        where: device, threads, versions, repetitions, in words.
+    """
+    lines = ["# Speed and memory", "", where, "", *_table(("what", "measured", "must", "aim", "holds"), _goals(found))]
+    for one in found.values():
+        lines += ["", f"## {one.title}", ""]
+        if one.seconds:
+            rows = [(name, *_milliseconds(value)) for name, value in one.seconds.items()]
+            lines += [*_table(("time", "median, ms", "quartiles", "n"), rows), ""]
+        if one.bytes:
+            rows = [(name, f"{value.median / 1e6:,.0f}", str(value.n)) for name, value in one.bytes.items()]
+            lines += [*_table(("peak memory", "median, MB", "n"), rows), ""]
+        for name, points in one.curves.items():
+            rows = [
+                (f"{p.x:,}", f"{1e3 * p.seconds:.3g}", "" if p.bytes is None else f"{p.bytes / 1e6:,.0f}")
+                for p in points
+            ]
+            lines += [*_table((name, "ms", "MB"), rows), ""]
+        if one.errors:
+            lines += [f"Largest relative error against the reference in float64: {max(one.errors.values()):.1g}."]
+        lines += one.notes
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _goals(found: Mapping[str, Found]) -> list[tuple[str, ...]]:
+    return [_goal(row) for one in found.values() for row in one.rows]
+
+
+def _goal(row: Row) -> tuple[str, ...]:
+    sign = "≥" if row.at_least else "≤"
+    must, aim = ("–" if x is None else f"{sign} {x:g}{row.unit}" for x in (row.must, row.aim))
+    holds = {True: "yes", False: "**no**", None: "–"}[row.holds()]
+    return row.what, f"{row.value:.3g}{row.unit}", must, aim, holds
+
+
+def _milliseconds(value: Measured) -> tuple[str, str, str]:
+    median, lower, upper = (f"{1e3 * x:.4g}" for x in value[:3])
+    return median, f"{lower} … {upper}", str(value.n)
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *rows)]

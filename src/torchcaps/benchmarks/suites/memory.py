@@ -1,0 +1,39 @@
+"""Peak memory of a training step, each in a process of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torchcaps.benchmarks.clock import summary
+from torchcaps.benchmarks.conditions import Conditions
+from torchcaps.benchmarks.result import Found, Row
+from torchcaps.benchmarks.suites.em import NETS
+from torchcaps.benchmarks.work import Net
+
+#: Allocators differ from run to run; a few suffice.
+REPEATS = 3
+
+
+def memory(conditions: Conditions) -> Found:
+    """Peak memory of training steps, above what model and images take."""
+    small = conditions.smoke
+    capsnet = Net(batch=4 if small else 64, small=small)
+    em = Net("matrix_capsnet", batch=2 if small else 8, image_shape=(2, 32, 32), n_classes=5, small=small)
+    nets = {"CapsNet": (capsnet, "few_at_a_time")}
+    nets |= {f"EM net {size}": (replace(em, model=model), "stored_votes") for model, (size, _, _) in NETS.items()}
+    found = Found("Peak memory of a training step")
+    repeats = min(REPEATS, conditions.repeats)
+    for name, (net, textbook) in nets.items():
+        values: dict[str, list[float]] = {}
+        for _ in range(repeats):
+            for contender in ("floor", "ours", textbook):
+                used = conditions.bytes(replace(net, contender=contender))
+                values.setdefault(contender, []).append(used)
+        measured = {contender: summary(taken) for contender, taken in values.items()}
+        found.bytes |= {f"{name}: {contender}": taken for contender, taken in measured.items()}
+        floor, ours, stored = (measured[key].median for key in ("floor", "ours", textbook))
+        found.rows += [
+            Row(f"{name}: peak memory of a step over the floor's", ours / floor, 1.1, 1.0),
+            Row(f"{name}: the same of the textbook formulation ({textbook})", stored / floor, None),
+        ]
+    return found

@@ -1,0 +1,196 @@
+"""What is measured, described in plain numbers, so that another process can make the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchcaps.benchmarks.contenders import known_to_layers, take, vectors
+from torchcaps.models import Output, build
+from torchcaps.ops import conv_em_routing, margin_loss, reconstruction_loss, spread_loss
+
+#: One call of what is measured; returns its results and gradients by name.
+Call = Callable[[], dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Dynamic routing alone.
+
+    Attributes:
+        contender: see :data:`~torchcaps.benchmarks.contenders.DYNAMIC`, or "compiled".
+        batch: B.
+        n_in: I.
+        n_out: J.
+        d_in: pose size of the lower capsules.
+        d_out: of the upper ones.
+        n_iters: passes.
+        backward: with the gradients of u and W.
+    """
+
+    contender: str = "ours"
+    batch: int = 64
+    n_in: int = 1152
+    n_out: int = 10
+    d_in: int = 8
+    d_out: int = 16
+    n_iters: int = 3
+    backward: bool = True
+
+    def prepare(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Call:
+        """Make the inputs, and return the call."""
+        random = _random(device, dtype)
+        # Votes of such a size that they pull couplings far from equal: an iteration less would show.
+        u = random(self.batch, self.n_in, self.d_in).requires_grad_(self.backward)
+        weight = random(self.n_in, self.n_out, self.d_in, self.d_out).mul_(0.3).requires_grad_(self.backward)
+        d_pose = random(self.batch, self.n_out, self.d_out)
+        route = vectors("reference" if self.contender == "compiled" else self.contender)
+        if self.contender == "compiled":
+            route = torch.compile(route)
+
+        def call() -> dict[str, Tensor]:
+            pose = route(u, weight, None, self.n_iters)
+            if not self.backward:
+                return {"pose": pose}
+            du, d_weight = torch.autograd.grad(pose, (u, weight), d_pose)
+            return {"pose": pose.detach(), "gradient of u": du, "gradient of weight": d_weight}
+
+        return call
+
+
+@dataclass(frozen=True)
+class Maps:
+    """EM routing alone, of a map of 4×4 matrices, forward and backward.
+
+    Attributes:
+        batch: B.
+        n_types: T of the lower map.
+        size: H and W.
+        n_out: T of the upper one.
+        kernel_size: K.
+        stride: places from one receptive field to the next.
+    """
+
+    batch: int = 8
+    n_types: int = 32
+    size: int = 14
+    n_out: int = 32
+    kernel_size: int = 3
+    stride: int = 2
+
+    def prepare(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Call:
+        """Make the inputs, and return the call."""
+        random = _random(device, dtype)
+        pose = random(self.batch, self.n_types, self.size, self.size, 4, 4).requires_grad_()
+        activation = random(self.batch, self.n_types, self.size, self.size).sigmoid().requires_grad_()
+        weight = random(self.n_types, self.kernel_size, self.kernel_size, self.n_out, 4, 4).mul_(0.3).requires_grad_()
+        beta_u, beta_a = (torch.zeros(self.n_out, dtype=dtype, device=device).requires_grad_() for _ in range(2))
+        inputs = (pose, activation, weight, beta_u, beta_a)
+
+        def call() -> dict[str, Tensor]:
+            made = conv_em_routing(*inputs, stride=self.stride, settings="released")
+            gradients = torch.autograd.grad(made.pose.square().sum() + made.activation.sum(), inputs)
+            return {str(k): x for k, x in enumerate(gradients)}
+
+        return call
+
+
+@dataclass(frozen=True)
+class Net:
+    """A network: one step of training, with its optimizer; or its forward pass.
+
+    Attributes:
+        model: one of ``torchcaps.models.MODELS``.
+        contender: how its layers route, see :func:`~torchcaps.benchmarks.contenders.take`.
+        batch: images.
+        image_shape: (channels, height, width).
+        n_classes: of the model.
+        precision: "32", or "bf16" for autocast.
+        train: a step; else the forward pass, without gradients.
+        n_iters: of every routing; None leaves it to the model.
+        small: a network of the same kind with few channels, for tests.
+    """
+
+    model: str = "capsnet"
+    contender: str = "ours"
+    batch: int = 64
+    image_shape: tuple[int, int, int] = (1, 28, 28)
+    n_classes: int = 10
+    precision: str = "32"
+    train: bool = True
+    n_iters: int | None = None
+    small: bool = False
+
+    def prepare(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Call:
+        """Make the network, its optimizer and one batch, and return the call."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = build(self.model, self.image_shape, self.n_classes, **self._options())
+            images = torch.rand(self.batch, *self.image_shape).to(device, dtype)
+            labels = torch.randint(self.n_classes, (self.batch,)).to(device)
+        take(model, self.contender)
+        model = model.to(device, dtype).train(self.train)
+        bf16 = torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+        def forward() -> dict[str, Tensor]:
+            with torch.no_grad(), bf16, known_to_layers():
+                return {"scores": model(images).scores}
+
+        if not self.train:
+            return forward
+        optimizer = torch.optim.Adam(model.parameters(), fused=True)
+
+        def step() -> dict[str, Tensor]:
+            optimizer.zero_grad()
+            with bf16, known_to_layers():
+                loss = _loss(model, model(images), images, labels)
+            loss.backward()
+            optimizer.step()
+            return {"loss": loss.detach()} | {
+                f"gradient of {name}": p.grad for name, p in model.named_parameters() if p.grad is not None
+            }
+
+        return step
+
+    def _options(self) -> dict[str, Any]:
+        few = {"capsnet": {"channels": 8, "n_types": 2, "decoder": (8,)}, "matrix_capsnet": dict.fromkeys("ABCD", 2)}
+        options = few.get(self.model.removesuffix("_small"), {}) if self.small else {}
+        return options if self.n_iters is None else options | {"n_iters": self.n_iters}
+
+
+Work = Vectors | Maps | Net
+KINDS = {kind.__name__: kind for kind in (Vectors, Maps, Net)}
+
+
+def described(work: Work) -> dict[str, Any]:
+    """In plain JSON; :func:`from_description` makes it again."""
+    return {"kind": type(work).__name__} | asdict(work)
+
+
+def from_description(content: dict[str, Any]) -> Work:
+    """What :func:`described` described."""
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items() if k != "kind"}
+    return KINDS[content["kind"]](**given)
+
+
+def _loss(model: nn.Module, output: Output, images: Tensor, labels: Tensor) -> Tensor:
+    """What the papers make small."""
+    scores = output.scores if output.scores.dtype == torch.float64 else output.scores.float()
+    if not output.capsules:
+        return F.cross_entropy(scores, labels)
+    decoder = getattr(model, "decoder", None)
+    if decoder is None:
+        return spread_loss(scores, labels, margin=0.2)
+    again = decoder(output.capsules[-1].pose, labels)
+    return margin_loss(scores, labels) + 0.0005 * reconstruction_loss(again, images)
+
+
+def _random(device: torch.device, dtype: torch.dtype) -> Callable[..., Tensor]:
+    """Normal numbers, the same in every dtype and on every device."""
+    generator = torch.Generator().manual_seed(0)
+    return lambda *shape: torch.randn(*shape, generator=generator).to(device, dtype)

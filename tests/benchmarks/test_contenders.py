@@ -1,0 +1,107 @@
+"""What is compared computes the same: every contender is held to the reference in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchcaps.benchmarks.contenders import known_to_layers, take, vectors
+from torchcaps.benchmarks.floor import conv_equal_votes
+from torchcaps.benchmarks.textbook import FORMULATIONS
+from torchcaps.benchmarks.textbook_em import stored_votes
+from torchcaps.layers import ROUTINGS
+from torchcaps.models import build
+from torchcaps.ops import Routed, conv_em_routing, dynamic_routing
+
+
+def assert_close(got: Sequence[Tensor], exact: Sequence[Tensor], within: float = 1e-9) -> None:
+    assert len(got) == len(exact) > 0
+    for x, wanted in zip(got, exact, strict=True):
+        assert x.shape == wanted.shape
+        assert (x - wanted).detach().norm() <= within * max(1.0, wanted.detach().norm())
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64).requires_grad_()
+
+
+@pytest.mark.parametrize("n_iters", [1, 2, 3])
+@pytest.mark.parametrize("name", ["ours", "floor", *FORMULATIONS])
+def test_dynamic_routing(name: str, n_iters: int) -> None:
+    inputs = random(7, 13, 5), random(13, 3, 5, 4), random(3, 4)
+    u, weight, bias = inputs
+    passes = 1 if name == "floor" else n_iters  # equal weights are those of the first iteration
+    exact = dynamic_routing(u, weight, bias=bias, n_iters=passes, impl="reference").pose
+    got = vectors(name)(u, weight, bias, n_iters)
+    d_pose = torch.randn_like(exact)
+    gradients = torch.autograd.grad(exact, inputs, d_pose)
+    assert_close([got, *torch.autograd.grad(got, inputs, d_pose)], [exact, *gradients])
+
+
+def test_an_unknown_contender() -> None:
+    with pytest.raises(ValueError, match="contender must be one of ours, .*; got 'fastest'"):
+        vectors("fastest")
+
+
+@pytest.mark.parametrize("changes", [{}, {"compete": "all"}, {"start": "parents"}, {"normalise": True}])
+@pytest.mark.parametrize("settings", ["paper", "released"])
+@pytest.mark.parametrize(("size", "kernel", "stride"), [(7, 3, 2), (6, 3, 1), (4, 4, 1)])
+def test_em_routing_with_stored_votes(
+    size: int, kernel: int, stride: int, settings: str, changes: dict[str, object]
+) -> None:
+    inputs = (
+        random(2, 3, size, size, 4, 4),
+        torch.rand(2, 3, size, size, dtype=torch.float64).requires_grad_(),
+        random(3, kernel, kernel, 5, 4, 4),
+        random(5),
+        random(5),
+    )
+    offset = random(3, kernel, kernel, 4, 4).detach()
+    options = {"stride": stride, "settings": settings, "offset": offset, **changes}
+    found = []
+    for route in (stored_votes, conv_em_routing):
+        made: Routed = route(*inputs, **options)
+        loss = made.pose.square().sum() + (made.activation * torch.arange(5.0)[:, None, None]).sum()
+        found.append([made.pose, made.activation, *torch.autograd.grad(loss, inputs)])
+    assert_close(found[0], found[1], within=1e-6)  # variances as differences lose digits
+
+
+def test_the_floor_of_em_routing_is_one_iteration() -> None:
+    pose, weight = random(2, 3, 7, 7, 4, 4), random(3, 3, 3, 5, 4, 4)
+    activation, offset = torch.rand(2, 3, 7, 7, dtype=torch.float64), random(3, 3, 3, 4, 4)
+    betas = torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
+    options = {"stride": 2, "offset": offset}
+    exact = conv_em_routing(
+        pose, activation, weight, *betas, n_iters=1, settings="released", damping=0.0, impl="reference", **options
+    )
+    got = conv_equal_votes(pose, activation, weight, *betas, **options)
+    assert_close([got.pose], [exact.pose], within=1e-6)  # what is added to the mass differs
+    assert got.activation.shape == exact.activation.shape
+
+
+@pytest.mark.parametrize(
+    ("model", "contender"),
+    [("capsnet_small", name) for name in ("floor", *FORMULATIONS)]
+    + [("matrix_capsnet_small", name) for name in ("floor", "stored_votes")],
+)
+def test_models_take_a_contender(model: str, contender: str) -> None:
+    shape = (1, 28, 28) if model == "capsnet_small" else (2, 32, 32)
+    made = build(model, shape, 5).double()
+    images, known = torch.rand(2, *shape, dtype=torch.float64), dict(ROUTINGS)
+    exact = made(images).scores
+    names = [name for name, _ in made.named_parameters() if not name.startswith("decoder")]
+    take(made, contender)
+    with known_to_layers():
+        got = made(images).scores
+    got.sum().backward()
+    assert known == ROUTINGS and names == [name for name, p in made.named_parameters() if p.grad is not None]
+    same = torch.allclose(got, exact, rtol=1e-5)
+    assert same != (contender == "floor")
+
+
+def test_a_model_refuses_what_is_no_contender() -> None:
+    with pytest.raises(ValueError, match="contender must be one of em by floor, em by stored_votes; got 'em by tiled'"):
+        take(build("matrix_capsnet_small", (2, 32, 32), 5), "tiled")

@@ -1,0 +1,145 @@
+"""Clock, memory, checks and tables."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+
+import pytest
+import torch
+
+from torchcaps.benchmarks import clock
+from torchcaps.benchmarks.check import TOLERANCE, Disagreement, relative_errors, require_agreement
+from torchcaps.benchmarks.clock import Measured, interleaved, stopwatch, summary
+from torchcaps.benchmarks.conditions import Conditions
+from torchcaps.benchmarks.draw import draw
+from torchcaps.benchmarks.peak import measure, peak
+from torchcaps.benchmarks.report import as_json, as_markdown
+from torchcaps.benchmarks.result import Found, Point, Row
+from torchcaps.benchmarks.suites import memory as memory_suite
+from torchcaps.benchmarks.suites.growth import growth
+from torchcaps.benchmarks.work import Maps, Net, Vectors, described, from_description
+
+CPU = torch.device("cpu")
+
+
+def test_turns_and_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, order = 0.0, []
+    #: Seconds of each call: of the first round, of the one that is timed to count calls, and of three that count.
+    takes = {"a": [9.0, 1.0, 1.0, 5.0, 3.0], "b": [9.0, 2.0, 4.0, 4.0, 8.0]}
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now)
+
+    def work(name: str) -> None:
+        nonlocal now
+        now += takes[name][sum(done == name for done in order)]
+        order.append(name)
+
+    found = interleaved({name: lambda name=name: work(name) for name in "ab"}, 3, stopwatch(CPU))
+    assert "".join(order) == "aabb" + "ab" + "ba" + "ab"
+    assert found == {"a": Measured(3.0, 2.0, 4.0, 3), "b": Measured(4.0, 4.0, 6.0, 3)}
+
+
+def test_quick_functions_are_called_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = 0.0, 0
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now)
+
+    def quick() -> None:
+        nonlocal now, calls
+        now, calls = now + 0.03, calls + 1
+
+    found = interleaved({"quick": quick}, 2, stopwatch(CPU))
+    assert calls == 2 + 2 * (1 + 4)  # 4 · 0.03 ≥ 0.1
+    assert found["quick"].median == pytest.approx(0.03)
+
+
+def test_one_value_is_its_own_median() -> None:
+    assert summary([2.0]) == Measured(2.0, 2.0, 2.0, 1)
+
+
+def test_what_disagrees_is_refused() -> None:
+    exact = {"pose": torch.ones(4).double()}
+    errors = relative_errors({"pose": torch.full((4,), 1.01)}, exact)
+    assert errors == {"pose": pytest.approx(0.01)} and errors["pose"] > TOLERANCE
+    with pytest.raises(Disagreement, match=r"fast: pose must be within 0.001 of the reference .* got 0.01; nothing is"):
+        require_agreement("fast", errors)
+    assert require_agreement("fast", errors, plain={"pose": 0.006}) == errors["pose"]
+    for wrong in ({"pose": torch.full((4,), math.nan)}, {}, exact | {"more": torch.ones(1)}):
+        with pytest.raises(Disagreement):
+            require_agreement("fast", relative_errors(wrong, exact))
+
+
+@pytest.mark.parametrize(
+    "work", [Vectors(batch=2, n_in=6), Maps(batch=1, n_types=2, n_out=2, size=5), Net(batch=2, small=True)]
+)
+def test_work_is_the_same_in_another_process(work: Vectors | Maps | Net) -> None:
+    again = from_description(described(work))
+    assert again == work and type(again) is type(work)
+    first, second = work.prepare(CPU)(), again.prepare(CPU)()
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_peak_of_another_process() -> None:
+    work = Vectors(contender="batched", batch=8, n_in=2000)
+    votes = 4 * work.batch * work.n_in * work.n_out * work.d_out
+    taken = peak(work, CPU)
+    assert votes < taken["step"] < 20 * votes and taken["step"] < taken["process"]
+
+
+def test_peak_says_why_it_failed() -> None:
+    with pytest.raises(ValueError, match=r"could not be measured: ValueError: contender must be one of .*'fastest'"):
+        peak(Vectors(contender="fastest"), CPU)
+
+
+def test_memory_and_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def here(work: Vectors | Net, device: torch.device, threads: int) -> dict[str, int]:
+        asked.append(work)
+        return {"step": 100 * (work.contender == "ours") + 200, "process": 10**9}
+
+    for name in ("conditions", "suites.growth"):
+        monkeypatch.setattr(import_module(f"torchcaps.benchmarks.{name}"), "peak", here)
+    few = Conditions(repeats=2, smoke=True)
+    found = memory_suite(few)
+    assert [row.value for row in found.rows[::2]] == [1.5] * 3 and not any(row.holds() for row in found.rows[::2])
+    assert len(asked) == 2 * 3 * 3
+    grown = growth(few)
+    assert {name: [point.x for point in points] for name, points in grown.curves.items()}["I"] == [8, 16]
+    assert grown.rows[-1].value == 1.0 and grown.rows[-1].holds()
+
+
+def test_measured_here() -> None:
+    taken = measure(Vectors(batch=2, n_in=6), CPU)
+    assert 0 <= taken["step"] < taken["process"]
+
+
+def found() -> dict[str, Found]:
+    return {
+        "a": Found(
+            "Some title",
+            seconds={"ours": Measured(0.002, 0.001, 0.003, 3), "floor": Measured(0.001, 0.001, 0.001, 3)},
+            bytes={"ours": Measured(2e6, 1e6, 3e6, 3)},
+            curves={"I": [Point(10, 0.1, 10**6), Point(1000, 1.0, None)]},
+            rows=[Row("ours over the floor", 2.0, 1.06, 1.02), Row("faster", 9.0, 8, at_least=True), Row("x", 1, None)],
+            errors={"ours": 1e-7},
+            notes=["A note."],
+        )
+    }
+
+
+def test_table() -> None:
+    text = as_markdown(found(), "one core")
+    assert "| ours over the floor | 2× | ≤ 1.06× | ≤ 1.02× | **no** |" in text
+    assert "| faster | 9× | ≥ 8× | – | yes |\n| x | 1× | – | – | – |" in text
+    assert "| ours | 2 | 1 … 3 | 3 |" in text and "| 1,000 | 1e+03 |  |" in text and "A note." in text
+    content = as_json(found())["a"]
+    assert content["seconds"]["ours"] == {"median": 0.002, "lower": 0.001, "upper": 0.003, "n": 3}
+    assert [row["holds"] for row in content["rows"]] == [False, True, None]
+
+
+def test_picture() -> None:
+    figure = draw(found())
+    assert len(figure.subfigs) == 3
+    with pytest.raises(ValueError, match="found must hold measurements, got none"):
+        draw({"a": Found("nothing")})
