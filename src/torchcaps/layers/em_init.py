@@ -2,9 +2,9 @@
 
 That is what the paper's authors asked for (on OpenReview); an activation being a probability, it is the mean that is
 to be a half. Their released values give means of 0.03 to 0.26 with their own settings (results/checks/em-start.json,
-which has ours beside them). A capsule is active where its votes' variances lie below a threshold that β_u sets: the logit of
-its activation is 0 where the mean of log σ² is −2 β_u · beta_u_scale / cost_scale, with β_a = 0. So β_u is derived
-from the variance that votes have at first.
+which has ours beside them). A capsule is active where its votes' variances lie below a threshold that β_u sets: the
+logit of its activation is 0 where the mean of log σ² is −2 β_u · beta_u_scale / cost_scale, with β_a = 0. So β_u is
+derived from the variance that votes have at first.
 
 Poses of deviation p, times independent weights of deviation w, make votes of deviation v = w √d p, d = 4 for
 matrices. Routing draws each capsule to votes that lie close together, which lessens log σ²; and the mean of n
