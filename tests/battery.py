@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.impls import available
 from torchcaps import layers, models, ops
 from torchcaps.ops import Routed
-from torchcaps.ops.fused import cpu
 
 #: Sizes that share no factor, so that no two axes can be mistaken for each other.
 B, I, J, D_IN, D_OUT = 3, 7, 4, 5, 6  # noqa: E741
@@ -132,11 +132,6 @@ def conv_caps(**options: Any) -> nn.Module:
     return layers.ConvCaps(2, J, D_IN, D_OUT, (2, 3), stride=2, **options)
 
 
-def impls(routing: str) -> tuple[str, ...]:
-    """Every implementation that is to be had here."""
-    return ("reference", *(() if cpu.why_not(routing) else ("cpu",)))
-
-
 def small_capsnet(**options: Any) -> nn.Module:
     """A CapsNet for oblong colour images."""
     sizes = {"channels": 4, "kernel_size": 3, "n_types": 2, "d_primary": 4, "d_class": 5, "decoder": (6,)}
@@ -146,7 +141,7 @@ def small_capsnet(**options: Any) -> nn.Module:
 SUBJECTS = [
     *(
         Subject(f"dynamic{name}-{impl}", (I, D_IN), routing(impl=impl, **options), last=name == "-last")
-        for impl in impls("dynamic")
+        for impl in available("dynamic")
         for name, options in {
             "": {},
             "-all-options": {"bias": True, "prior": True, "leaky": True},
@@ -166,7 +161,7 @@ SUBJECTS = [
     ),
     *(
         Subject(f"em{name}-{impl}", (I, 17), em(I, impl=impl, **options), lengths=False, last=name == "-last")
-        for impl in impls("em")
+        for impl in available("em")
         for name, options in {
             "": {},
             "-released": {"settings": "released", "final_lambda": 0.01},
@@ -183,7 +178,7 @@ SUBJECTS = [
             lengths=False,
             shares=False,
         )
-        for impl in impls("em")
+        for impl in available("em")
         for name, options in {"-strided": {"stride": 2}, "-positions": {"compete": "positions"}}.items()
     ),
     Subject("MatrixPrimaryCaps", (3, 6, 9), lambda: layers.MatrixPrimaryCaps(3, 2, 2, stride=2), lengths=False),

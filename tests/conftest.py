@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+if importlib.util.find_spec("triton") and not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is first imported, which is later
 
 #: The real data sets beside the checkout; tests that need them skip where they are absent.
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
