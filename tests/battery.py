@@ -148,6 +148,7 @@ SUBJECTS = [
             "-one-iteration": {"n_iters": 1},
             "-last": {"bias": True, "gradient": "last"},
         }.items()
+        if impl != "triton" or name in ("-all-options", "-last")  # its interpreter is slow
     ),
     Subject("dynamic-from-votes", (I, J, D_OUT), lambda: Op(ops.dynamic_routing_from_votes, {})),
     Subject("PrimaryCaps", (3, 6, 9), lambda: layers.PrimaryCaps(3, 2, 4, 3, stride=2, padding=1)),
@@ -168,6 +169,7 @@ SUBJECTS = [
             "-one-iteration": {"n_iters": 1},
             "-last": {"gradient": "last"},
         }.items()
+        if impl != "triton" or name == "-released"
     ),
     Subject("em-from-votes", (I, J * 16 + 1), em(function=ops.em_routing_from_votes, normalise=True), lengths=False),
     *(
@@ -180,6 +182,7 @@ SUBJECTS = [
         )
         for impl in available("em")
         for name, options in {"-strided": {"stride": 2}, "-positions": {"compete": "positions"}}.items()
+        if impl != "triton"
     ),
     Subject("MatrixPrimaryCaps", (3, 6, 9), lambda: layers.MatrixPrimaryCaps(3, 2, 2, stride=2), lengths=False),
     Subject("DenseCaps-em", (I, 17), em_layer(layers.DenseCaps, I, J, 16, 16), lengths=False),

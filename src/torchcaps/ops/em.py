@@ -139,8 +139,11 @@ def conv_em_routing(
     with torch.autocast(pose.device.type, enabled=False):
         m, a, w = (at_least_float32(x.to(dtype)) for x in (pose, activation, weight))
         if chosen in ("cpu", "triton"):
-            function = conv_em_routing_cpu if chosen == "cpu" else conv_em_routing_triton
-            routed = function(m, a, w, beta_u, beta_a, stride, n_iters, given, offset, gradient, return_coupling)
+            given_all = beta_u, beta_a, stride, n_iters, given, offset, gradient, return_coupling
+            if chosen == "cpu":
+                routed = conv_em_routing_cpu(m, a, w, *given_all)
+            else:  # which widens numbers as it reads them
+                routed = conv_em_routing_triton(pose, activation, weight, *given_all)
             coupling = None if routed.coupling is None else routed.coupling.to(dtype)
             return Routed(routed.pose.to(dtype), routed.activation.to(dtype), coupling)
         fields = Fields(pose.shape[1:4], weight.shape[1:3], stride)

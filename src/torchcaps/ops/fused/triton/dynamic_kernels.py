@@ -155,7 +155,7 @@ def final_pass(
     i = tl.program_id(0).to(tl.int64)
     step = tl.full((), J * E, tl.int64) * n_images
     total_prior = tl.zeros((JP,), ds.dtype.element_ty)
-    for block in range(0, tl.cdiv(n_images, N)):
+    for block in range(tl.cdiv(n_images, N)):
         b, j, e, there, upper = images_of(block, n_images, J, E, N, JP, EP)
         state = b[:, None, None] * (J * E) + (j[:, None] * E + e[None, :])[None, :, :]
         inside = there[:, None, None] & upper[None, :, :]
@@ -179,7 +179,7 @@ def final_pass(
                 total_prior += tl.sum(db, 0)
                 if FULL:
                     d_votes += db[:, :, None] * v
-        for d in range(0, D):
+        for d in range(D):
             x = tl.load(u + to_rows + d, mask=there, other=0.0).to(d_votes.dtype)
             w = tl.load(weight + to_matrices + d * E, mask=upper, other=0.0).to(d_votes.dtype)
             tl.store(du + to_rows + d, tl.sum(tl.sum(d_votes * w[None, :, :], 2), 1), mask=there)

@@ -19,8 +19,9 @@ from torchcaps.ops.em_settings import EMSettings
 from torchcaps.ops.fused.triton.library import load, on
 from torchcaps.ops.routed import Routed
 
-#: Children or parents times types of parent in a tile: 16 numbers for each thread of 4 warps.
-TILE = 128
+#: Children or parents times types of parent in a tile, and its warps: 8 numbers for each thread, for there are about
+#: ten tiles in the backward passes.
+TILE, WARPS = 128, 8
 #: Programs that fill the greatest devices; sums are cut into parts until there are as many.
 PROGRAMS = 512
 #: Children, or blocks of places, of a part at least.
@@ -298,7 +299,12 @@ class _Passes(NamedTuple):
         begin = 1 / (n_out * (torch.ones_like(seen) if choices[1] else seen.clamp_min(1)).to(dtype))
         return cls(
             sizes,
-            (pose.contiguous(), activation.contiguous(), weight.contiguous(), None if offset is None else offset.contiguous()),
+            (
+                pose.contiguous(),
+                activation.contiguous(),
+                weight.contiguous(),
+                None if offset is None else offset.contiguous(),
+            ),
             begin.to(pose.device),
             zeros(STATES, n_images, math.prod(places), n_out, 16),
             zeros(2, n_images, math.prod(places), n_out),
@@ -403,7 +409,7 @@ class _Passes(NamedTuple):
     def _block(self, n: int) -> dict[str, int]:
         """How many of n children or parents are taken at once, and by how many warps."""
         size = min(_power(n), TILE // self.sizes["JB"])
-        return {"N": size, "num_warps": max(1, size * self.sizes["JB"] * 4 // TILE)}
+        return {"N": size, "num_warps": max(1, size * self.sizes["JB"] * WARPS // TILE)}
 
 
 def _cost(beta_u: Tensor, variance: Tensor, given: Numbers) -> Tensor:

@@ -15,22 +15,22 @@ import triton.language as tl
 
 
 @triton.jit
-def element():
-    """h = 0 … 15, the place of a number in its matrix, of 64 bits."""
-    return tl.arange(0, 16).to(tl.int64)
+def up_to(SIZE: tl.constexpr):
+    """0 … SIZE − 1, of 64 bits."""
+    return tl.arange(0, SIZE).to(tl.int64)
 
 
 @triton.jit
 def pose_part(pose, child, there, k, dtype: tl.constexpr):
     """M[q, k] at all places (q, c) of a matrix: [N, 16]."""
-    h = element()
+    h = up_to(16)
     return tl.load(pose + child[:, None] * 16 + (h // 4 * 4 + k)[None, :], mask=there[:, None], other=0.0).to(dtype)
 
 
 @triton.jit
 def weight_part(weight, n, j, k, J: tl.constexpr, dtype: tl.constexpr):
     """W[k, c] of row n of the weights, at all places (q, c) of a matrix: [JB, 16]."""
-    h = element()
+    h = up_to(16)
     at = ((n * J + j) * 16)[:, None] + (4 * k + h % 4)[None, :]
     return tl.load(weight + at, mask=(j < J)[:, None], other=0.0).to(dtype)
 
@@ -40,7 +40,7 @@ def differences(pose, weight, offset, mu, child, there, n, j, J: tl.constexpr):
     """V − μ [N, JB, 16] of children that see their parents through row n of the weights."""
     e = -mu
     if offset is not None:
-        e += tl.load(offset + n * 16 + element())[None, None, :]
+        e += tl.load(offset + n * 16 + up_to(16))[None, None, :]
     for k in tl.static_range(4):
         m = pose_part(pose, child, there, k, mu.dtype)
         e += m[:, None, :] * weight_part(weight, n, j, k, J, mu.dtype)[None, :, :]
@@ -70,22 +70,29 @@ def logits_of(e, tiles, numbers, parents, at, inside, tile_size):
 def shares_of(logit, top, inverse, child, j, there, J: tl.constexpr, POSITIONS: tl.constexpr):
     """R [N, JB] from the logits and what the pass over the children found; 0 where nothing is."""
     inside = there[:, None] & (j < J)[None, :]
+    logit = tl.where(inside, logit, float("-inf"))
     if POSITIONS:
         at = child[:, None] * J + j[None, :]
         highest = tl.load(top + at, mask=inside, other=0.0)
-        return tl.exp(tl.where(inside, logit - highest, float("-inf"))) * tl.load(inverse + at, mask=inside, other=0.0)
-    highest = tl.load(top + child, mask=there, other=0.0)
-    r = tl.exp(tl.where(inside, logit - highest[:, None], float("-inf")))
-    return r * tl.load(inverse + child, mask=there, other=0.0)[:, None]
+        r = tl.exp(logit - highest) * tl.load(inverse + at, mask=inside, other=0.0)
+    else:
+        highest = tl.load(top + child, mask=there, other=0.0)
+        r = tl.exp(logit - highest[:, None]) * tl.load(inverse + child, mask=there, other=0.0)[:, None]
+    return r
 
 
 @triton.jit
-def means_of(mean, child, j, there, J: tl.constexpr, POSITIONS: tl.constexpr):
-    """Σ R dR over those that a child is shared among: [N, JB], or [N, 1]."""
+def logit_slopes(slope, a, mean, d_coupling, to, child, j, there, J: tl.constexpr, POSITIONS: tl.constexpr):
+    """dR less Σ R dR over those that the child is shared among: R times this is the gradient of the logits."""
+    inside = there[:, None] & (j < J)[None, :]
+    slope = slope * a
+    if d_coupling is not None:
+        slope += tl.load(d_coupling + to, mask=inside, other=0.0)
     if POSITIONS:
-        at = child[:, None] * J + j[None, :]
-        return tl.load(mean + at, mask=there[:, None] & (j < J)[None, :], other=0.0)
-    return tl.load(mean + child, mask=there, other=0.0)[:, None]
+        slope -= tl.load(mean + child[:, None] * J + j[None, :], mask=inside, other=0.0)
+    else:
+        slope -= tl.load(mean + child, mask=there, other=0.0)[:, None]
+    return slope
 
 
 @triton.jit
@@ -134,22 +141,20 @@ def child_pass(
     if (y0 <= y1) & (x0 <= x1):  # some place sees it
         a = tl.load(activation + child, mask=there, other=0.0)
         highest = tl.full((N,), float("-inf"), dtype)  # of all parents, and Σ exp, Σ exp·dr, Σ exp·(dR from outside)
-        total, slopes, outer = tl.zeros((N,), dtype), tl.zeros((N,), dtype), tl.zeros((N,), dtype)
+        total = tl.zeros((N,), dtype)
+        slopes, outer = total, total
         for j0 in range(0, J, JB):
-            j = j0 + element_of(JB)
+            j = j0 + up_to(JB)
             inside = there[:, None] & (j < J)[None, :]
             own_top = tl.full((N, JB), float("-inf"), dtype)  # the same of one type
-            own_total, own_slopes, own_outer = (
-                tl.zeros((N, JB), dtype),
-                tl.zeros((N, JB), dtype),
-                tl.zeros((N, JB), dtype),
-            )
+            own_total = tl.zeros((N, JB), dtype)
+            own_slopes, own_outer = own_total, own_total
             for py in range(y0, y1 + 1):
                 for px in range(x0, x1 + 1):
                     n = (t * KH + y - py * SH) * KW + x - px * SW
                     place = b * (HO * WO) + py * WO + px
                     parents = place[:, None] * J + j[None, :]
-                    at = parents[:, :, None] * 16 + element()[None, None, :]
+                    at = parents[:, :, None] * 16 + up_to(16)[None, None, :]
                     mu = tl.load(tiles + at, mask=inside[:, :, None], other=0.0)
                     e = differences(pose, weight, offset, mu, child, there, n, j, J)
                     if FIRST:
@@ -200,12 +205,6 @@ def child_pass(
 
 
 @triton.jit
-def element_of(SIZE: tl.constexpr):
-    """0 … SIZE − 1, of 64 bits."""
-    return tl.arange(0, SIZE).to(tl.int64)
-
-
-@triton.jit
 def parent_pass(
     pose,
     activation,
@@ -246,7 +245,7 @@ def parent_pass(
     μ is the new mean, and only parents of which it is not 0 are summed. Writes R too where ``coupling`` is given.
     """
     row = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)  # (image, place)
-    j = tl.program_id(1) * JB + element_of(JB)
+    j = tl.program_id(1) * JB + up_to(JB)
     first = tl.program_id(2) * per_part
     last = tl.minimum(first + per_part, T * KH * KW)
     places = tl.full((), HO * WO, tl.int64) * n_images
@@ -256,7 +255,7 @@ def parent_pass(
     b, p = row // (HO * WO), row % (HO * WO)
     corner = (b * T * H + p // WO * SH) * W + p % WO * SW
     parents = row[:, None] * J + j[None, :]
-    at = parents[:, :, None] * 16 + element()[None, None, :]
+    at = parents[:, :, None] * 16 + up_to(16)[None, None, :]
     mu = tl.load(tiles + at, mask=inside[:, :, None], other=0.0)
     if again is not None:
         wanted = tl.max(tl.max(tl.load(again + parents, mask=inside, other=0), 1), 0)
@@ -277,10 +276,7 @@ def parent_pass(
                 tl.store(coupling + to, r, mask=inside)
             if BACKWARD:
                 _, _, _, slope = slope_of(e, tiles, numbers, parents, at, inside, tile_size, FIRST)
-                slope = slope * a - means_of(mean, child, j, there, J, POSITIONS)
-                if d_coupling is not None:
-                    slope += tl.load(d_coupling + to, mask=inside, other=0.0)
-                r *= slope
+                r *= logit_slopes(slope, a, mean, d_coupling, to, child, j, there, J, POSITIONS)
             else:
                 r *= a
             if again is not None:
@@ -323,21 +319,21 @@ def vote_gradient(
     """dV [N, JB, 16] of children [N] and parents at the places [N]; ``start`` [N] is R of the first M-step."""
     inside = there[:, None] & (j < J)[None, :]
     parents = row[:, None] * J + j[None, :]
-    at = parents[:, :, None] * 16 + element()[None, None, :]
+    at = parents[:, :, None] * 16 + up_to(16)[None, None, :]
     mu = tl.load(tiles + at, mask=inside[:, :, None], other=0.0)
     e = differences(pose, weight, offset, mu, child, there, n, j, J)
     a = tl.load(activation + child, mask=there, other=0.0)[:, None]
     d, g1, g2, slope = slope_of(e, tiles, numbers, parents, at, inside, tile_size, FIRST)
     if FIRST:
-        return (a * start[:, None])[:, :, None] * (g1 + 2.0 * g2 * d)
-    w, logit = logits_of(e, tiles, numbers, parents, at, inside, tile_size)
-    r = shares_of(logit, top, inverse, child, j, there, J, POSITIONS)
-    d_votes = (r * a)[:, :, None] * (g1 + 2.0 * g2 * d)
-    if not STOP:
-        slope = slope * a - means_of(mean, child, j, there, J, POSITIONS)
-        if d_coupling is not None:
-            slope += tl.load(d_coupling + (row[:, None] * ROWS + n) * J + j[None, :], mask=inside, other=0.0)
-        d_votes -= (r * slope)[:, :, None] * e * w
+        d_votes = (a * start[:, None])[:, :, None] * (g1 + 2.0 * g2 * d)
+    else:
+        w, logit = logits_of(e, tiles, numbers, parents, at, inside, tile_size)
+        r = shares_of(logit, top, inverse, child, j, there, J, POSITIONS)
+        d_votes = (r * a)[:, :, None] * (g1 + 2.0 * g2 * d)
+        if not STOP:
+            to = (row[:, None] * ROWS + n) * J + j[None, :]
+            r *= logit_slopes(slope, a, mean, d_coupling, to, child, j, there, J, POSITIONS)
+            d_votes -= r[:, :, None] * e * w
     return d_votes
 
 
@@ -383,9 +379,10 @@ def pose_pass(
     x0, x1 = tl.maximum(0, (x - KW + SW) // SW), tl.minimum(x // SW, WO - 1)
     if (y0 <= y1) & (x0 <= x1):
         share = tl.zeros((N,), dtype) + tl.load(start + y * W + x)
-        g0, g1, g2, g3 = tl.zeros((N, 16), dtype), tl.zeros((N, 16), dtype), tl.zeros((N, 16), dtype), tl.zeros((N, 16), dtype)
+        g0 = tl.zeros((N, 16), dtype)
+        g1, g2, g3 = g0, g0, g0
         for j0 in range(0, J, JB):
-            j = j0 + element_of(JB)
+            j = j0 + up_to(JB)
             for py in range(y0, y1 + 1):
                 for px in range(x0, x1 + 1):
                     n = (t * KH + y - py * SH) * KW + x - px * SW
@@ -445,14 +442,15 @@ def weight_pass(
 ):
     """d_weight += Σ Mᵀ dV over a part of all places of all images; a program has one row of the weights."""
     n = tl.program_id(0)
-    j = tl.program_id(1) * JB + element_of(JB)
+    j = tl.program_id(1) * JB + up_to(JB)
     places = tl.full((), HO * WO, tl.int64) * n_images
     tile_size = places * J * 16
     dtype = tiles.dtype.element_ty
     y, x = n // KW % KH, n % KW
-    g0, g1, g2, g3 = tl.zeros((JB, 16), dtype), tl.zeros((JB, 16), dtype), tl.zeros((JB, 16), dtype), tl.zeros((JB, 16), dtype)
+    g0 = tl.zeros((JB, 16), dtype)
+    g1, g2, g3 = g0, g0, g0
     for block in range(tl.program_id(2) * per_part, tl.program_id(2) * per_part + per_part):
-        row = block * N + element_of(N)
+        row = block * N + up_to(N)
         there = row < places
         b, py, px = row // (HO * WO), row // WO % HO, row % WO
         at = (py * SH + y) * W + px * SW + x
