@@ -15,6 +15,7 @@ from torchcaps.ops.fused import cpu, triton
 #: "reference" is the paper's procedure in plain PyTorch; "auto" takes the fastest one that is to be had.
 IMPLS = ("auto", "reference", "cpu", "triton")
 _BACKENDS = {"cpu": cpu, "triton": triton}
+_DEVICES = {"cpu": "cpu", "cuda": "triton"}
 _NOTED: set[str] = set()
 
 
@@ -40,7 +41,7 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
         return impl
     devices = {str(tensor.device) for tensor in tensors}
     kinds = {tensor.device.type for tensor in tensors}
-    chosen = {("cpu",): "cpu", ("cuda",): "triton"}.get(tuple(kinds), "reference") if impl == "auto" else impl
+    chosen = _DEVICES.get("+".join(sorted(kinds)), "reference") if impl == "auto" else impl
     if chosen == "reference":
         return chosen
     wrong = _wrong_devices(routing, chosen, kinds, len(devices))

@@ -64,9 +64,8 @@ def routed(
     """
     made = _outputs(u, weight, n_iters, return_coupling)
     pose, activation, coupling, states = made
-    u, weight, bias, prior = (None if x is None else x.contiguous() for x in (u, weight, bias, prior))
-    assert u is not None
-    assert weight is not None
+    u, weight = u.contiguous(), weight.contiguous()
+    bias, prior = (None if x is None else x.contiguous() for x in (bias, prior))
     if not pose.numel():
         return made
     kernels, blocks = load("dynamic"), _Blocks.of(u, weight)
