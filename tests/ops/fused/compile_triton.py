@@ -23,7 +23,7 @@ KINDS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float64: "*fp64"
 
 def start(kernel: Any, *values: Any, grid: Any, warmup: bool, **named: Any) -> None:
     """In the place of ``JITFunction.run``."""
-    options = {"num_warps": named.pop("num_warps", 4)}
+    options = {name: named.pop(name) for name in ("num_warps", "enable_fp_fusion")}
     bound = inspect.signature(kernel.fn).bind(*values, **named).arguments
     signature, constants, aligned = {}, {}, {}
     for k, parameter in enumerate(kernel.params):

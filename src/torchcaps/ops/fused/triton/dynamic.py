@@ -21,6 +21,8 @@ TILE, OF_WARP = 4096, 512
 PROGRAMS = 512
 #: Lower capsules of a part, at least: each part is written to memory once.
 LEAST = 8
+#: Multiply and add round once. Said here, for triton's default is to change, and an environment variable changes it.
+FUSED = {"enable_fp_fusion": True}
 
 
 def dynamic_routing_triton(
@@ -237,7 +239,9 @@ class _Blocks(NamedTuple):
         together = min(max(1, 1024 // elements), _power(parts), 64)
         row_tile = {"E": d_out, "R": 4, "PP": together, "EP": elements, "num_warps": 4 if together > 4 else 1}
         rows = (math.ceil(n_images * n_out / 4),)
-        return cls(images, parts, rows, (n_images, n_in, per_part), tile | {"num_warps": warps}, row_tile)
+        return cls(
+            images, parts, rows, (n_images, n_in, per_part), tile | {"num_warps": warps} | FUSED, row_tile | FUSED
+        )
 
 
 def _power(n: int) -> int:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.ops.em_settings import EMSettings
+from torchcaps.ops.fused.triton.dynamic import FUSED
 from torchcaps.ops.fused.triton.library import load, on
 from torchcaps.ops.routed import Routed
 
@@ -409,7 +410,7 @@ class _Passes(NamedTuple):
     def _block(self, n: int) -> dict[str, int]:
         """How many of n children or parents are taken at once, and by how many warps."""
         size = min(_power(n), TILE // self.sizes["JB"])
-        return {"N": size, "num_warps": max(1, size * self.sizes["JB"] * WARPS // TILE)}
+        return {"N": size, "num_warps": max(1, size * self.sizes["JB"] * WARPS // TILE)} | FUSED
 
 
 def _cost(beta_u: Tensor, variance: Tensor, given: Numbers) -> Tensor:
