@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.impls import available
 from torchcaps import layers, models, ops
 from torchcaps.ops import Routed
-from torchcaps.ops.fused import cpu
 
 #: Sizes that share no factor, so that no two axes can be mistaken for each other.
 B, I, J, D_IN, D_OUT = 3, 7, 4, 5, 6  # noqa: E741
@@ -132,11 +132,6 @@ def conv_caps(**options: Any) -> nn.Module:
     return layers.ConvCaps(2, J, D_IN, D_OUT, (2, 3), stride=2, **options)
 
 
-def impls(routing: str) -> tuple[str, ...]:
-    """Every implementation that is to be had here."""
-    return ("reference", *(() if cpu.why_not(routing) else ("cpu",)))
-
-
 def small_capsnet(**options: Any) -> nn.Module:
     """A CapsNet for oblong colour images."""
     sizes = {"channels": 4, "kernel_size": 3, "n_types": 2, "d_primary": 4, "d_class": 5, "decoder": (6,)}
@@ -146,13 +141,14 @@ def small_capsnet(**options: Any) -> nn.Module:
 SUBJECTS = [
     *(
         Subject(f"dynamic{name}-{impl}", (I, D_IN), routing(impl=impl, **options), last=name == "-last")
-        for impl in impls("dynamic")
+        for impl in available("dynamic")
         for name, options in {
             "": {},
             "-all-options": {"bias": True, "prior": True, "leaky": True},
             "-one-iteration": {"n_iters": 1},
             "-last": {"bias": True, "gradient": "last"},
         }.items()
+        if impl != "triton" or name in ("-all-options", "-last")  # its interpreter is slow
     ),
     Subject("dynamic-from-votes", (I, J, D_OUT), lambda: Op(ops.dynamic_routing_from_votes, {})),
     Subject("PrimaryCaps", (3, 6, 9), lambda: layers.PrimaryCaps(3, 2, 4, 3, stride=2, padding=1)),
@@ -166,13 +162,14 @@ SUBJECTS = [
     ),
     *(
         Subject(f"em{name}-{impl}", (I, 17), em(I, impl=impl, **options), lengths=False, last=name == "-last")
-        for impl in impls("em")
+        for impl in available("em")
         for name, options in {
             "": {},
             "-released": {"settings": "released", "final_lambda": 0.01},
             "-one-iteration": {"n_iters": 1},
             "-last": {"gradient": "last"},
         }.items()
+        if impl != "triton" or name == "-released"
     ),
     Subject("em-from-votes", (I, J * 16 + 1), em(function=ops.em_routing_from_votes, normalise=True), lengths=False),
     *(
@@ -183,8 +180,9 @@ SUBJECTS = [
             lengths=False,
             shares=False,
         )
-        for impl in impls("em")
+        for impl in available("em")
         for name, options in {"-strided": {"stride": 2}, "-positions": {"compete": "positions"}}.items()
+        if impl != "triton"
     ),
     Subject("MatrixPrimaryCaps", (3, 6, 9), lambda: layers.MatrixPrimaryCaps(3, 2, 2, stride=2), lengths=False),
     Subject("DenseCaps-em", (I, 17), em_layer(layers.DenseCaps, I, J, 16, 16), lengths=False),

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+if importlib.util.find_spec("triton") and not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is first imported
+    from triton.runtime import interpreter
+
+    # It puts its own functions in the place of triton's at every call of one kernel by another, which takes most of
+    # the time; they stay there, so that once for a module is enough.
+    _PATCHED: set[str] = set()
+
+    def _call(self: Any, *values: Any, **named: Any) -> Any:
+        if self.fn.__module__ not in _PATCHED:
+            _PATCHED.add(self.fn.__module__)
+            interpreter._patch_lang(self.fn)
+        return self.rewrite()(*values, **named)
+
+    interpreter.InterpretedFunction.__call__ = _call  # type: ignore[method-assign]
 
 #: The real data sets beside the checkout; tests that need them skip where they are absent.
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -3,8 +3,31 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from torchcaps.ops.fused import cpu
+from torchcaps.ops.fused import cpu, triton
 
 needs_cpu = pytest.mark.skipif(cpu.why_not("dynamic") is not None, reason=str(cpu.why_not("dynamic")))
-impls = pytest.mark.parametrize("impl", ["reference", pytest.param("cpu", marks=needs_cpu)])
+
+_NO_TRITON = triton.why_not("dynamic")
+_INTERPRETED = _NO_TRITON is None and triton.is_interpreted("dynamic")
+#: For tests that move their tensors to ``DEVICES[impl]``.
+needs_triton = pytest.mark.skipif(
+    _NO_TRITON is not None or not (_INTERPRETED or torch.cuda.is_available()), reason=str(_NO_TRITON)
+)
+#: For tests whose tensors are on the CPU.
+needs_interpreter = pytest.mark.skipif(
+    not _INTERPRETED, reason=_NO_TRITON or "triton's kernels are compiled here: only the interpreter takes CPU tensors"
+)
+DEVICES = {"reference": "cpu", "cpu": "cpu", "triton": "cpu" if _INTERPRETED else "cuda"}
+
+impls = pytest.mark.parametrize(
+    "impl",
+    ["reference", pytest.param("cpu", marks=needs_cpu), pytest.param("triton", marks=needs_interpreter)],
+)
+
+
+def available(routing: str) -> tuple[str, ...]:
+    """Every implementation that is to be had here for tensors on the CPU."""
+    compiled = () if cpu.why_not(routing) else ("cpu",)
+    return ("reference", *compiled, *(("triton",) if _INTERPRETED and not triton.why_not(routing) else ()))

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from tests.impls import DEVICES
+
 Inputs = dict[str, Tensor | None]
 #: Takes the name of an implementation and the inputs; gives the results.
 Function = Callable[[str, Inputs], Sequence[Tensor]]
@@ -66,9 +68,10 @@ def neighbour(inputs: Inputs, seed: int) -> Inputs:
 
 
 def outcome(function: Function, inputs: Inputs, impl: str) -> dict[str, Tensor]:
-    """The results, and the gradients of one fixed weighting of them all."""
+    """The results, and the gradients of one fixed weighting of them all, computed where ``impl`` works."""
     leaves = {k: x.detach().requires_grad_() for k, x in inputs.items() if x is not None}
-    results = function(impl, inputs | leaves)
+    moved = {k: x.to(DEVICES[impl]) for k, x in leaves.items()}
+    results = [x.cpu() for x in function(impl, inputs | moved)]
     generator = torch.Generator().manual_seed(1)
     # The weights are numbers that every dtype can hold.
     weights = [torch.randn(x.shape, generator=generator).bfloat16().to(x.dtype) for x in results]

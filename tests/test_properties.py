@@ -143,7 +143,7 @@ def test_couplings_sum_to_one_over_the_upper_capsules(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize(
-    "subject", [s for s in SUBJECTS if s.name.endswith(("-cpu", "-reference"))], ids=lambda s: s.name
+    "subject", [s for s in SUBJECTS if s.name.endswith(("-cpu", "-triton", "-reference"))], ids=lambda s: s.name
 )
 def test_permuting_capsules(subject: Subject) -> None:
     """The order of lower capsules does not matter; that of upper ones is that of their parameters."""

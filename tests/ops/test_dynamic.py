@@ -135,7 +135,7 @@ def test_full_gradient(impl: str, leaky: bool) -> None:
         assert got.coupling is not None
         return got.pose, got.activation, got.coupling
 
-    assert gradcheck(function, inputs)
+    assert gradcheck(function, inputs, fast_mode=impl == "triton")  # its interpreter is slow
 
 
 def last_mode_loop(u: Tensor, weight: Tensor, bias: Tensor, prior: Tensor, leaky: bool, n_iters: int) -> Tensor:
@@ -214,7 +214,7 @@ def test_result_has_the_common_dtype(u_dtype: torch.dtype, wanted: torch.dtype) 
 
 @impls
 def test_autocast_does_not_narrow_the_routing(impl: str) -> None:
-    u, weight = torch.randn(2, 200, 8), torch.randn(200, 4, 8, 6)
+    u, weight = torch.randn(2, 40, 8), torch.randn(40, 4, 8, 6)
     with torch.autocast("cpu", torch.bfloat16):
         inside = dynamic_routing(u, weight, impl=impl)
     torch.testing.assert_close(inside.pose, dynamic_routing(u, weight, impl=impl).pose, rtol=0, atol=0)
@@ -226,7 +226,7 @@ def test_autocast_does_not_narrow_the_routing(impl: str) -> None:
         ({"n_iters": 0}, "n_iters must be an integer of at least 1, got 0"),
         ({"n_iters": 2.5}, "n_iters must be an integer of at least 1, got 2.5"),
         ({"gradient": "none"}, "gradient must be one of full, last; got 'none'"),
-        ({"impl": "cuda"}, "impl must be one of auto, reference, cpu; got 'cuda'"),
+        ({"impl": "cuda"}, "impl must be one of auto, reference, cpu, triton; got 'cuda'"),
         ({"u": torch.zeros(2, 5)}, r"u must be \[B, I, d_in\], got shape \[2, 5\]"),
         (
             {"weight": torch.zeros(6, 4, 3, 6)},

@@ -8,6 +8,7 @@ from torch import Tensor
 from torchcaps.ops.checks import at_least_float32, check_at_least, check_choice, check_shapes
 from torchcaps.ops.fused import which_impl
 from torchcaps.ops.fused.cpu.dynamic import dynamic_routing_cpu
+from torchcaps.ops.fused.triton.dynamic import dynamic_routing_triton
 from torchcaps.ops.routed import Routed
 from torchcaps.ops.squash import safe_norm, squash
 from torchcaps.ops.votes import dense_votes
@@ -47,8 +48,9 @@ def dynamic_routing(
             agreement added to the logits as a constant: it flows through the final weighted sum,
             squash, bias and votes, and to ``prior`` through the final softmax.
         impl: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never
-            stores the votes (backward derivatives only, and none of those); "auto" takes the fastest
-            one that is to be had, and :func:`torchcaps.ops.which_impl` says which.
+            stores the votes (backward derivatives only, and none of those), "triton" the same for CUDA
+            devices; "auto" takes the fastest one that is to be had, and
+            :func:`torchcaps.ops.which_impl` says which.
         return_coupling: also return the coupling coefficients of the last iteration.
 
     Returns:
@@ -57,8 +59,9 @@ def dynamic_routing(
 
     Raises:
         ValueError: shapes that do not fit, ``n_iters`` below 1, an unknown ``gradient`` or ``impl``,
-            ``impl="cpu"`` for tensors elsewhere.
-        Unavailable: ``impl="cpu"`` where nothing can be compiled; a RuntimeError.
+            ``impl="cpu"`` or ``"triton"`` for tensors elsewhere.
+        Unavailable: ``impl="cpu"`` where nothing can be compiled, ``"triton"`` where it cannot be imported;
+            a RuntimeError.
 
     Source: Sabour et al. 2017, section 2, procedure 1.
     """
@@ -69,6 +72,9 @@ def dynamic_routing(
         raise ValueError(f"u and weight must be floating point, got {u.dtype} and {weight.dtype}")
     chosen = which_impl("dynamic", impl, *(x for x in (u, weight, bias, prior) if x is not None))
     with torch.autocast(u.device.type, enabled=False):
+        if chosen == "triton":
+            routed = dynamic_routing_triton(u, weight, n_iters, bias, prior, leaky, gradient, return_coupling)
+            return _finish(routed, dtype, return_coupling)
         u, weight = at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype))
         if chosen == "cpu":
             routed = dynamic_routing_cpu(u, weight, n_iters, bias, prior, leaky, gradient, return_coupling)

@@ -13,6 +13,7 @@ from torchcaps.ops.checks import at_least_float32, check_choice, check_shapes
 from torchcaps.ops.em_checks import check_betas, check_choices, check_maps, check_matrices, choose_impl
 from torchcaps.ops.em_settings import EMSettings, em_settings
 from torchcaps.ops.fused.cpu.em import conv_em_routing_cpu
+from torchcaps.ops.fused.triton.em import conv_em_routing_triton
 from torchcaps.ops.routed import Routed
 from torchcaps.ops.votes import Fields, check_fields, matrix_votes
 
@@ -52,8 +53,8 @@ def em_routing(
         gradient: "full" flows through every iteration, E-steps too. "last" takes the responsibilities and
             means that enter the last M-step as constants.
         impl: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never stores the
-            votes, for matrices, without gradient of ``offset``; "auto" takes the fastest one that is to be had, and
-            :func:`torchcaps.ops.which_impl` says which.
+            votes, for matrices, without gradient of ``offset``, "triton" the same for CUDA devices; "auto" takes the
+            fastest one that is to be had, and :func:`torchcaps.ops.which_impl` says which.
         return_coupling: also return the responsibilities R_ij of the last E-step.
         changes: fields of ``settings`` that are to differ, such as ``compete="positions"``.
 
@@ -63,8 +64,9 @@ def em_routing(
 
     Raises:
         ValueError: shapes that do not fit, poses that are not 4×4, ``n_iters`` below 1, an unknown choice,
-            ``impl="cpu"`` for what it is not made for.
-        Unavailable: ``impl="cpu"`` where nothing can be compiled; a RuntimeError.
+            ``impl="cpu"`` or ``"triton"`` for what it is not made for.
+        Unavailable: ``impl="cpu"`` where nothing can be compiled, ``"triton"`` where it cannot be imported; a
+            RuntimeError.
 
     Source: Hinton, Sabour, Frosst 2018 (ICLR), section 3 and procedure 1.
     """
@@ -136,10 +138,12 @@ def conv_em_routing(
     check_fields(pose.shape[2:4], weight.shape[1:3], stride)
     with torch.autocast(pose.device.type, enabled=False):
         m, a, w = (at_least_float32(x.to(dtype)) for x in (pose, activation, weight))
-        if chosen == "cpu":
-            routed = conv_em_routing_cpu(
-                m, a, w, beta_u, beta_a, stride, n_iters, given, offset, gradient, return_coupling
-            )
+        if chosen in ("cpu", "triton"):
+            given_all = beta_u, beta_a, stride, n_iters, given, offset, gradient, return_coupling
+            if chosen == "cpu":
+                routed = conv_em_routing_cpu(m, a, w, *given_all)
+            else:  # which widens numbers as it reads them
+                routed = conv_em_routing_triton(pose, activation, weight, *given_all)
             coupling = None if routed.coupling is None else routed.coupling.to(dtype)
             return Routed(routed.pose.to(dtype), routed.activation.to(dtype), coupling)
         fields = Fields(pose.shape[1:4], weight.shape[1:3], stride)

@@ -74,10 +74,10 @@ def choose_impl(
     """The implementation to take: compiled code knows neither vectors nor the gradient of an offset."""
     chosen = which_impl("em", impl, pose, activation, weight)
     learned = offset is not None and offset.requires_grad and torch.is_grad_enabled()
-    if chosen == "cpu" and (learned or not matrices):
-        if impl == "cpu":
+    if chosen != "reference" and (learned or not matrices):
+        if impl == chosen:
             raise ValueError(
-                f"impl='cpu' {'gives no gradient of offset' if learned else 'wants matrices, got vectors'}"
+                f"impl='{impl}' {'gives no gradient of offset' if learned else 'wants matrices, got vectors'}"
             )
         return "reference"
     return chosen

@@ -10,11 +10,14 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 
 from torchcaps.ops.checks import check_choice
-from torchcaps.ops.fused import cpu
+from torchcaps.ops.fused import cpu, triton
 from torchcaps.ops.fused.constant import constant_when_compiled
 
 #: "reference" is the paper's procedure in plain PyTorch; "auto" takes the fastest one that is to be had.
-IMPLS = ("auto", "reference", "cpu")
+IMPLS = ("auto", "reference", "cpu", "triton")
+_BACKENDS = {"cpu": cpu, "triton": triton}
+#: What "auto" takes, by the kind of device. Triton's kernels join when they have run on a GPU.
+_DEVICES = {"cpu": "cpu"}
 _NOTED: set[str] = set()
 
 
@@ -27,33 +30,47 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
         tensors: all that are routed or route: poses, matrices, biases, priors.
 
     Returns:
-        A name other than "auto". Only "auto" may fall back to the reference; where that is for want of
-        a compiler, a note of the reason is logged once.
+        A name other than "auto": on the CPU "cpu", elsewhere "reference". Only "auto" may fall back to the
+        reference; where that is for want of a compiler, a note of the reason is logged once.
 
     Raises:
         ValueError: an unknown ``impl``, or one that is not for such tensors.
         NotImplementedError: the one that was named, within torch.func or with forward derivatives.
-        Unavailable: the one that was named cannot be compiled here; the message says why.
+        Unavailable: the one that was named cannot be had here; the message says why.
     """
     check_choice("impl", impl, IMPLS)
     if impl == "reference":
         return impl
-    devices = {tensor.device.type for tensor in tensors}
-    if devices != {"cpu"}:
-        if impl == "cpu":
-            raise ValueError(f"impl='cpu' wants tensors on the CPU, got some on {', '.join(sorted(devices))}")
-        return "reference"
+    devices = {str(tensor.device) for tensor in tensors}
+    kinds = {tensor.device.type for tensor in tensors}
+    chosen = _DEVICES.get("+".join(sorted(kinds)), "reference") if impl == "auto" else impl
+    if chosen == "reference":
+        return chosen
+    wrong = _wrong_devices(routing, chosen, kinds, len(devices))
+    if wrong is not None:
+        if impl == "auto":
+            return "reference"
+        raise ValueError(f"impl='{chosen}' wants tensors on {wrong}, got some on {', '.join(sorted(devices))}")
     if _is_transformed(tensors):
-        if impl == "cpu":
-            raise NotImplementedError("impl='cpu' knows neither torch.func nor forward derivatives: take 'reference'")
-        return "reference"
-    reason = cpu.why_not(routing)
+        if impl == "auto":
+            return "reference"
+        raise NotImplementedError(f"impl='{chosen}' knows neither torch.func nor forward derivatives: take 'reference'")
+    reason = _BACKENDS[chosen].why_not(routing)
     if reason is None:
-        return "cpu"
-    if impl == "cpu":
-        raise cpu.Unavailable(f"impl='cpu' is not to be had: {reason}")
-    _note(reason)
-    return "reference"
+        return chosen
+    if impl == "auto":
+        _note(reason)
+        return "reference"
+    raise cpu.Unavailable(f"impl='{chosen}' is not to be had: {reason}")
+
+
+def _wrong_devices(routing: str, chosen: str, kinds: set[str], n_devices: int) -> str | None:
+    """What devices the implementation wants, if these are others; None where they are right."""
+    if chosen == "cpu":
+        return None if kinds == {"cpu"} else "the CPU"
+    if kinds == {"cpu"} and triton.is_interpreted(routing):
+        return None
+    return None if kinds == {"cuda"} and n_devices == 1 else "one CUDA device"
 
 
 def _is_transformed(tensors: tuple[Tensor, ...]) -> bool:

@@ -1,0 +1,52 @@
+"""Where triton is to be had, and how its kernels are started."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from functools import cache
+from types import ModuleType
+
+import torch
+
+from torchcaps.ops.fused.constant import constant_when_compiled
+from torchcaps.ops.fused.cpu import Unavailable
+
+
+def load(name: str) -> ModuleType:
+    """The module ``<name>_kernels``; triton is imported here and nowhere else.
+
+    Raises:
+        Unavailable: triton cannot be imported; the message says why.
+    """
+    got = _attempt(name)
+    if isinstance(got, str):
+        raise Unavailable(got)
+    return got
+
+
+@constant_when_compiled
+def why_not(name: str) -> str | None:
+    """Why kernels ``<name>`` cannot be used here; None where they can."""
+    got = _attempt(name)
+    return got if isinstance(got, str) else None
+
+
+@constant_when_compiled
+def is_interpreted(name: str) -> bool:
+    """Whether kernels ``<name>`` run in triton's interpreter, and so on the CPU: very slowly, for tests."""
+    got = _attempt(name)
+    return isinstance(got, ModuleType) and bool(got.INTERPRETED)
+
+
+def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """A context in which kernels start on the device of their tensors."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
+@cache
+def _attempt(name: str) -> ModuleType | str:
+    try:
+        return importlib.import_module(f"torchcaps.ops.fused.triton.{name}_kernels")
+    except ImportError as error:
+        return f"triton cannot be imported: {error}"

@@ -1,0 +1,245 @@
+"""Routing in Triton, held to the reference by the pairing rule: in its interpreter, or on a GPU where there is one.
+
+The interpreter does some thousand operations a second: sizes are tiny here.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tests.impls import DEVICES, needs_interpreter, needs_triton
+from tests.ops.fused import test_em_pairing as em
+from tests.ops.fused import test_pairing as dynamic
+from tests.ops.fused.test_fuzz import SCALES, numbers
+from tests.pairing import Inputs, assert_paired, outcome
+from torchcaps.ops import conv_em_routing, dynamic_routing, em_routing, which_impl
+from torchcaps.ops.fused import choose, cpu
+from torchcaps.ops.fused.triton import library
+
+#: B, (T, H, W), kernel, J, stride: dense; an oblong kernel and unequal strides with children that no parent sees.
+DENSE = (2, (4, 1, 1), (1, 1), 3, (1, 1))
+MAP = (2, (2, 3, 4), (2, 2), 3, (1, 3))
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("sizes", [(3, 19, 7, 3, 5), (67, 2, 3, 3, 1), (1, 1, 1, 1, 1), (2, 3, 33, 2, 17)], ids=str)
+def test_dynamic_sizes(sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+    assert_paired(dynamic.routing(), dynamic.inputs(sizes, dtype, False, False), "triton")
+
+
+@needs_triton
+@pytest.mark.parametrize("gradient", ["full", "last"])
+@pytest.mark.parametrize(
+    "options",
+    [{"n_iters": 1}, {"n_iters": 2, "return_coupling": True}, {"n_iters": 4, "leaky": True, "return_coupling": True}],
+    ids=str,
+)
+@pytest.mark.parametrize("extras", [False, True], ids=["", "bias-prior"])
+def test_dynamic_options(extras: bool, options: dict[str, Any], gradient: str) -> None:
+    tensors = dynamic.inputs((3, 11, 3, 2, 5), torch.float32, extras, extras)
+    assert_paired(dynamic.routing(gradient=gradient, **options), tensors, "triton")
+
+
+@needs_triton
+@pytest.mark.parametrize("sizes", [(0, 5, 4, 3, 6), (3, 0, 4, 3, 6), (3, 5, 4, 0, 6)], ids=str)
+def test_nothing_to_route(sizes: tuple[int, ...]) -> None:
+    n, n_in, n_out, d_in, d_out = sizes
+    tensors: Inputs = {"u": torch.ones(n, n_in, d_in), "weight": torch.ones(n_in, n_out, d_in, d_out)}
+    tensors |= {"bias": torch.ones(n_out, d_out), "prior": torch.zeros(n_in, n_out)}
+    assert_paired(dynamic.routing(return_coupling=True), tensors, "triton")
+
+
+@needs_triton
+def test_a_prior_may_forbid() -> None:
+    tensors = dynamic.inputs((3, 6, 7, 2, 5), torch.float32, True, True)
+    assert tensors["prior"] is not None
+    tensors["prior"][:, 2] = -torch.inf
+    assert_paired(dynamic.routing(return_coupling=True), tensors, "triton")
+
+
+@needs_triton
+@settings(max_examples=12, derandomize=True, deadline=None, database=None)
+@given(
+    sizes=st.tuples(*(st.integers(1, most) for most in (9, 9, 12, 4, 20))),
+    scales=st.tuples(SCALES, SCALES),
+    leaky=st.booleans(),
+    seed=st.integers(0, 1 << 30),
+)
+def test_any_shape_and_any_values(sizes: tuple[int, ...], scales: tuple[float, ...], leaky: bool, seed: int) -> None:
+    n, n_in, n_out, d_in, d_out = sizes
+    torch.manual_seed(seed)
+    shapes = {"u": (n, n_in, d_in), "weight": (n_in, n_out, d_in, d_out)}
+    tensors: Inputs = {
+        k: numbers(shape, scale, False) for (k, shape), scale in zip(shapes.items(), scales, strict=True)
+    }
+    assert_paired(dynamic.routing(leaky=leaky), tensors, "triton", neighbours=15)
+
+
+@needs_triton
+@pytest.mark.parametrize("options", em.SETTINGS, ids=lambda x: "-".join(map(str, x.values())))
+@pytest.mark.parametrize("geometry", [DENSE, MAP], ids=str)
+def test_em_geometries(geometry: tuple[Any, ...], options: dict[str, Any]) -> None:
+    assert_paired(em.routing(stride=geometry[-1], **options), em.inputs(geometry), "triton")
+
+
+@needs_triton
+@pytest.mark.parametrize("compete", ["all", "positions"])
+@pytest.mark.parametrize("n_iters", [1, 2])
+@pytest.mark.parametrize("gradient", ["full", "last"])
+def test_em_options(gradient: str, n_iters: int, compete: str) -> None:
+    options = {"final_lambda": 0.3, "variance_floor": 0.1, "damping": 0.1, "compete": compete, "return_coupling": True}
+    offset = torch.randn(2, 2, 2, 4, 4).to(DEVICES["triton"])
+
+    def function(impl: str, tensors: Inputs) -> Any:
+        routed = em.routing(
+            stride=(1, 3), n_iters=n_iters, gradient=gradient, offset=offset.to(DEVICES[impl]), **options
+        )
+        return routed(impl, tensors)
+
+    assert_paired(function, em.inputs(MAP), "triton")
+
+
+@needs_triton
+def test_em_bfloat16() -> None:
+    assert_paired(em.routing(stride=(1, 3), **em.SETTINGS[0]), em.inputs(MAP, torch.bfloat16), "triton")
+
+
+@needs_triton
+@pytest.mark.parametrize("case", ["off", "huge and equal", "far"])
+def test_em_extremes(case: str) -> None:
+    """Votes whose variance is nothing beside their mean: it must not cancel."""
+    tensors = em.inputs(MAP)
+    pose, activation, weight = tensors["pose"], tensors["activation"], tensors["weight"]
+    assert pose is not None and activation is not None and weight is not None
+    if case == "off":
+        activation.fill_(0.0)
+    if case == "huge and equal":
+        pose.fill_(1e4)
+        weight.fill_(1.0)
+    if case == "far":
+        pose.mul_(0.01).add_(3.0)
+    assert_paired(em.routing(stride=(1, 3), variance_floor=1e-4), tensors, "triton")
+
+
+@needs_triton
+@pytest.mark.parametrize("geometry", [(0, (3, 2, 2), (2, 2), 4, (1, 1)), (2, (0, 2, 2), (2, 2), 4, (1, 1))], ids=str)
+def test_em_nothing_to_route(geometry: tuple[Any, ...]) -> None:
+    assert_paired(em.routing(), em.inputs(geometry), "triton")
+
+
+@needs_interpreter
+@pytest.mark.parametrize("full", [False, True])
+def test_torch_accepts_the_operators(full: bool) -> None:
+    from torchcaps.ops.fused.triton.dynamic import routed
+
+    shapes = ((2, 3, 2), (3, 4, 2, 6), (4, 6), (3, 4))
+    tensors = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    torch.library.opcheck(routed, (*tensors, 2, full, full, full))
+
+
+@needs_interpreter
+def test_torch_accepts_the_operators_of_em() -> None:
+    from torchcaps.ops.fused.triton.em import routed
+
+    leaves = [x.requires_grad_() for x in em.inputs((1, (2, 2, 2), (2, 1), 2, (1, 1))).values() if x is not None]
+    scales = [0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2]
+    torch.library.opcheck(routed, (*leaves, None, [1, 1], [False, True, False], scales, True))
+
+
+@needs_interpreter
+def test_one_graph() -> None:
+    tensors = dynamic.inputs((2, 3, 4, 2, 5), torch.float32, True, True)
+
+    def function(impl: str, given: Inputs) -> Any:
+        return torch.compile(dynamic.routing(), fullgraph=True, backend="aot_eager")(impl, given)
+
+    eager = outcome(dynamic.routing(), tensors, "triton")
+    for name, x in outcome(function, tensors, "triton").items():
+        torch.testing.assert_close(x, eager[name], rtol=0, atol=0, msg=name)
+
+
+@needs_interpreter
+def test_no_second_derivative() -> None:
+    u, weight = torch.randn(2, 3, 2, requires_grad=True), torch.randn(3, 4, 2, 5)
+    (gradient,) = torch.autograd.grad(dynamic_routing(u, weight, impl="triton").pose.sum(), u, create_graph=True)
+    with pytest.raises(NotImplementedError, match="impl='triton' has no second derivative: take impl='reference'"):
+        gradient.sum().backward()
+
+
+@needs_interpreter
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own
+def test_transforms() -> None:
+    u, weight = torch.randn(2, 3, 2), torch.randn(3, 4, 2, 5)
+    with pytest.raises(NotImplementedError, match="impl='triton' knows neither torch.func nor forward derivatives"):
+        torch.func.grad(lambda x: dynamic_routing(x, weight, impl="triton").pose.sum())(u)
+
+
+@needs_interpreter
+def test_what_it_is_not_for() -> None:
+    vectors = torch.randn(2, 5, 16), torch.rand(2, 5), torch.randn(5, 3, 16, 16), torch.zeros(3), torch.zeros(3)
+    with pytest.raises(ValueError, match="impl='triton' wants matrices, got vectors"):
+        em_routing(*vectors, impl="triton")
+    map_of = em.inputs(MAP)
+    with pytest.raises(ValueError, match="impl='triton' gives no gradient of offset"):
+        conv_em_routing(**map_of, offset=torch.zeros(2, 2, 2, 4, 4, requires_grad=True), impl="triton")  # type: ignore[arg-type]
+
+
+def cuda_tensor(index: int = 0) -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.empty(1, device=f"cuda:{index}")
+
+
+def test_which_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, away = torch.zeros(1), torch.zeros(1, device="meta")
+    monkeypatch.setattr(library, "_attempt", lambda name: "not today")
+    with pytest.raises(ValueError, match="impl='triton' wants tensors on one CUDA device, got some on cpu"):
+        which_impl("dynamic", "triton", here)
+    with pytest.raises(ValueError, match="impl='triton' wants tensors on one CUDA device, got some on cpu, meta"):
+        which_impl("dynamic", "triton", here, away)
+    with pytest.raises(ValueError, match="impl='cpu' wants tensors on the CPU, got some on meta"):
+        which_impl("dynamic", "cpu", away)
+
+
+def test_without_triton(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(library, "_attempt", lambda name: "triton cannot be imported: not today")
+    monkeypatch.setattr(choose, "_NOTED", set())
+    with caplog.at_level(logging.WARNING, "torchcaps"):
+        assert [which_impl("dynamic", "auto", cuda_tensor()) for _ in range(2)] == ["reference"] * 2
+    (record,) = caplog.records
+    assert record.getMessage() == "routing takes the slow reference: triton cannot be imported: not today"
+    with pytest.raises(cpu.Unavailable, match="impl='triton' is not to be had: triton cannot be imported: not today"):
+        which_impl("dynamic", "triton", cuda_tensor())
+
+
+@needs_triton
+def test_it_runs_on_one_cuda_device_where_it_is_named() -> None:
+    for routing in ("dynamic", "em"):
+        assert which_impl(routing, "triton", cuda_tensor(), cuda_tensor()) == "triton"
+        with pytest.raises(ValueError, match="wants tensors on one CUDA device"):
+            which_impl(routing, "triton", cuda_tensor(0), cuda_tensor(1))
+        for tensor in (cuda_tensor(), torch.zeros(1)):  # "auto" joins when it was run on a GPU
+            assert which_impl(routing, "auto", tensor) != "triton"
+
+
+@needs_triton
+def test_every_kernel_compiles_for_a_gpu() -> None:
+    """The interpreter is more tolerant than the compiler, which needs no GPU."""
+    program = Path(__file__).with_name("compile_triton.py")
+    done = subprocess.run([sys.executable, "-W", "ignore", str(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    compiled = set(done.stdout.split())
+    assert compiled == {
+        *("forward_pass", "backward_pass", "final_pass", "squash_pass", "squash_backward_pass"),
+        *("child_pass", "parent_pass", "pose_pass", "weight_pass"),
+    }
