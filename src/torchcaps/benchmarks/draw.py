@@ -53,7 +53,7 @@ def _bars(axes: Any, title: str, unit: str, values: Mapping[str, tuple[float, fl
     axes.set_xscale("log")
     axes.set_xlim(min(medians) / 2, max(medians) * 3)
     for k, name in enumerate(names):
-        axes.text(values[name][2] * 1.12, k, f"{values[name][0]:,.3g}", va="center", fontsize=SMALL, color=INK)
+        axes.text(values[name][2] * 1.12, k, _number(values[name][0]), va="center", fontsize=SMALL, color=INK)
     scales(axes, title, f"{unit}, logarithmic")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.tick_params(axis="x", which="minor", labelbottom=False)
@@ -75,3 +75,8 @@ def _curves(part: Any, title: str, curves: Mapping[str, list[Point]]) -> None:
         axes.tick_params(which="minor", labelbottom=False, labelleft=False)
         if k == 0:
             axes.legend(fontsize=SMALL, labelcolor=MUTED, frameon=False)
+
+
+def _number(x: float) -> str:
+    """Three digits, and no powers of ten."""
+    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
