@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -66,7 +67,8 @@ class CapsNet(nn.Module):
         super().__init__()
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
-        self.conv = nn.Conv2d(image_shape[0], channels, kernel_size, padding=padding)
+        conv = nn.Conv2d(image_shape[0], channels, kernel_size, padding=padding)
+        self.conv = conv.to(memory_format=torch.channels_last)  # its map is then laid out as the primary capsules' is
         truncated_normal_(self.conv.weight, (2 / (image_shape[0] * kernel_size**2)) ** 0.5)
         nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
         size = conv_size(image_shape[1:], kernel_size, 1, padding)
