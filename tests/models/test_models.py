@@ -76,18 +76,6 @@ def activities(name: str, folder: Path, **options: str) -> list[float]:
         return [c.activation.mean().item() for c in build(name, (2, 32, 32), 5, **options)(images).capsules]
 
 
-@pytest.mark.parametrize(("channels", "strides"), [(1, (81, 1, 9, 1)), (3, (243, 1, 27, 3))])
-def test_capsnets_first_map_is_laid_out_as_the_next_convolution_wants_it(
-    channels: int, strides: tuple[int, ...]
-) -> None:
-    model = build("capsnet_small", (channels, 28, 28), 10)
-    assert model.conv.weight.stride() == strides
-    loaded = build("capsnet_small", (channels, 28, 28), 10)
-    loaded.load_state_dict({name: x.contiguous() for name, x in model.state_dict().items()})
-    assert loaded.conv.weight.stride() == strides and torch.equal(loaded.conv.weight, model.conv.weight)
-    assert model.conv(torch.rand(2, channels, 28, 28)).is_contiguous(memory_format=torch.channels_last)
-
-
 @pytest.mark.parametrize("name", ["matrix_capsnet", "matrix_capsnet_small"])
 def test_matrix_capsules_start_half_active(name: str, shared_smallnorb: Path) -> None:
     """As the authors asked for, in every layer."""

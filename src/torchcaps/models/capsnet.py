@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -67,9 +66,7 @@ class CapsNet(nn.Module):
         super().__init__()
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
-        conv = nn.Conv2d(image_shape[0], channels, kernel_size, padding=padding)
-        # Its map is then laid out as the primary capsules' convolution wants it.
-        self.conv = conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.conv = nn.Conv2d(image_shape[0], channels, kernel_size, padding=padding)
         truncated_normal_(self.conv.weight, (2 / (image_shape[0] * kernel_size**2)) ** 0.5)
         nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
         size = conv_size(image_shape[1:], kernel_size, 1, padding)
