@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.impls import needs_cpu
-from tests.pairing import Inputs, assert_paired, outcome
+from tests.pairing import Inputs, assert_paired, distance, double, largest, outcome
 from torchcaps.ops import conv_em_routing, em_routing, which_impl
 
 pytestmark = needs_cpu
@@ -128,7 +128,7 @@ def test_extremes(case: str, damping: float) -> None:
 
 
 @needs_cpu
-@limits(max_examples=40, deadline=None)
+@limits(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(
     st.integers(1, 3),
     st.tuples(st.integers(1, 6), st.integers(1, 7), st.integers(1, 7)),
@@ -154,7 +154,12 @@ def test_any_sizes(
     torch.manual_seed(seed)
     kernel = min(kernel[0], shape[1]), min(kernel[1], shape[2])
     function = routing(stride=stride, n_iters=n_iters, gradient=gradient, **{**options, "variance_floor": 0.1})
-    assert_paired(function, inputs((n, shape, kernel, n_out, stride)), "cpu")
+    # In float64, where a mistake is not hidden by rounding: in float32 about one drawn case in fifty is beyond twice
+    # the reference's error (2.1 and 2.4 times were seen), by the luck of few and cancelling terms.
+    tensors = double(inputs((n, shape, kernel, n_out, stride)))
+    exact, ours = outcome(function, tensors, "reference"), outcome(function, tensors, "cpu")
+    for name, wanted in exact.items():
+        assert distance(ours[name], wanted) <= 1e-9 * (1 + largest(wanted)), name
 
 
 def test_what_compiled_code_is_not_for() -> None:
