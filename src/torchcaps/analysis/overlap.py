@@ -89,8 +89,8 @@ def crowding(
     check_at_least("the number of pairs", sizes["B"], 1)
     check_at_least("n_classes of the model", capsnet(model).n_classes, 2)
     with evaluating(model):
-        every = zip(*(x.split(batch_size) for x in (images, labels, parts)), strict=True)
-        found = [_crowding(model, *some, threshold) for some in every]
+        every = zip(images.split(batch_size), labels.split(batch_size), parts.split(batch_size), strict=True)
+        found = [_crowding(model, x, classes, each, threshold) for x, classes, each in every]
     return Crowding(*(torch.cat(column) for column in zip(*found, strict=True)))
 
 
