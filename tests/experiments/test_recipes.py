@@ -14,7 +14,13 @@ from torchcaps.experiments.recipes import RECIPES, recipe
 from torchcaps.experiments.train import train
 
 #: What each data set is like, for images made up here.
-SHAPES = {"digits": (1, 28, 28), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "smallnorb": (2, 48, 48)}
+SHAPES = {
+    "digits": (1, 28, 28),
+    "faces": (1, 28, 28),
+    "mnist": (1, 28, 28),
+    "fashion-mnist": (1, 28, 28),
+    "smallnorb": (2, 48, 48),
+}
 #: Networks whose first step takes many seconds, made smaller for this test alone.
 SMALLER = {
     "capsnet": {"channels": 16, "n_types": 4, "decoder": (8,)},

@@ -14,6 +14,8 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "digits-cnn": capsnet.digits_cnn,
     "digits-pairs": capsnet.digits_pairs,
     "digits-stacked": capsnet.digits_stacked,
+    "faces": capsnet.faces,
+    "faces-cnn": capsnet.faces_cnn,
     "fashion-mnist": capsnet.fashion_mnist,
     "mnist": capsnet.mnist,
     "mnist-cnn": capsnet.mnist_cnn,

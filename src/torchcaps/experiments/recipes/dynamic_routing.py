@@ -45,6 +45,17 @@ def digits_pairs() -> Experiment:
     )
 
 
+def faces() -> Experiment:
+    """The small CapsNet on drawn faces and on figures that lack parts of one; see ``torchcaps measure picasso``."""
+    return replace(digits(), recipe="faces", data=Data("faces"), epochs=5)
+
+
+def faces_cnn() -> Experiment:
+    """A CNN with as many parameters as the capsules of ``faces`` (their decoder not counted), trained alike."""
+    model = Model("matched_cnn", {"n_parameters": 410_848})
+    return replace(faces(), recipe="faces-cnn", model=model, loss="cross_entropy")
+
+
 def mnist() -> Experiment:
     """The paper's network on MNIST: 0.25 % ± 0.005 in its table 1, after some 640 epochs.
 
