@@ -59,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other runs to compare it with")
+    made = command("measure", _measure, "ask more of a trained model than its error, as docs/protocols.md says")
+    made.add_argument("name", metavar="NAME", help="such as robustness or equivariance; a wrong name lists them")
+    made.add_argument("run", metavar="RUN", help=run_help)
+    made.add_argument("--beside", metavar="RUN", help="another run on the same data to compare it with, such as a CNN")
+    made.add_argument("--n", type=int, help="test images (default: as many as take some minutes on a CPU)")
+    made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made = command("predict", _predict, "say what is in images of your own")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("images", metavar="IMAGE", nargs="+", help="image files of any size")
@@ -153,6 +159,12 @@ def _report(parsed: argparse.Namespace) -> None:
     from torchcaps.experiments.report import report
 
     print(f"wrote {report(parsed.run, beside=parsed.beside, root=parsed.root)}")
+
+
+def _measure(parsed: argparse.Namespace) -> None:
+    from torchcaps.experiments.measures.record import record
+
+    print(f"wrote {record(parsed.name, parsed.run, beside=parsed.beside, n=parsed.n, root=parsed.root)}")
 
 
 def _predict(parsed: argparse.Namespace) -> None:
