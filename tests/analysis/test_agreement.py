@@ -27,7 +27,8 @@ def test_they_are_what_their_definition_says(leaky):
         lower, upper = output.capsules[-2:]
         coupling, pose = upper.coupling.double(), upper.pose.double()
         for b in range(3):
-            entropy, dots, total = 0.0, 0.0, 0.0
+            entropy, active, dots, total = 0.0, 0.0, 0.0, 0.0
+            activity = lower.activation[b].flatten().double()
             for i, u in enumerate(lower.pose[b].flatten(0, 2)):
                 shares = coupling[b, i].tolist()
                 for j, c in enumerate(shares):
@@ -35,8 +36,11 @@ def test_they_are_what_their_definition_says(leaky):
                     dots += c * float(vote @ pose[b, j] / (vote.norm() * pose[b, j].norm()))
                     total += c
                 shares += [1 - sum(shares)] if leaky else []
-                entropy -= sum(c * math.log(c) for c in shares) / math.log(4 if leaky else 3)
-            assert float(found.entropy[row, b]) == pytest.approx(entropy / coupling.shape[1], abs=1e-4)
+                own = -sum(c * math.log(c) for c in shares) / math.log(4 if leaky else 3)
+                entropy += own / coupling.shape[1]
+                active += own * float(activity[i] / activity.sum())
+            assert float(found.entropy[row, b]) == pytest.approx(entropy, abs=1e-4)
+            assert float(found.active_entropy[row, b]) == pytest.approx(active, abs=1e-4)
             assert float(found.agreement[row, b]) == pytest.approx(dots / total, abs=1e-4)
         torch.testing.assert_close(found.scores[row], output.scores)
 

@@ -23,12 +23,15 @@ class RoutingStatistics(NamedTuple):
         n_iters: ``[R]``.
         entropy: of a lower capsule's couplings −Σ_j c log c, mean over the capsules, divided by that of equal
             couplings: 1 where nothing is decided, 0 where every capsule has one parent; ``[R, B]``.
+        active_entropy: the same, weighted by the capsules' activations: those that see nothing have votes so
+            short that they never decide, ``[R, B]``.
         agreement: mean cosine of votes and the poses they go to, weighted by coupling, ``[R, B]``.
         scores: lengths of the class capsules, ``[R, B, J]``.
     """
 
     n_iters: Tensor
     entropy: Tensor
+    active_entropy: Tensor
     agreement: Tensor
     scores: Tensor
 
@@ -70,16 +73,19 @@ def routing_statistics(
             directions = F.normalize(dense_votes(lower.pose.flatten(1, 3), weight), dim=3)  # [B, I, J, D]
             parts.append([_statistics(classes, lower, directions, r) for r in numbers])
     columns = zip(*(zip(*part, strict=True) for part in parts), strict=True)
-    entropy, agreement, scores = (torch.cat([torch.stack(x) for x in column], dim=1) for column in columns)
-    return RoutingStatistics(torch.tensor(numbers), entropy, agreement, scores)
+    joined = (torch.cat([torch.stack(x) for x in column], dim=1) for column in columns)
+    return RoutingStatistics(torch.tensor(numbers), *joined)
 
 
-def _statistics(classes: DenseCaps, lower: Routed, directions: Tensor, n_iters: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Entropy ``[B]``, agreement ``[B]`` and scores ``[B, J]``."""
+def _statistics(classes: DenseCaps, lower: Routed, directions: Tensor, n_iters: int) -> tuple[Tensor, ...]:
+    """Both entropies ``[B]``, agreement ``[B]`` and scores ``[B, J]``."""
     routed = classes(lower, n_iters=n_iters, return_coupling=True)
     coupling, shares = routed.coupling, routed.coupling  # [B, I, J]
     if classes.options.get("leaky"):
         shares = torch.cat((coupling, (1 - coupling.sum(dim=2, keepdim=True)).clamp_min(0)), dim=2)
-    entropy = torch.special.entr(shares).sum(dim=2).mean(dim=1) / math.log(shares.shape[2])
+    entropy = torch.special.entr(shares).sum(dim=2) / math.log(shares.shape[2])  # [B, I]
+    activity = lower.activation.flatten(1)
+    active = (activity * entropy).sum(dim=1) / activity.sum(dim=1).clamp_min(1e-12)
     cosine = torch.einsum("bije,bje->bij", directions, F.normalize(routed.pose, dim=2))
-    return entropy, (coupling * cosine).sum(dim=(1, 2)) / coupling.sum(dim=(1, 2)), routed.activation
+    agreement = (coupling * cosine).sum(dim=(1, 2)) / coupling.sum(dim=(1, 2))
+    return entropy.mean(dim=1), active, agreement, routed.activation

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from torchcaps.analysis.draw.canvas import INK, MUTED, SMALL, TEXT, new_figure, pixels, show
+from torchcaps.analysis.draw.canvas import INK, MUTED, SMALL, new_figure, pixels, show
 from torchcaps.ops.checks import check_shapes
 
 if TYPE_CHECKING:
@@ -33,10 +33,11 @@ def draw_examples(images: Tensor, columns: Sequence[str], notes: Sequence[Sequen
         raise ValueError(f"columns and notes must be for R={sizes['R']}, K={sizes['K']} pictures, got {got}")
     n_lines = max(note.count("\n") + 1 for row in notes for note in row)
     height = _SIDE * sizes["H"] / sizes["W"] + 0.16 * n_lines + 0.06
-    figure = new_figure((_SIDE + 0.12) * sizes["K"], height * sizes["R"] + 0.3)
+    head = 0.16 * max(name.count("\n") + 1 for name in columns) + 0.1
+    figure = new_figure((_SIDE + 0.12) * sizes["K"], height * sizes["R"] + head)
     grid = figure.subplots(sizes["R"], sizes["K"], squeeze=False)
     for i, row in enumerate(grid):
         for k, axes in enumerate(row):
-            show(axes, pixels(images[i, k]), columns[k] if i == 0 else "", MUTED, TEXT)
+            show(axes, pixels(images[i, k]), columns[k] if i == 0 else "", MUTED, SMALL)
             axes.set_xlabel(notes[i][k], fontsize=SMALL, color=INK, labelpad=3)
     return figure

@@ -81,7 +81,7 @@ def _of_faces(tested: Tested, labels: Tensor) -> Tensor:
 
 
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
-    """One image of each of some classes in every form, with each network's answer; below, the means over all."""
+    """Some images in every form, with each network's answer; above, its mean confidence over all."""
     every = networks(tested, beside)
     chosen = tested.firsts()[:_N_SHOWN]
     images = tested.images[chosen]
@@ -93,7 +93,8 @@ def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -
             found = analysis.read(each.model, shown)
             for i, (j, certain) in enumerate(zip(found.predicted.tolist(), found.confidence.tolist(), strict=True)):
                 notes[i][k] += f"{name_of(each)}: {tested.classes[j]} {certain[j]:.2f}\n"
-    for part, each in every.items():
-        for k, name in enumerate(made):
-            notes[-1][k] += f"\n{name_of(each)}\nmean {values[part][name]['confidence']:.2f}"
-    return draw_examples(pictures, list(made), [[note.rstrip("\n") for note in row] for row in notes])
+    titles = [
+        name + "".join(f"\n{name_of(each)}: {values[part][name]['confidence']:.2f}" for part, each in every.items())
+        for name in made
+    ]
+    return draw_examples(pictures, titles, [[note.rstrip("\n") for note in row] for row in notes])

@@ -26,7 +26,8 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
 
     Returns:
         ``n_iters``; for "run" and "beside" the number of iterations it was ``trained_with``, and at each number its
-        ``error``, ``entropy`` and ``agreement`` (see :func:`torchcaps.analysis.routing_statistics`).
+        ``error``, ``entropy``, ``active_entropy`` and ``agreement`` (see
+        :func:`torchcaps.analysis.routing_statistics`).
 
     Raises:
         ValueError: a run on pairs, a model without dynamic routing to its classes, or runs on different images.
@@ -35,17 +36,15 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     images, labels = sample(tested, n, N_IMAGES)
     values: dict[str, Any] = {"n": len(images), "n_iters": list(N_ITERS)}
     for part, each in every.items():
-        wrong, entropy, agreement = 0, 0, 0
+        total: dict[str, Any] = dict.fromkeys(("error", "entropy", "active_entropy", "agreement"), 0)
         pieces = list(zip(images.split(50), labels.split(50), strict=True))
         for some, true in bar(pieces, f"{name_of(each)}: iterations"):
             found = analysis.routing_statistics(each.model, some, N_ITERS)
-            wrong = wrong + (found.scores.argmax(dim=2) != true).sum(dim=1)
-            entropy, agreement = entropy + found.entropy.sum(dim=1), agreement + found.agreement.sum(dim=1)
+            here = found._asdict() | {"error": (found.scores.argmax(dim=2) != true).float()}
+            total = {what: sums + here[what].sum(dim=1) for what, sums in total.items()}
         values[part] = {
             "trained_with": each.model.classes.n_iters,  # type: ignore[union-attr]
-            "error": numbers(wrong / len(images)),
-            "entropy": numbers(entropy / len(images)),
-            "agreement": numbers(agreement / len(images)),
+            **{what: numbers(sums / len(images)) for what, sums in total.items()},
         }
     return values
 
@@ -62,11 +61,11 @@ def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -
                 f"{name_of(each)} (trained with {values[part]['trained_with']})": values[part][what]
                 for part, each in every.items()
             },
-            unit=what == "entropy",
+            unit=what == "active_entropy",
         )
         for what, title in (
             ("error", "Error"),
-            ("entropy", "Entropy of couplings / log J"),
+            ("active_entropy", "Entropy / log J of active capsules"),
             ("agreement", "Agreement: mean cosine"),
         )
     ]
