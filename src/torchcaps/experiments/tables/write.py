@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torchcaps.experiments.markdown import markdown_table
 from torchcaps.experiments.tables.kept import Result
 from torchcaps.experiments.tables.summary import Summary, summarise
 from torchcaps.experiments.tables.table import Row, Table
 
 #: Results by recipe, from one place.
 Results = Mapping[str, Sequence[Result]]
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table."""
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level: int = 1) -> str:
