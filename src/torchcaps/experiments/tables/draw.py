@@ -44,8 +44,10 @@ def draw(table: Table, places: Mapping[str, Results]) -> Figure:
         axes.set_yticks(range(len(rows)), [row.label for row in rows])
         axes.set_ylim(-0.6, len(rows) - 0.4)
         scales(axes, table.title if column == next(iter(table.columns)) else "", title)
-        if drawn:
-            axes.legend(fontsize=SMALL, labelcolor=MUTED, frameon=False)
+    marks = {label: mark for axes in panels for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if marks:
+        placed = {"loc": "outside lower right", "ncols": len(marks), "frameon": False}
+        figure.legend(marks.values(), marks.keys(), fontsize=SMALL, labelcolor=MUTED, **placed)
     return figure
 
 
