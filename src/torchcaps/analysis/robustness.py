@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.analysis.attacks import Attack, Loss, gradient, predict
@@ -118,14 +119,16 @@ def robust_accuracy(
 
 
 def zero_gradients(
-    model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = torch.nn.functional.cross_entropy
+    model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = F.cross_entropy, batch_size: int = 50
 ) -> float:
     """Share of the images at which the loss has no gradient at all: attacks that follow it cannot move them.
 
     Source: Athalye, Carlini, Wagner 2018 ("Obfuscated Gradients Give a False Sense of Security"), section 3.1.
     """
-    _check(images, labels, 1)
-    return float((gradient(model, images, labels, loss).flatten(1) == 0).all(dim=1).float().mean())
+    _check(images, labels, batch_size)
+    parts = zip(images.split(batch_size), labels.split(batch_size), strict=True)
+    zero = [(gradient(model, some, true, loss).flatten(1) == 0).all(dim=1) for some, true in parts]
+    return float(torch.cat(zero).float().mean())
 
 
 def random_targets(labels: Tensor, n_classes: int, seed: int = 0) -> Tensor:
