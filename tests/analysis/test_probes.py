@@ -17,11 +17,19 @@ def test_a_linear_map_is_found():
     torch.testing.assert_close(r_squared(probe(x[30:]), held_out).float(), torch.ones(2))
 
 
-def test_the_penalty_is_that_of_standardised_features():
-    x, y = torch.tensor([[1.0], [3.0]]), torch.tensor([[0.0], [4.0]])  # standardised −1, 1; centred −2, 2
+def test_the_penalty_is_that_of_features_of_variance_1():
+    x, y = torch.tensor([[1.0], [3.0]]), torch.tensor([[0.0], [4.0]])  # they become −1, 1 and −2, 2
     probe = ridge(x, y, 1.0)
     torch.testing.assert_close(probe.weight.float(), torch.tensor([[1.0]]))  # 2 / (1 + 1), and spread 1
     torch.testing.assert_close(probe(x).float(), torch.tensor([[1.0], [3.0]]))
+
+
+def test_the_frame_of_the_features_has_no_meaning():
+    x, y = torch.randn(30, 3) * torch.tensor([1.0, 5.0, 0.2]) + 2, torch.randn(30, 2)
+    turned = x.double() @ torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))[0]
+    torch.testing.assert_close(ridge(turned, y, 0.1)(turned), ridge(x, y, 0.1)(x))
+    components = principal_components(x, 3)(x)
+    torch.testing.assert_close(ridge(components, y, 0.1)(components), ridge(x, y, 0.1)(x), atol=1e-4, rtol=1e-4)
 
 
 def test_noise_cannot_be_read():
@@ -45,7 +53,7 @@ def test_logistic_regression_is_that_of_scikit_learn():
     linear = pytest.importorskip("sklearn.linear_model")
     x = torch.randn(120, 3, dtype=torch.float64)
     labels = (x @ torch.randn(3, 3, dtype=torch.float64) + torch.randn(120, 3)).argmax(dim=1)
-    standard = (x - x.mean(dim=0)) / x.std(dim=0, correction=0)
+    standard = (x - x.mean(dim=0)) / x.var(dim=0, correction=0).mean().sqrt()
     theirs = linear.LogisticRegression(C=1 / (120 * 0.05), tol=1e-9, max_iter=1000).fit(standard, labels)
     ours = logistic(x, labels, 3, 0.05)(x).softmax(dim=1)
     torch.testing.assert_close(ours, torch.from_numpy(theirs.predict_proba(standard)), atol=1e-4, rtol=1e-3)

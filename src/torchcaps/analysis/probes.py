@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchcaps.ops.checks import check_at_least, check_shapes
 
-#: Penalties to choose from, for features of unit variance and the mean loss over the examples.
+#: Penalties to choose from, for features of mean variance 1 and the mean loss over the examples.
 PENALTIES = tuple(10.0**k for k in range(-6, 2))
 
 
@@ -32,7 +32,10 @@ class LinearProbe(NamedTuple):
 
 
 def ridge(features: Tensor, target: Tensor, penalty: float) -> LinearProbe:
-    """Fit numbers: the least mean squared error plus ``penalty`` · ‖W‖² on standardised features, in closed form.
+    """Fit numbers: the least mean squared error plus ``penalty`` · ‖W‖², in closed form.
+
+    Features are centred and all divided by one number, so that their mean variance is 1. A frame of their own
+    axes is thus given no meaning: a turned pose, or all of its principal components, give the same probe.
 
     Args:
         features: ``[N, D]``, N ≥ 1.
@@ -44,19 +47,19 @@ def ridge(features: Tensor, target: Tensor, penalty: float) -> LinearProbe:
 
     Source: Alain, Bengio 2017 ("Understanding intermediate layers using linear classifier probes").
     """
-    x, centre, spread = _standardised(features, penalty)
+    x, centre, spread = _scaled(features, penalty)
     check_shapes(features=(features, "N D"), target=(target, "N K"))
     y = target.to(x)
     gram = x.mT @ x / len(x) + penalty * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     weight = torch.linalg.solve(gram, x.mT @ (y - y.mean(dim=0)) / len(x))
-    return _unstandardised(weight, y.mean(dim=0), centre, spread)
+    return _unscaled(weight, y.mean(dim=0), centre, spread)
 
 
 def logistic(features: Tensor, labels: Tensor, n_classes: int, penalty: float, n_steps: int = 100) -> LinearProbe:
     """Fit classes: multinomial logistic regression with mean cross-entropy plus ½ ``penalty`` · ‖W‖², by L-BFGS.
 
     Args:
-        features: ``[N, D]``, N ≥ 1; standardised before.
+        features: ``[N, D]``, N ≥ 1; scaled as by :func:`ridge`.
         labels: ``[N]`` int64.
         n_classes: J.
         penalty: above 0. (scikit-learn's C is 1 / (N · penalty).)
@@ -70,7 +73,7 @@ def logistic(features: Tensor, labels: Tensor, n_classes: int, penalty: float, n
     """
     check_shapes(features=(features, "N D"), labels=(labels, "N"))
     check_at_least("n_classes", n_classes, 2)
-    x, centre, spread = _standardised(features, penalty)
+    x, centre, spread = _scaled(features, penalty)
     weight = x.new_zeros(x.shape[1], n_classes).requires_grad_()
     bias = x.new_zeros(n_classes).requires_grad_()
     search = torch.optim.LBFGS([weight, bias], max_iter=n_steps, line_search_fn="strong_wolfe")
@@ -83,7 +86,7 @@ def logistic(features: Tensor, labels: Tensor, n_classes: int, penalty: float, n
 
     with torch.enable_grad():
         search.step(loss)
-    return _unstandardised(weight.detach(), bias.detach(), centre, spread)
+    return _unscaled(weight.detach(), bias.detach(), centre, spread)
 
 
 def choose(fit: Callable[[float], LinearProbe], score: Callable[[LinearProbe], float]) -> LinearProbe:
@@ -132,17 +135,18 @@ def divided(n: int, shares: Sequence[float], seed: int = 0) -> list[Tensor]:
     return list(order.split(sizes))
 
 
-def _standardised(features: Tensor, penalty: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Features in float64 with mean 0 and variance 1 (0 where they never change), and what was done to them."""
+def _scaled(features: Tensor, penalty: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Features in float64 with mean 0 and, over all of them, mean variance 1; and what was done to them."""
     check_at_least("the number of examples", len(features), 1)
     if not penalty > 0:
         raise ValueError(f"penalty must be above 0, got {penalty}")
     x = features.double()
-    centre, spread = x.mean(dim=0), x.std(dim=0, correction=0)
+    centre = x.mean(dim=0)
+    spread = (x - centre).square().mean().sqrt()
     spread = spread.where(spread > 0, 1)
     return (x - centre) / spread, centre, spread
 
 
-def _unstandardised(weight: Tensor, bias: Tensor, centre: Tensor, spread: Tensor) -> LinearProbe:
-    weight = weight / spread[:, None]
+def _unscaled(weight: Tensor, bias: Tensor, centre: Tensor, spread: Tensor) -> LinearProbe:
+    weight = weight / spread
     return LinearProbe(weight, bias - centre @ weight)

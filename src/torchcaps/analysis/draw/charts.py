@@ -92,6 +92,7 @@ def _draw(axes: Any, chart: Lines | Bars, colours: Mapping[str, str]) -> dict[st
         for name, y in numbers.items():
             (handles[name],) = axes.plot(chart.x, y, color=colours[name], linewidth=1.8, marker="o", markersize=3)
         scales(axes, chart.title, chart.x_name)
+        axes.locator_params(axis="x", nbins=6)
         if chart.unit:
             axes.set_ylim(-0.03, 1.03)
         return handles
