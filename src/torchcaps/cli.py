@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from torchcaps import __version__
+    from torchcaps.experiments.experiment import FURTHER
 
     parser = argparse.ArgumentParser(prog="torchcaps", description="Capsule networks for PyTorch.")
     parser.add_argument("--version", action="version", version=f"torchcaps {__version__}")
@@ -52,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     run_help = "the folder of a run, such as runs/digits"
     made = command("evaluate", _evaluate, "measure a trained model on one split of its data")
     made.add_argument("run", metavar="RUN", help=run_help)
-    made.add_argument("--split", choices=("val", "test", "novel"), default="test")
+    made.add_argument("--split", choices=("val", "test", *FURTHER), default="test")
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made.add_argument("--data.test_crops", dest="test_crops", type=int, help="windows to average over: 1 or 13")
     made = command("report", _report, "write report.html: what a trained model has learned")

@@ -18,7 +18,7 @@ from torch import nn
 
 from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape, split
-from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics
+from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, Stop
 from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
@@ -98,7 +98,7 @@ def train(
             "seed": config.seed,
             **{f"{name}_error": scores[name]["error"] for name in tested},
             **{f"{name}_loss": scores[name]["loss"] for name in tested},
-            "epochs": config.epochs,
+            "epochs": metrics.rows[-1]["epoch"],  # fewer than config's where stop_at ended it
             "steps": steps,
             "seconds": round(metrics.elapsed(), 1),
             "data": dataset.note,
@@ -119,6 +119,8 @@ def _fit(
 ) -> int:
     """Train to the end, from the last checkpoint if there is one; returns the steps taken in all."""
     callbacks = [metrics, *([Lines(metrics)] if progress == "lines" else []), Checkpoints(run, checkpoint_seconds)]
+    if task.config.stop_at is not None:
+        callbacks.insert(1, Stop(metrics, task.config.stop_at))
     resume = _fitting(run.checkpoint, task) if run.checkpoint.is_file() else None
     with _quiet():
         trainer = L.Trainer(
