@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps.data.digits import load_digits
+from torchcaps.data.expanded_mnist import load_expanded_mnist
 from torchcaps.data.folder import load_folder
 from torchcaps.data.images import Dataset, Images
 from torchcaps.data.mnist import load_fashion_mnist, load_mnist
@@ -23,6 +24,7 @@ from torchcaps.ops.checks import check_choice
 #: ``image_size`` (None, or what to resize to where the data set allows it); some take options of their own.
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "digits": load_digits,
+    "expanded-mnist": load_expanded_mnist,
     "fashion-mnist": load_fashion_mnist,
     "folder": load_folder,
     "mnist": load_mnist,
