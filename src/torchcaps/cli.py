@@ -49,13 +49,27 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     command("train", lambda _: None, "train a recipe, evaluate it and record the result")
-    command("list", _list, "list the recipes, models and data sets")
+    command("list", _list, "list the tables, recipes, models and data sets")
     run_help = "the folder of a run, such as runs/digits"
     made = command("evaluate", _evaluate, "measure a trained model on one split of its data")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--split", choices=("val", "test", *FURTHER), default="test")
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made.add_argument("--data.test_crops", dest="test_crops", type=int, help="windows to average over: 1 or 13")
+    made = command("reproduce", _reproduce, "train the rows of a paper's table and write it with our numbers beside")
+    made.add_argument("table", metavar="TABLE", help="one of docs/results.md; a wrong name lists them")
+    made.add_argument("--row", dest="rows", metavar="RECIPE", nargs="+", default=[], help="rows (default: all)")
+    made.add_argument("--seeds", type=int, default=1, help="runs of each row (default: 1)")
+    made.add_argument("--budget", type=float, metavar="MINUTES", help="when to stop; the same command goes on")
+    made.add_argument("--data.root", dest="root", help="folder of the data files, or of the data sets' folders")
+    made.add_argument("--runs", metavar="FOLDER", default="runs", help="where runs are kept (default: runs)")
+    made.add_argument("--keep", metavar="FOLDER", help="also put finished results into this folder")
+    made.add_argument("--threads", type=int, default=0, help="threads on a CPU (default: all cores)")
+    made.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
+    made.add_argument("--smoke", action="store_true", help="two steps of every run, to see that it runs")
+    made = command("results", _results, "write docs/results.md from the results that are kept")
+    made.add_argument("--from", dest="results", metavar="FOLDER", default="results", help="default: results")
+    made.add_argument("--to", metavar="FILE", default="docs/results.md", help="default: docs/results.md")
     made = command("report", _report, "write report.html: what a trained model has learned")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
@@ -122,8 +136,12 @@ def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[st
 def _list(_: argparse.Namespace) -> None:
     from torchcaps.data import DATASETS
     from torchcaps.experiments.recipes import RECIPES
+    from torchcaps.experiments.tables import TABLES
     from torchcaps.models import MODELS
 
+    print("Tables:")
+    for name, table in TABLES.items():
+        print(f"  {name:32} {table.title}. {table.source}.")
     for title, found in (("Recipes", RECIPES), ("Models", MODELS), ("Data sets", DATASETS)):
         print(f"{title}:")
         for name, function in found.items():
@@ -148,6 +166,31 @@ def _evaluate(parsed: argparse.Namespace) -> None:
     batches = split(config, dataset, parsed.split, device)
     scores = evaluate(config, trained.model.to(device), batches, progress=sys.stderr.isatty())
     print(f"{run.path}: {parsed.split} error {scores['error']:.2%}, loss {scores['loss']:.5f}, {batches.n:,} examples")
+
+
+def _reproduce(parsed: argparse.Namespace) -> None:
+    from torchcaps.experiments.tables.reproduce import reproduce
+
+    reproduce(
+        parsed.table,
+        parsed.rows,
+        seeds=parsed.seeds,
+        budget=parsed.budget,
+        root=parsed.root,
+        runs=parsed.runs,
+        keep_in=parsed.keep,
+        threads=parsed.threads,
+        device=parsed.device,
+        quick=parsed.smoke,
+        progress="bar" if sys.stderr.isatty() else "lines",
+    )
+
+
+def _results(parsed: argparse.Namespace) -> None:
+    from torchcaps.experiments.tables.document import write_document
+
+    write_document(parsed.results, parsed.to)
+    print(f"wrote {parsed.to}")
 
 
 def _report(parsed: argparse.Namespace) -> None:

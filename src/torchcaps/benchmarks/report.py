@@ -8,6 +8,7 @@ from typing import Any
 
 from torchcaps.benchmarks.clock import Measured
 from torchcaps.benchmarks.result import Found, Row
+from torchcaps.experiments.markdown import markdown_table
 
 
 def as_json(found: Mapping[str, Found]) -> dict[str, Any]:
@@ -28,21 +29,27 @@ def as_markdown(found: Mapping[str, Found], where: str) -> str:
         found: by the name of the suite.
         where: device, threads, versions, repetitions, in words.
     """
-    lines = ["# Speed and memory", "", where, "", *_table(("what", "measured", "must", "aim", "holds"), _goals(found))]
+    lines = [
+        "# Speed and memory",
+        "",
+        where,
+        "",
+        *markdown_table(("what", "measured", "must", "aim", "holds"), _goals(found)),
+    ]
     for one in found.values():
         lines += ["", f"## {one.title}", ""]
         if one.seconds:
             rows = [(name, *_milliseconds(value)) for name, value in one.seconds.items()]
-            lines += [*_table(("time", "median, ms", "quartiles", "n"), rows), ""]
+            lines += [*markdown_table(("time", "median, ms", "quartiles", "n"), rows), ""]
         if one.bytes:
             rows = [(name, f"{value.median / 1e6:,.0f}", str(value.n)) for name, value in one.bytes.items()]
-            lines += [*_table(("peak memory", "median, MB", "n"), rows), ""]
+            lines += [*markdown_table(("peak memory", "median, MB", "n"), rows), ""]
         for name, points in one.curves.items():
             rows = [
                 (f"{p.x:,}", f"{1e3 * p.seconds:.3g}", "" if p.bytes is None else f"{p.bytes / 1e6:,.0f}")
                 for p in points
             ]
-            lines += [*_table((name, "ms", "MB"), rows), ""]
+            lines += [*markdown_table((name, "ms", "MB"), rows), ""]
         if one.errors:
             lines += [f"Largest relative error against the reference in float64: {max(one.errors.values()):.1g}."]
         lines += one.notes
@@ -63,7 +70,3 @@ def _goal(row: Row) -> tuple[str, ...]:
 def _milliseconds(value: Measured) -> tuple[str, str, str]:
     median, lower, upper = (f"{1e3 * x:.4g}" for x in value[:3])
     return median, f"{lower} … {upper}", str(value.n)
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *rows)]

@@ -131,16 +131,22 @@ class Stop(L.Callback):
         self._ask(trainer)
 
 
+class OutOfTime(Exception):
+    """Training stopped where it was told to, and left a checkpoint to go on from."""
+
+
 class Checkpoints(L.Callback):
     """Keeps ``checkpoints/last.ckpt``: at the end of every epoch, and in its midst every so often.
 
     Args:
         run: where to.
         every_seconds: time after which a long epoch is saved in its midst.
+        until: when to save and stop, on the clock of :func:`time.monotonic`; None for never. The step at hand is
+            finished, and so are the evaluations after the last one.
     """
 
-    def __init__(self, run: Run, every_seconds: float = 120.0) -> None:
-        self.run, self.every_seconds = run, every_seconds
+    def __init__(self, run: Run, every_seconds: float = 120.0, until: float | None = None) -> None:
+        self.run, self.every_seconds, self.until = run, every_seconds, until
         self.saved = time.monotonic()
 
     def save(self, trainer: L.Trainer) -> None:
@@ -155,8 +161,13 @@ class Checkpoints(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if time.monotonic() - self.saved >= self.every_seconds and not trainer.is_last_batch:
+        if trainer.is_last_batch:
+            return  # the end of the epoch saves
+        late = self.until is not None and time.monotonic() >= self.until
+        if late or time.monotonic() - self.saved >= self.every_seconds:
             self.save(trainer)
+        if late:
+            raise OutOfTime
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.save(trainer)

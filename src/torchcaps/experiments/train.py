@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from torch import nn
 
 from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape, split
-from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, Stop
+from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTime, Stop
 from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
@@ -47,7 +48,12 @@ def _quiet() -> Iterator[None]:
 
 
 def train(
-    config: Experiment, out: str | Path | None = None, *, progress: Progress = "bar", checkpoint_seconds: float = 120.0
+    config: Experiment,
+    out: str | Path | None = None,
+    *,
+    progress: Progress = "bar",
+    checkpoint_seconds: float = 120.0,
+    until: float | None = None,
 ) -> dict[str, Any]:
     """Train, evaluate and record one experiment.
 
@@ -59,6 +65,7 @@ def train(
         out: the run's folder; by default :func:`default_folder`.
         progress: a "bar", "lines" (one an epoch), or "none".
         checkpoint_seconds: how often a long epoch is saved in its midst.
+        until: when to stop, on the clock of :func:`time.monotonic`; None for never.
 
     Returns:
         The content of ``result.json``.
@@ -66,11 +73,14 @@ def train(
     Raises:
         ValueError: data, model or folder do not fit (before any work is done), or the loss became
             NaN (the last good checkpoint is kept).
+        OutOfTime: ``until`` was reached; the same call goes on from the checkpoint.
     """
     run = Run(out or default_folder(config))
     run.check(config)
     if run.result.is_file():
         return run.read(run.result)
+    if until is not None and time.monotonic() >= until:
+        raise OutOfTime
     if config.data.root is not None:  # so that the run is found again from another folder
         config = replace(config, data=replace(config.data, root=str(Path(config.data.root).resolve())))
     device = choose_device(config.device)
@@ -88,7 +98,10 @@ def train(
             compile_capsules(model)
         metrics = Metrics(run)
         task = Task(config, model, batches["train"], batches["val"])
-        steps = _fit(run, task, metrics, device, progress, checkpoint_seconds)
+        lines = [Lines(metrics)] if progress == "lines" else []
+        stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
+        callbacks = [metrics, *stop, *lines, Checkpoints(run, checkpoint_seconds, until)]
+        steps = _fit(run, task, device, progress, callbacks)
         save_model(run, model, config, dataset)
         model.to(device)
         tested = [name for name in dataset.splits if name != "train"]
@@ -114,13 +127,8 @@ def train(
     return result
 
 
-def _fit(
-    run: Run, task: Task, metrics: Metrics, device: torch.device, progress: Progress, checkpoint_seconds: float
-) -> int:
+def _fit(run: Run, task: Task, device: torch.device, progress: Progress, callbacks: list[L.Callback]) -> int:
     """Train to the end, from the last checkpoint if there is one; returns the steps taken in all."""
-    callbacks = [metrics, *([Lines(metrics)] if progress == "lines" else []), Checkpoints(run, checkpoint_seconds)]
-    if task.config.stop_at is not None:
-        callbacks.insert(1, Stop(metrics, task.config.stop_at))
     resume = _fitting(run.checkpoint, task) if run.checkpoint.is_file() else None
     with _quiet():
         trainer = L.Trainer(

@@ -1,0 +1,39 @@
+"""``docs/results.md``: every table, from the results that are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchcaps.experiments.run import write_atomically
+from torchcaps.experiments.tables import TABLES
+from torchcaps.experiments.tables.kept import read_results
+from torchcaps.experiments.tables.write import as_markdown
+
+_HEAD = """# Results
+
+Written by `torchcaps results` from the files in `results/`: do not edit. Each number is the mean over the seeds of
+`results/<recipe>-<seed>.json` (with the standard deviation where there are several), measured once on the test split
+after training, in per cent. The files hold seed, settings, commit, versions, device and time. A run that saw fewer
+images than its row asks for reads "smoke", and "–" is a row without a run. `torchcaps reproduce TABLE` trains a table
+anew, going on where it stopped, and shows its own numbers beside the recorded ones.
+"""
+
+
+def document(results: str | Path) -> str:
+    """All tables with the recorded numbers.
+
+    Args:
+        results: folder of the kept results.
+
+    Raises:
+        ValueError: a file there cannot be read.
+    """
+    recorded = read_results(Path(results))
+    parts = [as_markdown(table, {"recorded": recorded}, name, level=2) for name, table in TABLES.items()]
+    return "\n".join([_HEAD, *parts])
+
+
+def write_document(results: str | Path, to: str | Path) -> None:
+    """Write them into a file."""
+    text = document(results)
+    write_atomically(Path(to), lambda path: path.write_text(text, encoding="utf-8"))

@@ -1,0 +1,85 @@
+"""Finished runs that belong to a recipe as it stands now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.recipes import RECIPES
+from torchcaps.experiments.run import WHERE, Run, experiment_from, flat, write_atomically
+
+Result = dict[str, Any]
+
+
+def is_of(result: Mapping[str, Any], config: Experiment) -> bool:
+    """Whether a result is one of this experiment, wherever and with whatever seed it ran."""
+    try:
+        ran = flat(experiment_from(result["config"]).to_dict())
+    except (KeyError, ValueError):
+        return False
+    now = flat(config.to_dict())
+    free = {*WHERE, "seed"}
+    return {k: v for k, v in ran.items() if k not in free} == {k: v for k, v in now.items() if k not in free}
+
+
+def read_results(folder: Path) -> dict[str, list[Result]]:
+    """The kept results, ``<recipe>-<seed>.json``, of recipes as they stand now.
+
+    Args:
+        folder: such as ``results``.
+
+    Returns:
+        By recipe, in the order of the seeds.
+
+    Raises:
+        ValueError: a file that cannot be read, or is named after another recipe or seed than it holds.
+    """
+    found: dict[str, list[Result]] = {}
+    for path in sorted(folder.glob("*.json")):
+        result = _read(path)
+        if path.stem != f"{result.get('recipe')}-{result.get('seed')}":
+            raise ValueError(
+                f"{path} must be named after its recipe and seed, {result.get('recipe')}, {result.get('seed')}"
+            )
+        name = result["recipe"]
+        if name in RECIPES and is_of(result, RECIPES[name]()):
+            found.setdefault(name, []).append(result)
+    return {name: sorted(results, key=lambda result: result["seed"]) for name, results in found.items()}
+
+
+def results_of_runs(configs: Iterable[Experiment], folders: Iterable[Path]) -> list[Result]:
+    """Results of those runs that are finished."""
+    runs = ((config, Run(folder)) for config, folder in zip(configs, folders, strict=True))
+    return [
+        run.read(run.result) for config, run in runs if run.result.is_file() and is_of(run.read(run.result), config)
+    ]
+
+
+def keep(result: Result, folder: Path) -> Path:
+    """Put a result beside those that are kept for good.
+
+    Raises:
+        ValueError: another result of this recipe and seed is kept already.
+    """
+    path = folder / f"{result['recipe']}-{result['seed']}.json"
+    text = json.dumps(result, indent=2, allow_nan=False) + "\n"
+    if path.is_file() and path.read_text(encoding="utf-8") != text:
+        raise ValueError(f"{path} holds another result of this recipe and seed: remove it to keep this one")
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return path
+
+
+def seeded(config: Experiment, n: int) -> list[Experiment]:
+    """The experiment with the seeds 0 … n − 1."""
+    return [replace(config, seed=seed) for seed in range(n)]
+
+
+def _read(path: Path) -> Result:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error

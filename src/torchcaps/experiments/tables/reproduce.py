@@ -1,0 +1,118 @@
+"""Train the rows of a table, going on where it stopped, and write the table."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torchcaps.experiments.callbacks import OutOfTime
+from torchcaps.experiments.experiment import Device, Experiment, smoke
+from torchcaps.experiments.recipes import recipe
+from torchcaps.experiments.run import write_atomically
+from torchcaps.experiments.tables import TABLES
+from torchcaps.experiments.tables.draw import draw
+from torchcaps.experiments.tables.kept import Result, keep, read_results, results_of_runs, seeded
+from torchcaps.experiments.tables.table import Row, Table
+from torchcaps.experiments.tables.write import Results, as_json, as_markdown
+from torchcaps.experiments.train import Progress, default_folder, train
+from torchcaps.ops.checks import check_at_least, check_choice
+
+
+def reproduce(
+    name: str,
+    rows: Sequence[str] = (),
+    *,
+    seeds: int = 1,
+    budget: float | None = None,
+    root: str | Path | None = None,
+    runs: str | Path = "runs",
+    recorded: str | Path = "results",
+    keep_in: str | Path | None = None,
+    threads: int = 0,
+    device: Device = "auto",
+    quick: bool = False,
+    progress: Progress = "bar",
+    say: Callable[[str], object] = print,
+) -> str:
+    """Train a table's rows and write ``<runs>/tables/<name>.md``, ``.json`` and ``.png``.
+
+    Runs that are finished are not trained again, and one that was broken off goes on; so the same command
+    given again and again ends with the whole table.
+
+    Args:
+        name: one of :data:`~torchcaps.experiments.tables.TABLES`.
+        rows: recipes of the table; all of them where none is named.
+        seeds: runs of each row, with the seeds 0 … seeds − 1.
+        budget: minutes after which training stops, to be gone on with by the same command; None for no end.
+        root: folder of the data files, or the folder of the data sets' folders.
+        runs: where runs are kept, ``<runs>/<recipe>`` as ``torchcaps train`` has it.
+        recorded: folder of results that are kept for good, shown beside; it need not be there.
+        keep_in: folder to put the finished results into; None keeps them in their run folders alone.
+        threads: threads on a CPU; 0 takes all cores.
+        device: where to train.
+        quick: two steps of every run, to see that all of it runs; the table then reads "smoke".
+        progress: of each training.
+        say: is told each run that begins, and the table at the end.
+
+    Returns:
+        The table as Markdown.
+
+    Raises:
+        ValueError: unknown table or row, a number out of range, data that are not to be had; another result is
+            kept already.
+    """
+    check_choice("table", name, TABLES)
+    check_at_least("seeds", seeds, 1)
+    if budget is not None and not budget > 0:
+        raise ValueError(f"budget must be above 0 minutes, got {budget}")
+    table, runs = TABLES[name], Path(runs)
+    wanted = [table.row(row) for row in dict.fromkeys(rows)] or list(table.rows)
+    end = None if budget is None else time.monotonic() + 60 * budget
+    try:
+        for row in wanted:
+            for config in _configs(row, seeds, quick):
+                say(f"{row.label}: {config.recipe}, seed {config.seed}")
+                folder = runs / default_folder(config).name
+                result = train(_placed(config, root, threads, device), folder, progress=progress, until=end)
+                if keep_in is not None:
+                    keep(result, Path(keep_in))
+    except OutOfTime:
+        say("the budget is used up; the same command goes on")
+    places = {"recorded": read_results(Path(recorded)), "here": _here(table, runs, seeds, quick)}
+    text = as_markdown(table, places, name)
+    _write(table, places, text, runs / "tables" / name)
+    say(text)
+    return text
+
+
+def _configs(row: Row, seeds: int, quick: bool) -> list[Experiment]:
+    config = recipe(row.recipe)
+    return seeded(smoke(config) if quick else config, seeds)
+
+
+def _placed(config: Experiment, root: str | Path | None, threads: int, device: Device) -> Experiment:
+    """The experiment with what says where it runs."""
+    if root is not None:
+        own = Path(root) / config.data.name
+        config = replace(config, data=replace(config.data, root=str(own if own.is_dir() else root)))
+    return replace(config, threads=threads, device=device)
+
+
+def _here(table: Table, runs: Path, seeds: int, quick: bool) -> Results:
+    found: dict[str, list[Result]] = {}
+    for row in table.rows:
+        configs = _configs(row, seeds, quick)
+        found[row.recipe] = results_of_runs(configs, [runs / default_folder(config).name for config in configs])
+    return found
+
+
+def _write(table: Table, places: dict[str, Results], text: str, path: Path) -> None:
+    content = json.dumps(as_json(table, places), indent=2) + "\n"
+    write_atomically(path.with_suffix(".md"), lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_atomically(path.with_suffix(".json"), lambda temporary: temporary.write_text(content, encoding="utf-8"))
+    write_atomically(
+        path.with_suffix(".png"), lambda temporary: draw(table, places).savefig(temporary, format="png", dpi=150)
+    )

@@ -1,0 +1,54 @@
+"""A table of experiments: what the paper claims, and which recipe each of its rows is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row.
+
+    Attributes:
+        label: as the paper's table has it.
+        recipe: what is trained.
+        minimum: training images that a run must have seen (steps × batch size); a run of fewer is called
+            "smoke" in the table, whatever number it came to.
+        paper: the paper's numbers, in per cent, by column of the table; as text, with its spread.
+    """
+
+    label: str
+    recipe: str
+    minimum: int
+    paper: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that belong together.
+
+    Attributes:
+        title: what is compared.
+        source: paper and section.
+        rows: the first one is what the others are compared with.
+        columns: by key of ``result.json`` (a fraction of 1, shown in per cent), what it is called.
+        note: how the setting differs from the paper's, or what to keep in mind; plain sentences.
+    """
+
+    title: str
+    source: str
+    rows: tuple[Row, ...]
+    columns: Mapping[str, str] = field(default_factory=lambda: {"test_error": "test error, %"})
+    note: str = ""
+
+    def row(self, name: str) -> Row:
+        """The row of a recipe.
+
+        Raises:
+            ValueError: there is none; lists those that there are.
+        """
+        for row in self.rows:
+            if row.recipe == name:
+                return row
+        raise ValueError(f"row must be one of {', '.join(row.recipe for row in self.rows)}; got {name!r}")

@@ -1,0 +1,63 @@
+"""A table as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchcaps.experiments.markdown import markdown_table
+from torchcaps.experiments.tables.kept import Result
+from torchcaps.experiments.tables.summary import Summary, summarise
+from torchcaps.experiments.tables.table import Row, Table
+
+#: Results by recipe, from one place.
+Results = Mapping[str, Sequence[Result]]
+
+
+def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level: int = 1) -> str:
+    """The table with the paper's numbers and those of each place side by side.
+
+    Args:
+        table: what to write.
+        places: results, by what the place is called in the heads of the columns, such as "recorded".
+        name: of the table, for its command.
+        level: of the heading.
+    """
+    several = len(table.columns) > 1
+    head = ["row", "recipe"]
+    for title in table.columns.values():
+        head += [f"paper: {title}" if several else "paper"]
+        head += [f"{place}: {title}" if len(places) > 1 else title for place in places]
+    head += ["seeds", "images seen", "parameters", "minutes a run", "on"]
+    rows = [
+        _cells(table, row, [summarise(table, row, results.get(row.recipe, ())) for results in places.values()])
+        for row in table.rows
+    ]
+    lines = [f"{'#' * level} {table.title}", "", f"{table.source}. `torchcaps reproduce {name}`.", ""]
+    lines += markdown_table(head, rows)
+    if table.note:
+        lines += ["", table.note]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(table: Table, row: Row, found: Sequence[Summary | None]) -> list[str]:
+    cells = [row.label, f"`{row.recipe}`"]
+    for column in table.columns:
+        cells += [row.paper.get(column, "–"), *("–" if one is None else one.cell(column) for one in found)]
+    last = next((one for one in reversed(found) if one is not None), None)
+    if last is None:
+        return [*cells, "–", f"at least {row.minimum:,}", "–", "–", "–"]
+    where = "; ".join(last.devices)
+    return [*cells, f"{last.seeds}", f"{last.images:,}", f"{last.n_parameters:,}", f"{last.minutes:.0f}", where]
+
+
+def as_json(table: Table, places: Mapping[str, Results]) -> dict[str, Any]:
+    """The same as plain dicts."""
+    rows = []
+    for row in table.rows:
+        found = {place: summarise(table, row, results.get(row.recipe, ())) for place, results in places.items()}
+        rows.append(
+            {"label": row.label, "recipe": row.recipe, "minimum": row.minimum, "paper": dict(row.paper)}
+            | {place: one.as_json() for place, one in found.items() if one is not None}
+        )
+    return {"title": table.title, "source": table.source, "columns": dict(table.columns), "rows": rows}

@@ -1,0 +1,193 @@
+"""Tables: what stands in a cell, and what reproducing one trains, keeps and never overwrites."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torchcaps.data import DATASETS, Dataset, Images
+from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.recipes import RECIPES, recipe
+from torchcaps.experiments.tables import TABLES, Row, Table
+from torchcaps.experiments.tables.document import document
+from torchcaps.experiments.tables.draw import draw, number
+from torchcaps.experiments.tables.kept import is_of, keep, read_results
+from torchcaps.experiments.tables.reproduce import reproduce
+from torchcaps.experiments.tables.summary import summarise
+from torchcaps.experiments.tables.write import as_json, as_markdown
+
+ROOT = Path(__file__).resolve().parents[2]
+ROW = Row("ours", "digits", 1000, {"test_error": "0.25 ± 0.005"})
+TABLE = Table("Digits", "Nowhere", (ROW, Row("theirs", "digits-cnn", 1000)))
+
+
+def result(name: str = "digits", seed: int = 0, error: float = 0.01, steps: int = 100, **others: Any) -> dict[str, Any]:
+    config = replace(recipe(name), seed=seed).to_dict()
+    facts = {"seconds": 90.0, "n_parameters": 7, "device": "abacus, 1 thread"}
+    return {"recipe": name, "seed": seed, "test_error": error, "steps": steps, **facts, "config": config, **others}
+
+
+def test_a_cell_is_the_mean_and_the_spread_over_seeds() -> None:
+    one = summarise(TABLE, ROW, [result()])
+    two = summarise(TABLE, ROW, [result(), result(seed=1, error=0.03)])
+    assert one is not None and one.cell("test_error") == "1.00"
+    assert two is not None and two.cell("test_error") == "2.00 ± 1.41"
+    assert (two.seeds, two.images, two.minutes) == (2, 3200, 1.5)
+    assert summarise(TABLE, ROW, []) is None
+
+
+def test_a_run_below_the_minimum_reads_smoke() -> None:
+    """Even where another seed is long enough; 31 steps of 32 images are 992."""
+    found = summarise(TABLE, ROW, [result(), result(seed=1, steps=31)])
+    assert found is not None and found.cell("test_error") == "smoke"
+    enough = summarise(TABLE, ROW, [result(steps=32)])
+    assert enough is not None and enough.cell("test_error") == "1.00"
+
+
+def test_markdown_has_paper_and_places_side_by_side() -> None:
+    text = as_markdown(TABLE, {"recorded": {"digits": [result()]}, "here": {"digits": [result(error=0.02)]}}, "digits")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[0].startswith("| row | recipe | paper | recorded: test error, % | here: test error, % | seeds |")
+    assert rows[2] == ("| ours | `digits` | 0.25 ± 0.005 | 1.00 | 2.00 | 1 | 3,200 | 7 | 2 | abacus, 1 thread |")
+    assert rows[3] == "| theirs | `digits-cnn` | – | – | – | – | at least 1,000 | – | – | – |"
+    assert len({row.count("|") for row in rows}) == 1
+
+
+def test_json_has_every_seed() -> None:
+    rows = as_json(TABLE, {"here": {"digits": [result(), result(seed=1, error=0.03)]}})["rows"]
+    assert rows[0]["here"]["per_cent"] == {"test_error": [1.0, 3.0]} and not rows[0]["here"]["smoke"]
+    assert "here" not in rows[1]
+
+
+def test_the_picture_leaves_smoke_out() -> None:
+    axes = draw(TABLE, {"here": {"digits": [result()], "digits-cnn": [result("digits-cnn", steps=1)]}}).axes[0]
+    assert [list(map(float, line.get_xydata().ravel())) for line in axes.lines] == [[0.25, 1.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_made_of_recipes(name: str) -> None:
+    for row in TABLES[name].rows:
+        assert row.recipe in RECIPES and set(row.paper) <= set(TABLES[name].columns)
+        assert all(number(text) > 0 for text in row.paper.values())
+
+
+def test_a_result_is_of_its_recipe_wherever_it_ran() -> None:
+    mine = result()
+    assert is_of(mine, replace(recipe("digits"), threads=7, device="cpu", seed=5))
+    assert not is_of(mine, replace(recipe("digits"), epochs=21))
+    assert not is_of({"recipe": "digits"}, recipe("digits"))
+
+
+def test_results_are_read_in_the_order_of_seeds(tmp_path: Path) -> None:
+    for seed in (10, 2):
+        keep(result(seed=seed), tmp_path)
+    keep(result("digits-cnn") | {"config": replace(recipe("digits-cnn"), epochs=1).to_dict()}, tmp_path)
+    assert {name: [one["seed"] for one in found] for name, found in read_results(tmp_path).items()} == {
+        "digits": [2, 10]
+    }
+
+
+@pytest.mark.parametrize("content", ["{", json.dumps(result(seed=1))])
+def test_a_broken_or_misnamed_result_is_not_passed_over(content: str, tmp_path: Path) -> None:
+    (tmp_path / "digits-0.json").write_text(content)
+    with pytest.raises(ValueError, match=r"digits-0\.json"):
+        read_results(tmp_path)
+
+
+def test_a_kept_result_is_never_replaced(tmp_path: Path) -> None:
+    path = keep(result(), tmp_path)
+    assert keep(result(), tmp_path) == path
+    with pytest.raises(ValueError, match="another result"):
+        keep(result(error=0.5), tmp_path)
+    assert json.loads(path.read_text())["test_error"] == 0.01
+
+
+def test_the_document_is_what_the_results_say() -> None:
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == document(ROOT / "results")
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A table of two short recipes on made-up images; holds the folders that were asked for data."""
+    roots: list[str] = []
+
+    def made_up(root: Path | None = None, **_: object) -> Dataset:
+        roots.append("" if root is None else root.name)
+        images = Images(torch.randint(0, 256, (40, 1, 28, 28), dtype=torch.uint8), torch.arange(40) % 10)
+        return Dataset("digits", tuple("0123456789"), images, images, images)
+
+    def short(name: str) -> Experiment:
+        small = {"channels": 4, "n_types": 2, "decoder": None}
+        plain = recipe("digits")
+        return replace(plain, recipe=name, epochs=2, batch_size=8, model=replace(plain.model, options=small))
+
+    monkeypatch.setitem(DATASETS, "digits", made_up)
+    table = Table("Tiny", "Nowhere", (Row("first", "tiny-a", 80), Row("second", "tiny-b", 81)))
+    for name in ("tiny-a", "tiny-b"):
+        monkeypatch.setitem(RECIPES, name, lambda name=name: short(name))
+    monkeypatch.setitem(TABLES, "tiny", table)
+    return roots
+
+
+def test_reproducing_trains_what_is_missing(tiny: list[str], tmp_path: Path) -> None:
+    own = tmp_path / "data" / "digits"
+    own.mkdir(parents=True)
+    said: list[str] = []
+    options: Mapping[str, Any] = {"runs": tmp_path / "runs", "progress": "none", "threads": 1, "device": "cpu"}
+    reproduce("tiny", ["tiny-b"], root=tmp_path / "data", say=said.append, **options)
+    assert tiny == ["digits"]
+    assert said[0] == "second: tiny-b, seed 0" and not (tmp_path / "runs" / "tiny-a").exists()
+    text = reproduce("tiny", seeds=2, keep_in=tmp_path / "kept", say=said.append, **options)
+    assert len(tiny) == 4  # the first run is not trained again
+    cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if "`tiny-" in line]
+    assert "±" in cells[0][5] and cells[1][5] == "smoke"  # 80 images are shown
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        "tiny-a-0.json", "tiny-a-1.json", "tiny-b-0.json", "tiny-b-1.json",
+    ]  # fmt: skip
+    for suffix in ("md", "json", "png"):
+        assert (tmp_path / "runs" / "tables" / f"tiny.{suffix}").stat().st_size > 200
+
+
+def test_a_used_up_budget_is_gone_on_with(tiny: list[str], tmp_path: Path) -> None:
+    options: Mapping[str, Any] = {"runs": tmp_path / "runs", "progress": "none", "threads": 1, "device": "cpu"}
+    said: list[str] = []
+    reproduce("tiny", ["tiny-a"], budget=1e-4, say=said.append, **options)  # six milliseconds
+    folder = tmp_path / "runs" / "tiny-a"
+    assert not (folder / "result.json").exists() and "budget is used up" in said[1]
+    for _ in range(20):
+        reproduce("tiny", ["tiny-a"], budget=1e-3, say=said.append, **options)
+        if (folder / "result.json").exists():
+            break
+    finished = json.loads((folder / "result.json").read_text())
+    whole = tmp_path / "whole"
+    reproduce("tiny", ["tiny-a"], runs=whole, progress="none", threads=1, device="cpu", say=said.append)
+    assert finished["steps"] == 10 == json.loads((whole / "tiny-a" / "result.json").read_text())["steps"]
+    mine, other = (torch.load(path / "tiny-a" / "model.pt") for path in (tmp_path / "runs", whole))
+    for name, value in mine["state_dict"].items():
+        torch.testing.assert_close(value, other["state_dict"][name], rtol=0, atol=0)
+
+
+def test_smoke_reads_smoke(tiny: list[str], tmp_path: Path) -> None:
+    text = reproduce("tiny", runs=tmp_path, quick=True, progress="none", threads=1, device="cpu", say=lambda _: None)
+    assert text.count("| smoke |") == 2 and len(tiny) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "nonsense"}, "table must be one of"),
+        ({"rows": ["nonsense"]}, "row must be one of digits, "),
+        ({"seeds": 0}, "seeds must be an integer of at least 1"),
+        ({"budget": 0.0}, "budget must be above 0"),
+    ],
+)
+def test_bad_input(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        reproduce(**({"name": "digits", "runs": tmp_path} | arguments))
+    assert not any(tmp_path.iterdir())
