@@ -74,6 +74,17 @@ def test_training_digits_are_moved_anew_in_every_epoch(expanded: Dataset) -> Non
     )
 
 
+def test_folders_of_the_two_data_sets(expanded: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Path | None] = []
+    monkeypatch.setattr(expanded_mnist, "load_mnist", lambda root: asked.append(root) or load("digits"))
+    monkeypatch.setattr(expanded_mnist, "load_affnist", lambda root: asked.append(root) or expanded.test)
+    load("expanded-mnist", tmp_path, affnist=True)
+    (tmp_path / "mnist").mkdir()
+    load("expanded-mnist", tmp_path, affnist=True)
+    load("expanded-mnist", affnist=True)
+    assert asked == [tmp_path, tmp_path, tmp_path / "mnist", tmp_path, None, None]
+
+
 def test_affnist_is_there_when_asked_for(expanded: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(expanded_mnist, "load_affnist", lambda root: expanded.test if root == tmp_path else None)
     assert list(load("expanded-mnist", tmp_path, affnist=True).further) == ["affine_mnist", "affnist"]

@@ -32,7 +32,8 @@ def load_expanded_mnist(
     ``affnist`` is the official one.
 
     Args:
-        root: a folder with MNIST's four files (and affNIST's, if asked for); None downloads them.
+        root: a folder with MNIST's four files (and affNIST's, if asked for), or with folders ``mnist`` and
+            ``affnist`` of them; None downloads them.
         image_size: None; the canvas has its size.
         affnist: have the official affNIST test set as a split too.
 
@@ -43,14 +44,18 @@ def load_expanded_mnist(
     """
     if image_size is not None:
         raise ValueError(f"data.image_size must be None for expanded-mnist, which is 40×40; got {image_size}")
-    mnist = load_mnist(root)
+    mnist = load_mnist(_within(root, "mnist"))
     further = {"affine_mnist": affine_mnist(mnist.test)}
     if affnist:
-        further["affnist"] = load_affnist(root)
+        further["affnist"] = load_affnist(_within(root, "affnist"))
     train = replace(mnist.train, images=F.pad(mnist.train.images, (PAD,) * 4))
     val, test = (placed(mnist.splits[name], seed) for name, seed in SEEDS.items())
     note = f"tested on affine-MNIST too, sha256 {SHA256}"
     return Dataset("expanded-mnist", mnist.classes, train, val, test, further, note)
+
+
+def _within(root: Path | None, name: str) -> Path | None:
+    return root if root is None or not (root / name).is_dir() else root / name
 
 
 def placed(digits: Images, seed: int) -> Images:
