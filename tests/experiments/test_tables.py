@@ -80,14 +80,15 @@ def test_a_table_is_made_of_recipes(name: str) -> None:
 def test_a_result_is_of_its_recipe_wherever_it_ran() -> None:
     mine = result()
     assert is_of(mine, replace(recipe("digits"), threads=7, device="cpu", seed=5))
-    assert not is_of(mine, replace(recipe("digits"), epochs=21))
+    assert is_of(mine, replace(recipe("digits"), epochs=21))  # how much training that was, the minimum judges
+    assert not is_of(mine, replace(recipe("digits"), batch_size=31))
     assert not is_of({"recipe": "digits"}, recipe("digits"))
 
 
 def test_results_are_read_in_the_order_of_seeds(tmp_path: Path) -> None:
     for seed in (10, 2):
         keep(result(seed=seed), tmp_path)
-    keep(result("digits-cnn") | {"config": replace(recipe("digits-cnn"), epochs=1).to_dict()}, tmp_path)
+    keep(result("digits-cnn") | {"config": replace(recipe("digits-cnn"), batch_size=1).to_dict()}, tmp_path)
     assert {name: [one["seed"] for one in found] for name, found in read_results(tmp_path).items()} == {
         "digits": [2, 10]
     }
