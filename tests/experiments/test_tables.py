@@ -113,6 +113,17 @@ def test_the_document_is_what_the_results_say() -> None:
     assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == document(ROOT / "results")
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_it_came_to(name: str) -> None:
+    """The error, seeds, time and device in a recipe's docstring are those of its files; without files it says none."""
+    said = " ".join((RECIPES[name].__doc__ or "").split())
+    rows = [(table, row) for table in TABLES.values() for row in table.rows if row.recipe == name]
+    found = [summarise(*row, read_results(ROOT / "results").get(name, [])) for row in rows]
+    ours = {one.in_words(next(iter(table.columns))) for (table, _), one in zip(rows, found, strict=True) if one}
+    assert len(ours) <= 1 and said.count("Ours:") == len(ours)
+    assert all(line in said for line in ours)
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A table of two short recipes on made-up images; holds the folders that were asked for data."""
