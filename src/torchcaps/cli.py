@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from torchcaps import __version__
+    from torchcaps.experiments.experiment import FURTHER
 
     parser = argparse.ArgumentParser(prog="torchcaps", description="Capsule networks for PyTorch.")
     parser.add_argument("--version", action="version", version=f"torchcaps {__version__}")
@@ -52,13 +53,14 @@ def _parser() -> argparse.ArgumentParser:
     run_help = "the folder of a run, such as runs/digits"
     made = command("evaluate", _evaluate, "measure a trained model on one split of its data")
     made.add_argument("run", metavar="RUN", help=run_help)
-    made.add_argument("--split", choices=("val", "test", "novel"), default="test")
+    made.add_argument("--split", choices=("val", "test", *FURTHER), default="test")
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made.add_argument("--data.test_crops", dest="test_crops", type=int, help="windows to average over: 1 or 13")
     made = command("reproduce", _reproduce, "train the rows of a paper's table and write it with our numbers beside")
     made.add_argument("table", metavar="TABLE", help="one of docs/results.md; a wrong name lists them")
     made.add_argument("--row", dest="rows", metavar="RECIPE", nargs="+", default=[], help="rows (default: all)")
     made.add_argument("--seeds", type=int, default=1, help="runs of each row (default: 1)")
+    made.add_argument("--epochs", type=int, help="of each run, instead of the recipe's")
     made.add_argument("--budget", type=float, metavar="MINUTES", help="when to stop; the same command goes on")
     made.add_argument("--data.root", dest="root", help="folder of the data files, or of the data sets' folders")
     made.add_argument("--runs", metavar="FOLDER", default="runs", help="where runs are kept (default: runs)")
@@ -180,6 +182,7 @@ def _reproduce(parsed: argparse.Namespace) -> None:
         parsed.table,
         parsed.rows,
         seeds=parsed.seeds,
+        epochs=parsed.epochs,
         budget=parsed.budget,
         root=parsed.root,
         runs=parsed.runs,

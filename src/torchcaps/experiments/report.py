@@ -10,6 +10,7 @@ from typing import Any
 from torchcaps import analysis
 from torchcaps.experiments import page
 from torchcaps.experiments.album import Album
+from torchcaps.experiments.experiment import FURTHER
 from torchcaps.experiments.pictures import pictures, pictures_of_pairs
 from torchcaps.experiments.run import Run, write_atomically
 from torchcaps.experiments.saved import load_model
@@ -83,7 +84,7 @@ def _headline(tested: Tested) -> str:
     )
     facts = [
         ("test error", _percent(result["test_error"])),
-        *([("test error, novel viewpoints", _percent(result["novel_error"]))] if "novel_error" in result else []),
+        *((text, _percent(result[f"{name}_error"])) for name, text in FURTHER.items() if f"{name}_error" in result),
         ("validation error", _percent(result["val_error"])),
         ("parameters", f"{result['n_parameters']:,}"),
         ("training time", _time(result["seconds"])),
