@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("table", metavar="TABLE", help="one of docs/results.md; a wrong name lists them")
     made.add_argument("--row", dest="rows", metavar="RECIPE", nargs="+", default=[], help="rows (default: all)")
     made.add_argument("--seeds", type=int, default=1, help="runs of each row (default: 1)")
+    made.add_argument("--epochs", type=int, help="of each run, instead of the recipe's")
     made.add_argument("--budget", type=float, metavar="MINUTES", help="when to stop; the same command goes on")
     made.add_argument("--data.root", dest="root", help="folder of the data files, or of the data sets' folders")
     made.add_argument("--runs", metavar="FOLDER", default="runs", help="where runs are kept (default: runs)")
@@ -175,6 +176,7 @@ def _reproduce(parsed: argparse.Namespace) -> None:
         parsed.table,
         parsed.rows,
         seeds=parsed.seeds,
+        epochs=parsed.epochs,
         budget=parsed.budget,
         root=parsed.root,
         runs=parsed.runs,
