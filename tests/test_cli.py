@@ -95,8 +95,8 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train"], "train needs a recipe, one of digits, "),
-        (["train", "mnits"], "recipe must be one of digits, .*; got 'mnits'"),
+        (["train"], "train needs a recipe, one of cifar10, "),
+        (["train", "mnits"], "recipe must be one of cifar10, .*; got 'mnits'"),
         (["train", "digits", "--epochs=0"], "epochs must be at least 1 and whole, got 0"),
         (["train", "digits", "--model.name=vgg"], "model must be one of baseline_cnn, .*; got 'vgg'"),
         (["train", "mnist", "--data.root=/nowhere"], "data.root must hold train-images-idx3-ubyte.gz"),
