@@ -64,55 +64,55 @@ struct Backward : Problem<T> {
 
   // From the gradients of μ, σ² and logit of iteration t to what a visit of the children needs.
   void prepare(int64_t b, int64_t t, Slope<V>* slopes, double* d_beta) const {
-    const T lambda = T(this->lambda[t]), scale = lambda * this->ratio, keep = 1 - this->damping;
+    const double lambda = this->lambda[t];
+    const T keep = 1 - this->damping, per_log = T(-lambda * this->ratio * this->s_v * 0.5);
     const int64_t J = this->J;
-    for (int64_t jv = 0; jv < this->JV; ++jv) {
+    std::vector<double> log_ap(this->P * this->JV * L, -std::numeric_limits<double>::infinity());
+    for (int64_t i = 0; i < this->P * this->JV; ++i) {
+      const int64_t p = i / this->JV, jv = i % this->JV;
       const int n = this->width(jv);
-      const V beta_u = load_lanes<T>(this->beta_u + jv * L, n);
-      V sum_u = {}, sum_a = {};
-      for (int64_t p = 0; p < this->P; ++p) {
-        Slope<V>& s = slopes[p * this->JV + jv];
-        const T* now = state(b, t, p, jv);
-        const V mass = load_lanes<T>(now + kMass * J, n, 1), inv = T(1) / mass;
-        V logs = {};
-        for (int h = 0; h < D; ++h) logs += vlog(load_lanes<T>(now + (kVariance + h) * J, n, 1));
-        sum_a += s.dlogit;
-        sum_u += s.dlogit * mass;
-        V k = -scale * (this->s_u * D * beta_u + this->s_v * T(0.5) * logs) * s.dlogit;
-        const V per_log = -scale * this->s_v * T(0.5) * mass * s.dlogit;
-        const T* before = t ? state(b, t - 1, p, jv) : nullptr;
-        for (int h = 0; h < D; ++h) {
-          const V moved = load_lanes<T>(now + h * J, n), var = load_lanes<T>(now + (kVariance + h) * J, n, 1);
-          V mu = {};  // by the same sums as in the forward pass
-          for (int64_t i = 0; i < t; ++i) mu += load_lanes<T>(state(b, i, p, jv) + h * J, n);
-          s.mu[h] = before ? mu : moved;
-          mu += moved;
-          const V left = load_lanes<T>(now + (kLeft + h) * J, n), apart = left - this->eps * mu * inv;  // mean − μ
-          const V dvar = s.dvar[h] + per_log / var, g2 = dvar * inv;
-          const V dmu = s.dmu[h] - T(2) * g2 * mass * left;
-          const V g1 = keep * dmu * inv;
-          k -= g2 * (var - this->floor) + g1 * apart;
-          s.dmu[h] = this->damping * dmu;
-          s.g1[h] = g1, s.g2[h] = g2, s.twice[h] = g2 + g2;
-          s.moved[h] = moved;
-          s.s1[h] = s.s2[h] = V{};
-        }
-        s.k = k;
-        s.s0 = V{};
-        if (!before) continue;
-        V normal = {};
-        for (int h = 0; h < D; ++h) {
-          const V var = load_lanes<T>(before + (kVariance + h) * J, n, 1);
-          normal += vlog(var) + T(kLog2Pi);
-          s.w[h] = T(1) / var;
-        }
-        s.c = this->log_ap(load_lanes<T>(before + kLogit * J, n), normal, n);
-      }
+      Slope<V>& s = slopes[i];
+      const T* now = state(b, t, p, jv);
+      const V mass = load_lanes<T>(now + kMass * J, n, 1);
+      V var[D], k = {};
+      double logs[L];
+      for (int h = 0; h < D; ++h) var[h] = load_lanes<T>(now + (kVariance + h) * J, n, 1);
+      sum_of_logs<T>(var, logs);
       for (int l = 0; l < n; ++l) {
-        d_beta[jv * L + l] -= double(scale) * this->s_u * D * sum_u[l];
-        d_beta[J + jv * L + l] += double(lambda) * this->s_a * sum_a[l];
+        const int64_t j = jv * L + l;
+        const double dlogit = lambda * s.dlogit[l];
+        d_beta[j] -= dlogit * this->ratio * this->s_u * D * mass[l];
+        d_beta[J + j] += dlogit * this->s_a;
+        k[l] = T(-dlogit * this->cost(j, logs[l]));
       }
+      for (int h = 0; h < D; ++h) {
+        V mu = {};  // by the same sums as in the forward pass
+        for (int64_t before = 0; before < t; ++before) mu += load_lanes<T>(state(b, before, p, jv) + h * J, n);
+        const V moved = load_lanes<T>(now + h * J, n);
+        s.mu[h] = t ? mu : moved;
+        mu += moved;
+        const V left = load_lanes<T>(now + (kLeft + h) * J, n), apart = left - this->eps * mu / mass;  // mean − μ
+        const V g2 = s.dvar[h] / mass + per_log * s.dlogit / var[h];
+        const V dmu = s.dmu[h] - T(2) * g2 * mass * left;
+        const V g1 = keep * dmu / mass;
+        k -= g2 * (var[h] - this->floor) + g1 * apart;
+        s.dmu[h] = this->damping * dmu;
+        s.g1[h] = g1, s.g2[h] = g2, s.twice[h] = g2 + g2;
+        s.moved[h] = moved;
+        s.s1[h] = s.s2[h] = V{};
+      }
+      s.k = k;
+      s.s0 = V{};
+      if (!t) continue;
+      const T* before = state(b, t - 1, p, jv);
+      for (int h = 0; h < D; ++h) {
+        var[h] = load_lanes<T>(before + (kVariance + h) * J, n, 1);
+        s.w[h] = T(1) / var[h];
+      }
+      sum_of_logs<T>(var, logs);
+      for (int l = 0; l < n; ++l) log_ap[i * L + l] = log_sigmoid(before[kLogit * J + l]) - 0.5 * logs[l];
     }
+    if (t) this->level(log_ap, slopes);
   }
 
   // The gradients of the states that the E-step before iteration t saw.
@@ -121,8 +121,7 @@ struct Backward : Problem<T> {
       for (int64_t jv = 0; jv < this->JV; ++jv) {
         Slope<V>& s = slopes[p * this->JV + jv];
         const V logit = load_lanes<T>(state(b, t - 1, p, jv) + kLogit * this->J, this->width(jv));
-        for (int l = 0; l < L; ++l)
-          s.dlogit[l] = s.s0[l] * (logit[l] >= 0 ? std::exp(-logit[l]) / (1 + std::exp(-logit[l])) : 1 / (1 + std::exp(logit[l])));
+        for (int l = 0; l < L; ++l) s.dlogit[l] = T(s.s0[l] * sigmoid(-logit[l]));
         for (int h = 0; h < D; ++h) {
           s.dmu[h] += s.s1[h] * s.w[h];
           s.dvar[h] = T(0.5) * s.w[h] * (s.s2[h] * s.w[h] - s.s0);
@@ -165,7 +164,7 @@ struct Backward : Problem<T> {
                     const int h = 4 * q + k;
                     const V u = slope.g1[h] + slope.g2[h] * v[q];
                     dr[q] += u * v[q];
-                    q4[q] = ra * (u + slope.g2[h] * v[q]);
+                    q4[q] = ra * (slope.g1[h] + slope.twice[h] * v[q]);
                   }
                   grads.column(k, q4);
                 }
@@ -299,8 +298,7 @@ struct Backward : Problem<T> {
         for (int l = 0; l < this->width(jv); ++l) {
           const int64_t at = (b * this->J + jv * L + l) * this->P + p;
           for (int h = 0; h < D; ++h) s.dmu[h][l] = grad_pose[at * D + h];
-          const T small = std::exp(-std::abs(logit[l]));
-          s.dlogit[l] = grad_act[at] * small / ((1 + small) * (1 + small));
+          s.dlogit[l] = T(grad_act[at] * sigmoid(logit[l]) * sigmoid(-logit[l]));
         }
       }
     for (int64_t t = final; t >= 0; --t) {

@@ -15,7 +15,7 @@ struct Parent {  // L parents of one place
   V mu[D], w[D];           // the state that the E-step sees: mean, 1/σ²
   V s1[D], s2[D];          // Σ r (V − μ), Σ r (V − μ)²
   V t1[D], t2[D], t0;      // the same, of the runs put aside
-  V s0, c;                 // Σ r; log a − ½ Σ log 2πσ²
+  V s0, c;                 // Σ r; log a − ½ Σ log σ², but for what all have in common
 };
 
 // Column c of V − μ: components c, 4 + c, 8 + c and 12 + c.
@@ -198,10 +198,15 @@ struct Forward : Problem<T> {
     for (int64_t p = 0; p < this->P; ++p)
       for (int64_t jv = 0; jv < JV; ++jv) {
         Parent<V>& parent = parents[p * JV + jv];
+        const V all = parent.s0 - this->eps;  // Σ r
         for (int h = 0; h < D; ++h) {
-          parent.t2[h] = parent.s1[h] / parent.s0;
+          // The second sum says how far rounding in the first, long one left the mean amiss.
+          const V s1 = parent.s1[h], mu = parent.mu[h];
+          parent.mu[h] += (1 - this->damping) * (s1 - this->eps * mu) / parent.s0 - this->damping * mu;
+          const V amiss = parent.mu[h] - mu;  // as rounded
           parent.t1[h] = parent.mu[h];
-          parent.s2[h] = parent.s2[h] / parent.s0 + this->floor;
+          parent.t2[h] = (s1 - amiss * all) / parent.s0;
+          parent.s2[h] = (parent.s2[h] + amiss * (amiss * all - T(2) * s1)) / parent.s0 + this->floor;
         }
       }
   }
@@ -322,22 +327,26 @@ struct Forward : Problem<T> {
   }
 
   // The activations; keeps the states, and makes ready for the E-step.
-  void finish(int64_t b, int64_t t, Parent<V>* parents) const {
-    const T lambda = T(this->lambda[t]);
+  void finish(int64_t b, int64_t t, Parent<V>* parents, std::vector<double>& log_ap) const {
+    const double lambda = this->lambda[t];
     const bool last = t == this->n_iters - 1;
     for (int64_t p = 0; p < this->P; ++p)
       for (int64_t jv = 0; jv < this->JV; ++jv) {
-        Parent<V>& parent = parents[p * this->JV + jv];
+        const int64_t i = p * this->JV + jv;
+        Parent<V>& parent = parents[i];
         const int n = this->width(jv);
-        V logs = {}, normal = {};
-        for (int h = 0; h < D; ++h) {
-          const V one = vlog(parent.s2[h]);
-          logs += one;
-          normal += one + T(kLog2Pi);
+        double logs[L];
+        sum_of_logs<T>(parent.s2, logs);
+        V logits = {};
+        for (int l = 0; l < n; ++l) {
+          const int64_t j = jv * L + l, at = (b * this->J + j) * this->P + p;
+          const double logit = lambda * (this->s_a * this->beta_a[j] - parent.s0[l] * this->cost(j, logs[l]));
+          logits[l] = T(logit);
+          log_ap[i * L + l] = log_sigmoid(logit) - 0.5 * logs[l];
+          if (!last) continue;
+          out_act[at] = T(sigmoid(logit));
+          for (int h = 0; h < D; ++h) out_pose[at * D + h] = parent.mu[h][l];
         }
-        const V beta_u = load_lanes<T>(this->beta_u + jv * L, n), beta_a = load_lanes<T>(this->beta_a + jv * L, n);
-        const V cost = parent.s0 * this->ratio * (this->s_u * D * beta_u + this->s_v * T(0.5) * logs);
-        const V logit = lambda * (this->s_a * beta_a - cost);
         if (saved) {
           T* to = saved + ((b * this->P + p) * this->n_iters + t) * kState * this->J + jv * L;
           for (int h = 0; h < D; ++h) {
@@ -345,23 +354,16 @@ struct Forward : Problem<T> {
             store_lanes<T>(to + (kLeft + h) * this->J, parent.t2[h], n);
             store_lanes<T>(to + (kVariance + h) * this->J, parent.s2[h], n);
           }
-          store_lanes<T>(to + kLogit * this->J, logit, n);
+          store_lanes<T>(to + kLogit * this->J, logits, n);
           store_lanes<T>(to + kMass * this->J, parent.s0, n);
         }
-        if (last)
-          for (int l = 0; l < n; ++l) {
-            const int64_t at = (b * this->J + jv * L + l) * this->P + p;
-            for (int h = 0; h < D; ++h) out_pose[at * D + h] = parent.mu[h][l];
-            out_act[at] = logit[l] >= 0 ? 1 / (1 + std::exp(-logit[l])) : std::exp(logit[l]) / (1 + std::exp(logit[l]));
-          }
-        else
-          ready(parent, this->log_ap(logit, normal, n));
+        if (!last) ready(parent);
       }
+    if (!last) this->level(log_ap, parents);
   }
 
-  // c and 1/σ², from σ² in s2; sums at 0.
-  static void ready(Parent<V>& parent, V c) {
-    parent.c = c;
+  // 1/σ², from σ² in s2; sums at 0.
+  static void ready(Parent<V>& parent) {
     for (int h = 0; h < D; ++h) {
       parent.w[h] = T(1) / parent.s2[h];
       parent.s1[h] = parent.s2[h] = parent.t1[h] = parent.t2[h] = V{};
@@ -378,13 +380,14 @@ struct Forward : Problem<T> {
     Parent<V>* parents = records.get();
     T *weighted = reinterpret_cast<T*>(numbers.get()), *greatest = weighted + first_size * L,
       *inverse = greatest + shares * L;
+    std::vector<double> log_ap(this->P * this->JV * L, -std::numeric_limits<double>::infinity());
     for (int64_t b = from; b < to; ++b) {
       first<kOffset>(b, parents, weighted);
-      finish(b, 0, parents);
+      finish(b, 0, parents, log_ap);
       for (int64_t t = 1; t < this->n_iters; ++t) {
         sums<kOffset>(b, parents, greatest, inverse, t == this->n_iters - 1 ? coupling : nullptr);
         estimate<kOffset>(b, parents, greatest, inverse);
-        finish(b, t, parents);
+        finish(b, t, parents, log_ap);
       }
       if (coupling && this->n_iters == 1) start_coupling(b);
     }
