@@ -25,8 +25,8 @@ from torchcaps.ops.fused.cpu.dynamic import SUFFIXES
 from torchcaps.ops.fused.cpu.library import load
 from torchcaps.ops.routed import Routed
 
-#: Numbers kept of a parent and an iteration for the backward pass.
-STATE = 50
+#: Numbers kept of a parent for the backward pass: of each iteration, and of the first one besides.
+STATE, FIRST = 34, 16
 
 
 def conv_em_routing_cpu(
@@ -90,7 +90,8 @@ def routed(
 
     Returns:
         pose ``[B, J, H', W', 4, 4]``, activation ``[B, J, H', W']``, coupling ``[B, H', W', T·K_h·K_w, J]`` or
-        ``[0]`` unless asked for, and the parents' states ``[B, H', W', n_iters, STATE, J]`` for the backward pass.
+        ``[0]`` unless asked for, and the parents' states ``[B, H', W', n_iters · STATE + FIRST, J]`` for the backward
+        pass.
     """
     outputs = _outputs(pose, weight, stride, numbers, return_coupling)
     mu, a, coupling, states = outputs
@@ -162,7 +163,7 @@ def _outputs(
         (n_images, n_out, *places, 4, 4),
         (n_images, n_out, *places),
         (n_images, *places, types * rows * columns, n_out) if return_coupling else (0,),
-        (n_images, *places, len(numbers) - 7, STATE, n_out),
+        (n_images, *places, (len(numbers) - 7) * STATE + FIRST, n_out),
     )
     mu, a, coupling, states = (torch.empty(shape, dtype=pose.dtype, device=pose.device) for shape in shapes)
     return mu, a, coupling, states

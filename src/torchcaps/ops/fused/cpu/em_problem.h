@@ -9,10 +9,11 @@
 namespace torchcaps {
 namespace {
 
-// What is kept of a parent and an iteration for the backward pass: how far μ moved, what Σ r (V − μ) / mass is left by
-// damping and by rounding, σ², logit and mass. (Rounding of μ may be much beside a small σ. Were it not known, the
-// gradient of the votes would not be that of the numbers which were computed.)
-constexpr int kLeft = D, kVariance = 2 * D, kLogit = 3 * D, kMass = 3 * D + 1, kState = 3 * D + 2;
+// What is kept of a parent for the backward pass: of each iteration how far μ moved, σ², logit and mass; behind them what
+// Σ r (V − μ) / mass is left by damping and by rounding in the first one, where μ moves all the way from 0. (Rounding of
+// it may be much beside a small σ. Were it not known, the gradient of the votes would not be that of the numbers which
+// were computed.)
+constexpr int kVariance = D, kLogit = 2 * D, kMass = 2 * D + 1, kState = 2 * D + 2;
 constexpr int64_t kRun = 256;  // children summed before the sum is put aside, so that long sums stay exact
 constexpr int64_t kRows = 24;  // rows of weights that stay in L1 while all places use them
 
@@ -65,6 +66,8 @@ struct Problem {
 
   // β_u and Σ log σ² make the cost of describing one vote.
   double cost(int64_t j, double logs) const { return ratio * (s_u * D * double(beta_u[j]) + s_v * 0.5 * logs); }
+
+  int64_t kept() const { return n_iters * kState + D; }  // of a parent
 
   int width(int64_t jv) const { return int(std::min<int64_t>(L, J - jv * L)); }
 
