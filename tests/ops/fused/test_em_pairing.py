@@ -174,27 +174,3 @@ def test_what_compiled_code_is_not_for() -> None:
     with pytest.raises(ValueError, match="impl='cpu' gives no gradient of offset"):
         em_routing(*matrices, offset=offset, impl="cpu")
     assert which_impl("em", "auto", *matrices) == "cpu"
-
-
-@pytest.mark.parametrize("gradient", ["full", "last"])
-def test_operators_are_registered_rightly(gradient: str) -> None:
-    from torchcaps.ops.fused.cpu.em import routed
-
-    tensors = inputs((2, (2, 5, 4), (3, 2), 3, (2, 1)))
-    leaves = [x.requires_grad_() for x in tensors.values() if x is not None]
-    numbers = [0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2, 0.3]
-    for coupling in (False, True):
-        arguments = (*leaves, None, [2, 1], [False, True, gradient == "last"], numbers, coupling)
-        torch.library.opcheck(routed, arguments)
-
-
-def test_compiles_in_one_graph() -> None:
-    tensors = inputs(GEOMETRIES[2])
-    eager = outcome(routing(stride=2, return_coupling=True), tensors, "cpu")
-
-    def function(impl: str, given: Inputs) -> Sequence[Tensor]:
-        compiled = torch.compile(routing(stride=2, return_coupling=True), fullgraph=True, backend="aot_eager")
-        return compiled(impl, given)
-
-    for name, x in outcome(function, tensors, "cpu").items():
-        torch.testing.assert_close(x, eager[name], msg=name)
