@@ -10,7 +10,7 @@ from types import ModuleType
 import torch
 
 from torchcaps.ops.fused.constant import constant_when_compiled
-from torchcaps.ops.fused.cpu import Unavailable
+from torchcaps.ops.fused.unavailable import found, missing
 
 
 def load(name: str) -> ModuleType:
@@ -19,17 +19,13 @@ def load(name: str) -> ModuleType:
     Raises:
         Unavailable: triton cannot be imported; the message says why.
     """
-    got = _attempt(name)
-    if isinstance(got, str):
-        raise Unavailable(got)
-    return got
+    return found(_attempt(name))
 
 
 @constant_when_compiled
 def why_not(name: str) -> str | None:
     """Why kernels ``<name>`` cannot be used here; None where they can."""
-    got = _attempt(name)
-    return got if isinstance(got, str) else None
+    return missing(_attempt(name))
 
 
 @constant_when_compiled
