@@ -14,7 +14,7 @@ from torchcaps.ops.fused.unavailable import found, missing
 
 
 def load(name: str) -> ModuleType:
-    """The module ``<name>_kernels``; triton is imported here and nowhere else.
+    """The module ``kernels/<name>.py``; triton is imported here and nowhere else.
 
     Raises:
         Unavailable: triton cannot be imported; the message says why.
@@ -43,6 +43,6 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 @cache
 def _attempt(name: str) -> ModuleType | str:
     try:
-        return importlib.import_module(f"torchcaps.ops.fused.triton.{name}_kernels")
+        return importlib.import_module(f"torchcaps.ops.fused.triton.kernels.{name}")
     except ImportError as error:
         return f"triton cannot be imported: {error}"
