@@ -12,6 +12,9 @@ from torchcaps.ops.fused.constant import constant_when_compiled
 from torchcaps.ops.fused.cpu.build import build
 from torchcaps.ops.fused.unavailable import Unavailable, found, missing
 
+#: The dtypes that are compiled, and what their functions end in.
+SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
+
 
 def load(name: str) -> ctypes.CDLL:
     """Build and load ``<name>.cpp``, which includes ``parallel.h``; once in a process.
