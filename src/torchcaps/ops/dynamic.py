@@ -7,8 +7,7 @@ from torch import Tensor
 
 from torchcaps.ops.checks import at_least_float32, check_at_least, check_choice, check_shapes
 from torchcaps.ops.fused import which_impl
-from torchcaps.ops.fused.cpu.dynamic import dynamic_routing_cpu
-from torchcaps.ops.fused.triton.dynamic import dynamic_routing_triton
+from torchcaps.ops.fused.dynamic import fused_dynamic_routing
 from torchcaps.ops.routed import Routed
 from torchcaps.ops.squash import safe_norm, squash
 from torchcaps.ops.votes import dense_votes
@@ -72,14 +71,12 @@ def dynamic_routing(
         raise ValueError(f"u and weight must be floating point, got {u.dtype} and {weight.dtype}")
     chosen = which_impl("dynamic", impl, *(x for x in (u, weight, bias, prior) if x is not None))
     with torch.autocast(u.device.type, enabled=False):
-        if chosen == "triton":
-            routed = dynamic_routing_triton(u, weight, n_iters, bias, prior, leaky, gradient, return_coupling)
-            return _finish(routed, dtype, return_coupling)
-        u, weight = at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype))
-        if chosen == "cpu":
-            routed = dynamic_routing_cpu(u, weight, n_iters, bias, prior, leaky, gradient, return_coupling)
-        else:
+        if chosen != "triton":  # which widens numbers as it reads them
+            u, weight = at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype))
+        if chosen == "reference":
             routed = _route(dense_votes(u, weight), n_iters, bias, prior, leaky, gradient)
+        else:
+            routed = fused_dynamic_routing(chosen, u, weight, n_iters, bias, prior, leaky, gradient, return_coupling)
     return _finish(routed, dtype, return_coupling)
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from torchcaps.ops.checks import at_least_float32, check_choice, check_shapes
 from torchcaps.ops.em_checks import check_betas, check_choices, check_maps, check_matrices, choose_impl
 from torchcaps.ops.em_settings import EMSettings, em_settings
-from torchcaps.ops.fused.cpu.em import conv_em_routing_cpu
-from torchcaps.ops.fused.triton.em import conv_em_routing_triton
+from torchcaps.ops.fused.em import fused_em_routing
 from torchcaps.ops.routed import Routed
 from torchcaps.ops.votes import Fields, check_fields, matrix_votes
 
@@ -137,13 +136,12 @@ def conv_em_routing(
     stride = stride if isinstance(stride, tuple) else (stride, stride)
     check_fields(pose.shape[2:4], weight.shape[1:3], stride)
     with torch.autocast(pose.device.type, enabled=False):
-        m, a, w = (at_least_float32(x.to(dtype)) for x in (pose, activation, weight))
-        if chosen in ("cpu", "triton"):
-            given_all = beta_u, beta_a, stride, n_iters, given, offset, gradient, return_coupling
-            if chosen == "cpu":
-                routed = conv_em_routing_cpu(m, a, w, *given_all)
-            else:  # which widens numbers as it reads them
-                routed = conv_em_routing_triton(pose, activation, weight, *given_all)
+        m, a, w = pose, activation, weight
+        if chosen != "triton":  # which widens numbers as it reads them
+            m, a, w = (at_least_float32(x.to(dtype)) for x in (m, a, w))
+        if chosen != "reference":
+            rest = beta_u, beta_a, stride, n_iters, given, offset, gradient, return_coupling
+            routed = fused_em_routing(chosen, m, a, w, *rest)
             coupling = None if routed.coupling is None else routed.coupling.to(dtype)
             return Routed(routed.pose.to(dtype), routed.activation.to(dtype), coupling)
         fields = Fields(pose.shape[1:4], weight.shape[1:3], stride)

@@ -52,7 +52,8 @@ class EMSettings:
         check_choice("compete", self.compete, COMPETE)
         check_choice("start", self.start, STARTS)
         for name, value in vars(self).items():
-            if isinstance(value, float | int) and not math.isfinite(value):
+            # Not math.isfinite, which the compiler refuses where it takes a setting for a variable.
+            if isinstance(value, float | int) and not -math.inf < value < math.inf:
                 raise ValueError(f"{name} must be finite, got {value}")
         for name in ("variance_floor", "mass_floor"):
             if not getattr(self, name) > 0:

@@ -19,7 +19,7 @@ bool run(std::vector<int64_t> n, bool extras, Forward forward, Backward backward
   for (T& a : act) a = a < 0 ? -a / 2 : a / 2;
   auto beta_u = numbers(J), beta_a = numbers(J), offset = numbers(C * kernel * 16);
   auto mu = numbers(B * places * J * 16), a = numbers(B * places * J), coupling = numbers(B * places * C * kernel * J);
-  auto saved = numbers(B * places * n_iters * 50 * J);
+  auto saved = numbers(B * places * (n_iters * 34 + 16) * J);
   auto d_pose = pose, d_act = act, d_weight = weight, d_u = beta_u, d_a = beta_a;
   T *o = extras ? offset.data() : nullptr, *r = extras ? coupling.data() : nullptr;
   int32_t failed = forward(n.data(), x.data(), pose.data(), act.data(), weight.data(), beta_u.data(), beta_a.data(), o,

@@ -13,9 +13,10 @@ import torch
 
 from tests.impls import needs_cpu
 from torchcaps.ops import dynamic_routing, which_impl
-from torchcaps.ops.fused import choose, cpu
+from torchcaps.ops.fused import choose
 from torchcaps.ops.fused.cpu import build as building
 from torchcaps.ops.fused.cpu import library
+from torchcaps.ops.fused.unavailable import Unavailable
 
 #: A library that builds in a moment.
 SOURCES = {"toy.cpp": b'extern "C" int answer() { return 42; }\n', "other.h": b""}
@@ -83,7 +84,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
 @needs_cpu
 def test_what_the_compiler_says_is_passed_on(toy: dict[str, bytes], tmp_path: Path) -> None:
     toy["toy.cpp"] = b"#error not this one\n"
-    with pytest.raises(cpu.Unavailable, match=r"cannot compile toy\.cpp: .*not this one"):
+    with pytest.raises(Unavailable, match=r"cannot compile toy\.cpp: .*not this one"):
         building.build("toy", tmp_path)
 
 
@@ -107,5 +108,5 @@ def test_without_a_compiler_auto_takes_the_reference_and_says_so_once(
 
 
 def test_without_a_compiler_the_named_one_raises(no_compiler: None) -> None:
-    with pytest.raises(cpu.Unavailable, match="impl='cpu' is not to be had: no C.. compiler: looked for"):
+    with pytest.raises(Unavailable, match="impl='cpu' is not to be had: no C.. compiler: looked for"):
         dynamic_routing(torch.randn(2, 5, 3), torch.randn(5, 4, 3, 6), impl="cpu")

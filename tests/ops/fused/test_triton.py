@@ -23,8 +23,9 @@ from tests.ops.fused import test_pairing as dynamic
 from tests.ops.fused.test_fuzz import SCALES, numbers
 from tests.pairing import Inputs, assert_paired, outcome
 from torchcaps.ops import conv_em_routing, dynamic_routing, em_routing, which_impl
-from torchcaps.ops.fused import choose, cpu
+from torchcaps.ops.fused import choose
 from torchcaps.ops.fused.triton import library
+from torchcaps.ops.fused.unavailable import Unavailable
 
 #: B, (T, H, W), kernel, J, stride: dense; an oblong kernel and unequal strides with children that no parent sees.
 DENSE = (2, (4, 1, 1), (1, 1), 3, (1, 1))
@@ -217,7 +218,7 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING, "torchcaps"):
         assert which_impl("dynamic", "auto", cuda_tensor()) == "reference"
     assert not caplog.records  # it would not have been taken anyway
-    with pytest.raises(cpu.Unavailable, match="impl='triton' is not to be had: triton cannot be imported: not today"):
+    with pytest.raises(Unavailable, match="impl='triton' is not to be had: triton cannot be imported: not today"):
         which_impl("dynamic", "triton", cuda_tensor())
 
 

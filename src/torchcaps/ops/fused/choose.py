@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from torchcaps.ops.checks import check_choice
 from torchcaps.ops.fused import cpu, triton
 from torchcaps.ops.fused.constant import constant_when_compiled
+from torchcaps.ops.fused.unavailable import Unavailable
 
 #: "reference" is the paper's procedure in plain PyTorch; "auto" takes the fastest one that is to be had.
 IMPLS = ("auto", "reference", "cpu", "triton")
@@ -61,7 +62,7 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
     if impl == "auto":
         _note(reason)
         return "reference"
-    raise cpu.Unavailable(f"impl='{chosen}' is not to be had: {reason}")
+    raise Unavailable(f"impl='{chosen}' is not to be had: {reason}")
 
 
 def _wrong_devices(routing: str, chosen: str, kinds: set[str], n_devices: int) -> str | None:

@@ -13,15 +13,13 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
+from torchcaps.ops.fused.unavailable import Unavailable
+
 #: No -ffast-math: infinities, NaN, denormals and the order of sums are part of the result.
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fPIC", "-shared")
 #: For this processor: x86 and newer compilers for Arm; older ones for Arm; whatever the compiler takes as given.
 TARGETS = (("-march=native",), ("-mcpu=native",), ())
 COMPILERS = ("c++", "g++", "clang++")
-
-
-class Unavailable(RuntimeError):
-    """The compiled code cannot be had here; the message says why."""
 
 
 def build(name: str, folder: Path | None = None) -> Path:

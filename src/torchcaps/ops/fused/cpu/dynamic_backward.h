@@ -1,4 +1,4 @@
-// The gradient of dynamic routing through all iterations, or the last; the algebra is in dynamic.py.
+// The gradient of dynamic routing through all iterations, or the last; the algebra is in ops/fused/dynamic.py.
 #pragma once
 
 #include <vector>

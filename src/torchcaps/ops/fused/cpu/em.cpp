@@ -46,7 +46,7 @@ using namespace torchcaps;
 //    gradient of the last iteration only, threads.
 // x: damping, variance floor, mass floor, ratio, scales of β_a, β_u and Σ log σ, then λ of every iteration.
 // pose [B, T, H, W, 16], act [B, T, H, W], weight [T, K_h, K_w, J, 16], offset [T, K_h, K_w, 16] or null;
-// out_pose [B, J, H', W', 16], out_act [B, J, H', W']; saved [B, H', W', n_iters, 50, J] or null;
+// out_pose [B, J, H', W', 16], out_act [B, J, H', W']; saved [B, H', W', 34 n_iters + 16, J] or null;
 // coupling and its gradient [B, H', W', T·K_h·K_w, J] or null. All contiguous. Returns 0, or 1 where memory ran out.
 #define TORCHCAPS_EXPORT extern "C" __attribute__((visibility("default")))
 #define TORCHCAPS_EM(T, suffix)                                                                                     \

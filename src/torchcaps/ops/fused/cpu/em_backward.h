@@ -1,19 +1,12 @@
-// EM routing backward, through every E-step and M-step: what em.py says in formulas.
+// EM routing backward, through every E-step and M-step: what ops/fused/em.py says in formulas.
 #pragma once
 
-#include "em_forward.h"
+#include "em_slopes.h"
+#include "em_votes.h"
+#include "parallel.h"
 
 namespace torchcaps {
 namespace {
-
-template <class V>
-struct Slope {  // L parents of one place, on the way back through one iteration
-  V mu[D], w[D], moved[D];     // what the E-step saw, and how far the M-step moved the mean
-  V g1[D], g2[D], twice[D];    // dr = k + Σ d (g1 + g2 d), dV = r (g1 + 2 g2 d), with d = V − μ
-  V s1[D], s2[D];              // Σ x (V − μ), Σ x (V − μ)², x the gradient of the E-step's logits
-  V dmu[D], dvar[D];           // the gradients that come from the iterations after
-  V s0, c, k, dlogit;
-};
 
 // From the gradient of a vote, column by column, to those of the pose and of the weights.
 template <class T>
@@ -49,86 +42,14 @@ struct Gradients {
 };
 
 template <class T>
-struct Backward : Problem<T> {
+struct Backward : Slopes<T> {
   typedef Vec<T> V;
-  using Base = Problem<T>;
+  using Base = Slopes<T>;
   using Base::L;
-  const T *saved, *grad_pose, *grad_act, *d_coupling;
+  const T *grad_pose, *grad_act, *d_coupling;
   T *d_pose, *d_act;
 
   using Base::Base;
-
-  const T* state(int64_t b, int64_t t, int64_t p, int64_t jv) const {
-    return saved + ((b * this->P + p) * this->n_iters + t) * kState * this->J + jv * L;
-  }
-
-  // From the gradients of μ, σ² and logit of iteration t to what a visit of the children needs.
-  void prepare(int64_t b, int64_t t, Slope<V>* slopes, double* d_beta) const {
-    const T lambda = T(this->lambda[t]), scale = lambda * this->ratio, keep = 1 - this->damping;
-    const int64_t J = this->J;
-    for (int64_t jv = 0; jv < this->JV; ++jv) {
-      const int n = this->width(jv);
-      const V beta_u = load_lanes<T>(this->beta_u + jv * L, n);
-      V sum_u = {}, sum_a = {};
-      for (int64_t p = 0; p < this->P; ++p) {
-        Slope<V>& s = slopes[p * this->JV + jv];
-        const T* now = state(b, t, p, jv);
-        const V mass = load_lanes<T>(now + kMass * J, n, 1), inv = T(1) / mass;
-        V logs = {};
-        for (int h = 0; h < D; ++h) logs += vlog(load_lanes<T>(now + (kVariance + h) * J, n, 1));
-        sum_a += s.dlogit;
-        sum_u += s.dlogit * mass;
-        V k = -scale * (this->s_u * D * beta_u + this->s_v * T(0.5) * logs) * s.dlogit;
-        const V per_log = -scale * this->s_v * T(0.5) * mass * s.dlogit;
-        const T* before = t ? state(b, t - 1, p, jv) : nullptr;
-        for (int h = 0; h < D; ++h) {
-          const V moved = load_lanes<T>(now + h * J, n), var = load_lanes<T>(now + (kVariance + h) * J, n, 1);
-          V mu = {};  // by the same sums as in the forward pass
-          for (int64_t i = 0; i < t; ++i) mu += load_lanes<T>(state(b, i, p, jv) + h * J, n);
-          s.mu[h] = before ? mu : moved;
-          mu += moved;
-          const V left = load_lanes<T>(now + (kLeft + h) * J, n), apart = left - this->eps * mu * inv;  // mean − μ
-          const V dvar = s.dvar[h] + per_log / var, g2 = dvar * inv;
-          const V dmu = s.dmu[h] - T(2) * g2 * mass * left;
-          const V g1 = keep * dmu * inv;
-          k -= g2 * (var - this->floor) + g1 * apart;
-          s.dmu[h] = this->damping * dmu;
-          s.g1[h] = g1, s.g2[h] = g2, s.twice[h] = g2 + g2;
-          s.moved[h] = moved;
-          s.s1[h] = s.s2[h] = V{};
-        }
-        s.k = k;
-        s.s0 = V{};
-        if (!before) continue;
-        V normal = {};
-        for (int h = 0; h < D; ++h) {
-          const V var = load_lanes<T>(before + (kVariance + h) * J, n, 1);
-          normal += vlog(var) + T(kLog2Pi);
-          s.w[h] = T(1) / var;
-        }
-        s.c = this->log_ap(load_lanes<T>(before + kLogit * J, n), normal, n);
-      }
-      for (int l = 0; l < n; ++l) {
-        d_beta[jv * L + l] -= double(scale) * this->s_u * D * sum_u[l];
-        d_beta[J + jv * L + l] += double(lambda) * this->s_a * sum_a[l];
-      }
-    }
-  }
-
-  // The gradients of the states that the E-step before iteration t saw.
-  void through(int64_t b, int64_t t, Slope<V>* slopes) const {
-    for (int64_t p = 0; p < this->P; ++p)
-      for (int64_t jv = 0; jv < this->JV; ++jv) {
-        Slope<V>& s = slopes[p * this->JV + jv];
-        const V logit = load_lanes<T>(state(b, t - 1, p, jv) + kLogit * this->J, this->width(jv));
-        for (int l = 0; l < L; ++l)
-          s.dlogit[l] = s.s0[l] * (logit[l] >= 0 ? std::exp(-logit[l]) / (1 + std::exp(-logit[l])) : 1 / (1 + std::exp(logit[l])));
-        for (int h = 0; h < D; ++h) {
-          s.dmu[h] += s.s1[h] * s.w[h];
-          s.dvar[h] = T(0.5) * s.w[h] * (s.s2[h] * s.w[h] - s.s0);
-        }
-      }
-  }
 
   // Children in the first M-step: R is a constant.
   template <bool kOffset>
@@ -165,7 +86,7 @@ struct Backward : Problem<T> {
                     const int h = 4 * q + k;
                     const V u = slope.g1[h] + slope.g2[h] * v[q];
                     dr[q] += u * v[q];
-                    q4[q] = ra * (u + slope.g2[h] * v[q]);
+                    q4[q] = ra * (slope.g1[h] + slope.twice[h] * v[q]);
                   }
                   grads.column(k, q4);
                 }
@@ -295,16 +216,15 @@ struct Backward : Problem<T> {
       for (int64_t jv = 0; jv < this->JV; ++jv) {
         Slope<V>& s = slopes[p * this->JV + jv];
         std::memset(static_cast<void*>(&s), 0, sizeof s);
-        const V logit = load_lanes<T>(state(b, final, p, jv) + kLogit * this->J, this->width(jv));
+        const V logit = load_lanes<T>(this->state(b, final, p, jv) + kLogit * this->J, this->width(jv));
         for (int l = 0; l < this->width(jv); ++l) {
           const int64_t at = (b * this->J + jv * L + l) * this->P + p;
           for (int h = 0; h < D; ++h) s.dmu[h][l] = grad_pose[at * D + h];
-          const T small = std::exp(-std::abs(logit[l]));
-          s.dlogit[l] = grad_act[at] * small / ((1 + small) * (1 + small));
+          s.dlogit[l] = T(grad_act[at] * sigmoid(logit[l]) * sigmoid(-logit[l]));
         }
       }
     for (int64_t t = final; t >= 0; --t) {
-      prepare(b, t, slopes, d_beta);
+      this->prepare(b, t, slopes, d_beta);
       if (t == 0) {
         first<kOffset>(b, slopes, d_weight);
       } else if (this->last) {
@@ -312,7 +232,7 @@ struct Backward : Problem<T> {
         return;
       } else {
         later<false, kOffset>(b, t, slopes, d_weight);
-        through(b, t, slopes);
+        this->through(b, t, slopes);
       }
     }
   }

@@ -29,36 +29,29 @@ class Records {
   Record* data_;
 };
 
-inline Vec<float> vlog(Vec<float> x) {  // Cephes
-  typedef Vec<float> V;
-  typedef Int<float> I;
-  for (int l = 0; l < kLanes<float>; ++l)
-    if (!(x[l] >= std::numeric_limits<float>::min() && x[l] <= std::numeric_limits<float>::max())) {
-      for (int k = 0; k < kLanes<float>; ++k) x[k] = std::log(x[k]);
-      return x;
-    }
-  I e = ((I)x >> 23) - 126;
-  V m = (V)(((I)x & 0x007fffff) | 0x3f000000);  // in [0.5, 1)
-  const I low = m < 0.707106781186547524f;
-  e += low;
-  m = m + (V)((I)m & low) - 1.f;
-  const V n = __builtin_convertvector(e, V);
-  const V z = m * m;
-  V p = m * 7.0376836292e-2f - 1.1514610310e-1f;
-  p = p * m + 1.1676998740e-1f;
-  p = p * m - 1.2420140846e-1f;
-  p = p * m + 1.4249322787e-1f;
-  p = p * m - 1.6668057665e-1f;
-  p = p * m + 2.0000714765e-1f;
-  p = p * m - 2.4999993993e-1f;
-  p = p * m + 3.3333331174e-1f;
-  p = p * m * z + n * -2.12194440e-4f - z * 0.5f;
-  return m + p + n * 0.693359375f;
-}
+// Of one number of a parent; in double precision no care is needed at either end.
+inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+inline double log_sigmoid(double x) { return (x < 0 ? x : 0) - std::log1p(std::exp(-std::abs(x))); }
 
-inline Vec<double> vlog(Vec<double> x) {
-  for (int l = 0; l < kLanes<double>; ++l) x[l] = std::log(x[l]);
-  return x;
+// Σ log x[h] of each lane: exponents are summed as they are, and one logarithm is taken of the product of the rest.
+template <class T>
+inline void sum_of_logs(const Vec<T>* x, double* sum) {
+  typedef std::numeric_limits<T> Limits;
+  const Int<T> one = (Int<T>)splat<T>(1), mantissa = ((Int<T>{} + 1) << Exp<T>::kMantissa) - 1;
+  Int<T> exponent = {}, odd = {};
+  Vec<T> product = splat<T>(1);
+  for (int h = 0; h < D; ++h) {
+    const Int<T> bits = (Int<T>)x[h];
+    odd |= ~((x[h] >= Limits::min()) & (x[h] <= Limits::max()));
+    exponent += (bits >> Exp<T>::kMantissa) - Exp<T>::kBias;
+    product *= (Vec<T>)((bits & mantissa) | one);  // each from 1 to 2
+  }
+  for (int l = 0; l < kLanes<T>; ++l) {
+    sum[l] = double(exponent[l]) * 0.69314718055994530942 + std::log(double(product[l]));
+    if (!odd[l]) continue;
+    sum[l] = 0;
+    for (int h = 0; h < D; ++h) sum[l] += std::log(double(x[h][l]));
+  }
 }
 
 template <class V>

@@ -2,17 +2,18 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "em_lanes.h"
 
 namespace torchcaps {
 namespace {
 
-// What is kept of a parent and an iteration for the backward pass: how far μ moved, what Σ r (V − μ) / mass is left by
-// damping and by rounding, σ², logit and mass. (Rounding of μ may be much beside a small σ. Were it not known, the
-// gradient of the votes would not be that of the numbers which were computed.)
-constexpr int kLeft = D, kVariance = 2 * D, kLogit = 3 * D, kMass = 3 * D + 1, kState = 3 * D + 2;
-constexpr double kLog2Pi = 1.8378770664093454836;
+// What is kept of a parent for the backward pass: of each iteration how far μ moved, σ², logit and mass; behind them what
+// Σ r (V − μ) / mass is left by damping and by rounding in the first one, where μ moves all the way from 0. (Rounding of
+// it may be much beside a small σ. Were it not known, the gradient of the votes would not be that of the numbers which
+// were computed.)
+constexpr int kVariance = D, kLogit = 2 * D, kMass = 2 * D + 1, kState = 2 * D + 2;
 constexpr int64_t kRun = 256;  // children summed before the sum is put aside, so that long sums stay exact
 constexpr int64_t kRows = 24;  // rows of weights that stay in L1 while all places use them
 
@@ -27,7 +28,8 @@ struct Problem {
 
   int64_t B, C, H, W, Kh, Kw, J, sh, sw, n_iters, positions, start_types, last, n_threads;
   int64_t Ho, Wo, P, K, JV, most_seen;
-  T damping, floor, eps, ratio, s_a, s_u, s_v;
+  T damping, floor, eps;
+  double ratio, s_a, s_u, s_v;
   const double* lambda;
   const T *pose, *act, *beta_u, *beta_a, *offset;
   mutable Buffer<T> weight;  // [C·K, JV, 16] of lanes
@@ -38,7 +40,7 @@ struct Problem {
         positions(n[10]), start_types(n[11]), last(n[12]), n_threads(n[13]), Ho((H - Kh) / sh + 1),
         Wo((W - Kw) / sw + 1), P(Ho * Wo), K(Kh * Kw), JV((J + L - 1) / L),
         most_seen(((Kh + sh - 1) / sh) * ((Kw + sw - 1) / sw)), damping(T(x[0])), floor(T(x[1])), eps(T(x[2])),
-        ratio(T(x[3])), s_a(T(x[4])), s_u(T(x[5])), s_v(T(x[6])), lambda(x + 7), pose(pose), act(act),
+        ratio(x[3]), s_a(x[4]), s_u(x[5]), s_v(x[6]), lambda(x + 7), pose(pose), act(act),
         beta_u(beta_u), beta_a(beta_a), offset(offset), weight(C * K * JV * D) {
     std::fill(weight.get(), weight.get() + C * K * JV * D, V{});
     for (int64_t i = 0; i < C * K; ++i)
@@ -48,16 +50,24 @@ struct Problem {
 
   const V* weights() const { return weight.get(); }
 
-  // log sigmoid(logit) − ½ Σ log 2πσ², the sum being given. Lanes beyond the n types take no part in the softmax
-  // over all parents; in one of their own they may.
-  V log_ap(V logit, V normal, int n) const {
-    V c = splat<T>(positions ? T(0) : -std::numeric_limits<T>::infinity());
-    for (int l = 0; l < n; ++l) {
-      const T x = logit[l];
-      c[l] = (x < 0 ? x : T(0)) - std::log1p(std::exp(x < 0 ? x : -x)) - T(0.5) * normal[l];
-    }
-    return c;
+  // The constants of the logits, from log sigmoid(logit) − ½ Σ log σ² of each parent. What is the same for all changes
+  // no share: without the greatest, less is lost to rounding. Lanes beyond the types hold −∞. They take no part in the
+  // softmax over all parents; in one of their own they may.
+  template <class Record>
+  void level(const std::vector<double>& log_ap, Record* records) const {
+    const double none = -std::numeric_limits<double>::infinity();
+    const double top = *std::max_element(log_ap.begin(), log_ap.end());
+    for (int64_t i = 0; i < P * JV; ++i)
+      for (int l = 0; l < L; ++l) {
+        const double x = log_ap[i * L + l];
+        records[i].c[l] = x == none && positions ? T(0) : T(x - top);
+      }
   }
+
+  // β_u and Σ log σ² make the cost of describing one vote.
+  double cost(int64_t j, double logs) const { return ratio * (s_u * D * double(beta_u[j]) + s_v * 0.5 * logs); }
+
+  int64_t kept() const { return n_iters * kState + D; }  // of a parent
 
   int width(int64_t jv) const { return int(std::min<int64_t>(L, J - jv * L)); }
 

@@ -9,7 +9,11 @@ from pathlib import Path
 import torch
 
 from torchcaps.ops.fused.constant import constant_when_compiled
-from torchcaps.ops.fused.cpu.build import Unavailable, build
+from torchcaps.ops.fused.cpu.build import build
+from torchcaps.ops.fused.unavailable import Unavailable, found, missing
+
+#: The dtypes that are compiled, and what their functions end in.
+SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 
 
 def load(name: str) -> ctypes.CDLL:
@@ -18,17 +22,13 @@ def load(name: str) -> ctypes.CDLL:
     Raises:
         Unavailable: see :func:`torchcaps.ops.fused.cpu.build.build`.
     """
-    got = _attempt(name)
-    if isinstance(got, str):
-        raise Unavailable(got)
-    return got
+    return found(_attempt(name))
 
 
 @constant_when_compiled
 def why_not(name: str) -> str | None:
     """Why ``<name>.cpp`` cannot be used here; None where it can."""
-    got = _attempt(name)
-    return got if isinstance(got, str) else None
+    return missing(_attempt(name))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Dynamic routing on CUDA devices, as operators that torch knows; the algebra is in ``ops/fused/cpu/dynamic.py``.
+"""Dynamic routing on CUDA devices, as operators that torch knows; the algebra is in ``ops/fused/dynamic.py``.
 
 Kept for the backward pass are the weighted sums of all iterations and the sums of outputs that their logits came
 from, V: 2·n_iters times the size of the result.
@@ -7,40 +7,19 @@ from, V: 2·n_iters times the size of the result.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from torchcaps.ops.fused.dynamic_operator import gradients, outputs, register
+from torchcaps.ops.fused.triton.cuts import FUSED, cut, power
 from torchcaps.ops.fused.triton.library import load, on
-from torchcaps.ops.routed import Routed
 
 #: Numbers of a tile, and how many of them a warp holds: the five tiles of the last pass are to stay in registers.
 TILE, OF_WARP = 4096, 512
-#: Programs that fill the greatest devices; the sum over lower capsules is cut into parts until there are as many.
-PROGRAMS = 512
-#: Lower capsules of a part, at least: each part is written to memory once.
-LEAST = 8
-#: Multiply and add round once. Said here, for triton's default is to change, and an environment variable changes it.
-FUSED = {"enable_fp_fusion": True}
-
-
-def dynamic_routing_triton(
-    u: Tensor,
-    weight: Tensor,
-    n_iters: int,
-    bias: Tensor | None,
-    prior: Tensor | None,
-    leaky: bool,
-    gradient: str,
-    return_coupling: bool,
-) -> Routed:
-    """:func:`torchcaps.ops.dynamic_routing` of checked arguments; half precision is widened as it is read."""
-    dtype = _dtype(u, weight)
-    bias, prior = (None if x is None else x.to(dtype) for x in (bias, prior))
-    full = gradient == "full"
-    pose, activation, coupling, _ = routed(u, weight, bias, prior, n_iters, leaky, full, return_coupling)
-    return Routed(pose, activation, coupling if return_coupling else None)
+#: Tensors of the pose's size that are kept of each iteration: s and V.
+KEPT = 2
 
 
 @torch.library.custom_op("torchcaps::dynamic_routing_triton", mutates_args=())
@@ -64,16 +43,16 @@ def routed(
         pose ``[B, J, d_out]``, activation ``[B, J]``, coupling ``[B, I, J]`` or ``[0]`` unless asked for,
         and s and V of all iterations ``[2, n_iters, B, J, d_out]``, which the backward pass needs.
     """
-    made = _outputs(u, weight, n_iters, return_coupling)
+    made = outputs(u, weight, n_iters, return_coupling, KEPT)
     pose, activation, coupling, states = made
     u, weight = u.contiguous(), weight.contiguous()
     bias, prior = (None if x is None else x.contiguous() for x in (bias, prior))
     if not pose.numel():
         return made
     kernels, blocks = load("dynamic"), _Blocks.of(u, weight)
-    sums, outputs = states
+    sums, so_far = states
     parts = torch.empty((blocks.parts, *pose.shape), dtype=pose.dtype, device=pose.device)
-    outputs[0].zero_()
+    so_far[0].zero_()
     with on(u.device):
         for t in range(n_iters):
             last = t == n_iters - 1
@@ -82,7 +61,7 @@ def routed(
                     u,
                     weight,
                     prior,
-                    outputs[t],
+                    so_far[t],
                     parts,
                     coupling if last and return_coupling else None,
                     *blocks.sizes,
@@ -92,9 +71,9 @@ def routed(
             kernels.squash_pass[blocks.rows](
                 parts,
                 bias,
-                outputs[t],
+                so_far[t],
                 sums[t],
-                pose if last else outputs[t + 1],
+                pose if last else so_far[t + 1],
                 activation if last else None,
                 blocks.parts,
                 activation.numel(),
@@ -102,11 +81,6 @@ def routed(
                 **blocks.row_tile,
             )
     return made
-
-
-@routed.register_fake
-def _(u: Tensor, weight: Tensor, _bias: Any, _prior: Any, n_iters: int, *rest: bool) -> tuple[Tensor, ...]:
-    return _outputs(u, weight, n_iters, rest[-1])
 
 
 @torch.library.custom_op("torchcaps::dynamic_routing_triton_backward", mutates_args=())
@@ -122,18 +96,18 @@ def routed_backward(
     full: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of :func:`routed`: u, weight, bias and prior, the last ``[0]`` where there is none."""
-    gradients = _gradients(u, weight, prior)
+    made = gradients(u, weight, prior)
     if not d_pose.numel():
-        return tuple(x.zero_() for x in gradients)  # type: ignore[return-value]
+        return tuple(x.zero_() for x in made)  # type: ignore[return-value]
     given = d_pose, d_activation, d_coupling, u, weight, prior
     d_pose, d_activation, d_coupling, u, weight, prior = (None if x is None else x.contiguous() for x in given)  # type: ignore[assignment]
     kernels, blocks, n_iters = load("dynamic"), _Blocks.of(u, weight), states.shape[1]
-    (sums, outputs), n_rows = states, d_activation.numel()
+    (sums, so_far), n_rows = states, d_activation.numel()
     ds, dv = torch.empty(sums.shape, dtype=sums.dtype, device=sums.device), torch.zeros_like(d_pose)
     parts = torch.empty((blocks.parts, *d_pose.shape), dtype=ds.dtype, device=ds.device)
     # In the dtype of the sums: rounded to that of the inputs once, at the end.
     du, d_weight = (torch.empty(x.shape, dtype=ds.dtype, device=ds.device) for x in (u, weight))
-    d_prior = None if prior is None else gradients[3]
+    d_prior = None if prior is None else made[3]
     with on(u.device):
         last = n_iters - 1
         kernels.squash_backward_pass[blocks.rows](
@@ -145,7 +119,7 @@ def routed_backward(
                     u,
                     weight,
                     prior,
-                    outputs[t],
+                    so_far[t],
                     ds[t],
                     d_coupling if t == last else None,
                     parts,
@@ -161,7 +135,7 @@ def routed_backward(
                 u,
                 weight,
                 prior,
-                outputs,
+                so_far,
                 ds,
                 d_coupling,
                 du,
@@ -174,36 +148,10 @@ def routed_backward(
                 LEAKY=leaky,
             )
     d_bias = (ds if full else ds[-1:]).sum(dim=(0, 1))
-    return du.to(u.dtype), d_weight.to(weight.dtype), d_bias, gradients[3]
+    return du.to(u.dtype), d_weight.to(weight.dtype), d_bias, made[3]
 
 
-@routed_backward.register_fake
-def _(*arguments: Any) -> tuple[Tensor, ...]:
-    return _gradients(*arguments[3:6])
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    u, weight, bias, prior, _, ctx.leaky, ctx.full, ctx.return_coupling = inputs
-    ctx.has_bias = bias is not None
-    ctx.save_for_backward(u, weight, prior, output[3])
-
-
-def _backward(ctx: Any, d_pose: Tensor, d_activation: Tensor, d_coupling: Tensor, _: Tensor) -> tuple[Any, ...]:
-    u, weight, prior, states = ctx.saved_tensors
-    asked = d_coupling if ctx.return_coupling else None
-    du, d_weight, d_bias, d_prior = routed_backward(
-        d_pose, d_activation, asked, u, weight, prior, states, ctx.leaky, ctx.full
-    )
-    bias, prior = d_bias if ctx.has_bias else None, None if prior is None else d_prior
-    return du, d_weight, bias, prior, None, None, None, None
-
-
-def _no_second_derivative(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-    raise NotImplementedError("impl='triton' has no second derivative: take impl='reference' where one is needed")
-
-
-routed.register_autograd(_backward, setup_context=_setup_context)
-routed_backward.register_autograd(_no_second_derivative)
+register(routed, routed_backward, "triton", KEPT)
 
 
 class _Blocks(NamedTuple):
@@ -228,49 +176,16 @@ class _Blocks(NamedTuple):
     @classmethod
     def of(cls, u: Tensor, weight: Tensor) -> _Blocks:
         (n_images, n_in, d_in), (n_out, d_out) = u.shape, weight.shape[1::2]
-        upper, elements = _power(n_out), _power(d_out)
-        block = min(max(1, TILE // (upper * elements)), _power(n_images), 64)
+        upper, elements = power(n_out), power(d_out)
+        block = min(max(1, TILE // (upper * elements)), power(n_images), 64)
         images = math.ceil(n_images / block)
-        parts = min(math.ceil(PROGRAMS / images), math.ceil(n_in / LEAST))
-        per_part = math.ceil(n_in / parts) if parts else 0
-        parts = math.ceil(n_in / per_part) if parts else 0
+        per_part = cut(n_in, images)
+        parts = math.ceil(n_in / per_part)
         tile = {"D": d_in, "J": n_out, "E": d_out, "N": block, "JP": upper, "EP": elements}
         warps = min(max(block * upper * elements // OF_WARP, 1), 16)
-        together = min(max(1, 1024 // elements), _power(parts), 64)
+        together = min(max(1, 1024 // elements), power(parts), 64)
         row_tile = {"E": d_out, "R": 4, "PP": together, "EP": elements, "num_warps": 4 if together > 4 else 1}
         rows = (math.ceil(n_images * n_out / 4),)
         return cls(
             images, parts, rows, (n_images, n_in, per_part), tile | {"num_warps": warps} | FUSED, row_tile | FUSED
         )
-
-
-def _power(n: int) -> int:
-    """The least power of two that is not below n, at least 1."""
-    return 1 << max(0, n - 1).bit_length()
-
-
-def _dtype(*tensors: Tensor) -> torch.dtype:
-    """What is computed in."""
-    return torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
-
-
-def _outputs(u: Tensor, weight: Tensor, n_iters: int, return_coupling: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    n_images, (n_in, n_out, _, d_out) = u.shape[0], weight.shape
-    coupling = (n_images, n_in, n_out) if return_coupling else (0,)
-    shapes = ((n_images, n_out, d_out), (n_images, n_out), coupling, (2, n_iters, n_images, n_out, d_out))
-    dtype = _dtype(u, weight)
-    pose, activation, coupling, states = (torch.empty(shape, dtype=dtype, device=u.device) for shape in shapes)
-    return pose, activation, coupling, states
-
-
-def _gradients(u: Tensor, weight: Tensor, prior: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    n_in, n_out, _, d_out = weight.shape
-    dtype = _dtype(u, weight)
-    shapes = (
-        (u.shape, u.dtype),
-        (weight.shape, weight.dtype),
-        ((n_out, d_out), dtype),
-        ((0,) if prior is None else (n_in, n_out), dtype),
-    )
-    du, d_weight, d_bias, d_prior = (torch.empty(shape, dtype=kind, device=u.device) for shape, kind in shapes)
-    return du, d_weight, d_bias, d_prior

@@ -10,26 +10,22 @@ from types import ModuleType
 import torch
 
 from torchcaps.ops.fused.constant import constant_when_compiled
-from torchcaps.ops.fused.cpu import Unavailable
+from torchcaps.ops.fused.unavailable import found, missing
 
 
 def load(name: str) -> ModuleType:
-    """The module ``<name>_kernels``; triton is imported here and nowhere else.
+    """The module ``kernels/<name>.py``; triton is imported here and nowhere else.
 
     Raises:
         Unavailable: triton cannot be imported; the message says why.
     """
-    got = _attempt(name)
-    if isinstance(got, str):
-        raise Unavailable(got)
-    return got
+    return found(_attempt(name))
 
 
 @constant_when_compiled
 def why_not(name: str) -> str | None:
     """Why kernels ``<name>`` cannot be used here; None where they can."""
-    got = _attempt(name)
-    return got if isinstance(got, str) else None
+    return missing(_attempt(name))
 
 
 @constant_when_compiled
@@ -47,6 +43,6 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 @cache
 def _attempt(name: str) -> ModuleType | str:
     try:
-        return importlib.import_module(f"torchcaps.ops.fused.triton.{name}_kernels")
+        return importlib.import_module(f"torchcaps.ops.fused.triton.kernels.{name}")
     except ImportError as error:
         return f"triton cannot be imported: {error}"

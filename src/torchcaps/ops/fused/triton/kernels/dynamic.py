@@ -1,4 +1,4 @@
-"""Kernels of dynamic routing. The algebra is in ``ops/fused/cpu/dynamic.py``; imported only where triton is.
+"""Kernels of dynamic routing. The algebra is in ``ops/fused/dynamic.py``; imported only where triton is.
 
 A program holds a block of N images for all upper capsules: tiles [N, JP, EP], where JP and EP are the powers of two
 that J and E = d_out fit in. It walks over lower capsules, whose votes it makes, uses and forgets. Sums over lower

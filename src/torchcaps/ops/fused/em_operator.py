@@ -1,0 +1,90 @@
+"""What torch is told of an operator of EM routing, the same for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchcaps.ops.fused.operators import computed_in, refuse_second_derivative
+
+
+class Numbers(NamedTuple):
+    """The settings as an operator takes them; λ of every iteration follows them."""
+
+    damping: float
+    floor: float
+    mass_floor: float
+    ratio: float
+    scale_a: float
+    scale_u: float
+    scale_variance: float
+
+
+def places(pose: Tensor, weight: Tensor, stride: list[int] | tuple[int, ...]) -> tuple[int, int]:
+    """H' and W' of the parents' map."""
+    height, width = (
+        (extent - kernel) // step + 1
+        for extent, kernel, step in zip(pose.shape[2:4], weight.shape[1:3], stride, strict=True)
+    )
+    return height, width
+
+
+def outputs(
+    pose: Tensor, weight: Tensor, stride: list[int], return_coupling: bool, *kept: tuple[int, ...]
+) -> list[Tensor]:
+    """Memory for the results, and for tensors of the shapes that are kept for the backward pass.
+
+    The results are pose ``[B, J, H', W', 4, 4]``, activation ``[B, J, H', W']``, and coupling
+    ``[B, H', W', T·K_h·K_w, J]`` or ``[0]``.
+    """
+    (n_images, types), (rows, columns, n_out), upper = pose.shape[:2], weight.shape[1:4], places(pose, weight, stride)
+    shapes = (
+        (n_images, n_out, *upper, 4, 4),
+        (n_images, n_out, *upper),
+        (n_images, *upper, types * rows * columns, n_out) if return_coupling else (0,),
+        *kept,
+    )
+    dtype = computed_in(pose, weight)
+    return [torch.empty(shape, dtype=dtype, device=pose.device) for shape in shapes]
+
+
+def gradients(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Memory for the gradients of pose, activation, weight, beta_u and beta_a."""
+    pose, activation, weight, beta_u, beta_a = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in tensors)
+    return pose, activation, weight, beta_u, beta_a
+
+
+def register(routed: Any, routed_backward: Any, impl: str, made: Callable[..., tuple[Tensor, ...]]) -> None:
+    """Tell torch what the operator of a backend returns, and that ``routed_backward`` is its gradient.
+
+    Args:
+        routed: the operator; behind its first three results stands what it keeps for the other one.
+        routed_backward: takes the results' gradients, the tensors, what was kept, stride, choices and numbers.
+        impl: the backend's name.
+        made: memory for the results, from pose, weight, stride, numbers and return_coupling.
+    """
+
+    @routed.register_fake
+    def _(pose: Tensor, _a: Any, weight: Tensor, _u: Any, _b: Any, _o: Any, *rest: Any) -> tuple[Tensor, ...]:
+        stride, _, numbers, return_coupling = rest
+        return made(pose, weight, stride, numbers, return_coupling)
+
+    @routed_backward.register_fake
+    def _(*arguments: Any) -> tuple[Tensor, ...]:
+        return gradients(*arguments[3:8])
+
+    def backward(ctx: Any, d_mu: Tensor, d_a: Tensor, d_coupling: Tensor, *_: Tensor) -> tuple[Any, ...]:
+        asked = d_coupling if ctx.return_coupling else None
+        found = routed_backward(d_mu, d_a, asked, *ctx.saved_tensors, ctx.stride, ctx.choices, ctx.numbers)
+        return *found, None, None, None, None, None
+
+    routed.register_autograd(backward, setup_context=_keep)
+    refuse_second_derivative(routed_backward, impl)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.stride, ctx.choices, ctx.numbers, ctx.return_coupling = inputs
+    ctx.save_for_backward(*tensors, *output[3:])

@@ -1,0 +1,1 @@
+"""What runs on the device. Imported only where triton is, by ``library.load``."""
