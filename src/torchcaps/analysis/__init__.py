@@ -10,19 +10,25 @@ from torchcaps.analysis.draw.canvas import FIRST, HIGHLIGHT, SECOND
 from torchcaps.analysis.draw.confusion import draw_confusion
 from torchcaps.analysis.draw.couplings import draw_couplings
 from torchcaps.analysis.draw.curves import draw_curves
+from torchcaps.analysis.draw.few_labels import draw_few_labels
+from torchcaps.analysis.draw.following import draw_following
 from torchcaps.analysis.draw.images import draw_mistakes, draw_reconstructions
+from torchcaps.analysis.draw.painted import draw_painted, draw_sweep, draw_units
 from torchcaps.analysis.draw.parts import draw_parts
 from torchcaps.analysis.draw.perturbations import draw_perturbations, draw_strongest
 from torchcaps.analysis.draw.segmentation import draw_segmentation
 from torchcaps.analysis.draw.tree import draw_parse_tree
 from torchcaps.analysis.draw.views import draw_views
 from torchcaps.analysis.draw.votes import draw_votes
+from torchcaps.analysis.factor_mixture import FactorMixture, fit_factor_mixture
 from torchcaps.analysis.metrics import read_metrics
+from torchcaps.analysis.painted import Told, generative_units, painted_alone, sweep, told
 from torchcaps.analysis.parts import Parts, hand_down, part_maps
 from torchcaps.analysis.perturb import OFFSETS, dimension_strengths, perturb
 from torchcaps.analysis.places import Field, capsule_places, map_edges, receptive_fields_of
 from torchcaps.analysis.plane import Plane, principal_plane
 from torchcaps.analysis.reconstruct import Reconstructions, reconstruct
+from torchcaps.analysis.recover import QUANTITIES, Line, Recovered, line, quantities, recover
 from torchcaps.analysis.segment import Segmentation, red_and_green, segment
 from torchcaps.analysis.tree import ParseTree, parse_tree
 from torchcaps.analysis.views import Views, mean_by_view, views
@@ -32,14 +38,19 @@ __all__ = [
     "FIRST",
     "HIGHLIGHT",
     "OFFSETS",
+    "QUANTITIES",
     "SECOND",
     "Couplings",
+    "FactorMixture",
     "Field",
+    "Line",
     "ParseTree",
     "Parts",
     "Plane",
     "Reconstructions",
+    "Recovered",
     "Segmentation",
+    "Told",
     "Views",
     "Votes",
     "capsule_places",
@@ -50,27 +61,40 @@ __all__ = [
     "draw_confusion",
     "draw_couplings",
     "draw_curves",
+    "draw_few_labels",
+    "draw_following",
     "draw_mistakes",
+    "draw_painted",
     "draw_parse_tree",
     "draw_parts",
     "draw_perturbations",
     "draw_reconstructions",
     "draw_segmentation",
     "draw_strongest",
+    "draw_sweep",
+    "draw_units",
     "draw_views",
     "draw_votes",
+    "fit_factor_mixture",
+    "generative_units",
     "hand_down",
+    "line",
     "map_edges",
     "mean_by_view",
+    "painted_alone",
     "parse_tree",
     "part_maps",
     "perturb",
     "principal_plane",
+    "quantities",
     "read_metrics",
     "receptive_fields_of",
     "reconstruct",
+    "recover",
     "red_and_green",
     "segment",
+    "sweep",
+    "told",
     "views",
     "votes_for_classes",
 ]
