@@ -7,19 +7,33 @@ from collections.abc import Callable
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.recipes import dynamic_routing as capsnet
 from torchcaps.experiments.recipes import matrix_capsules as matrix
+from torchcaps.experiments.recipes import transforming_autoencoders as transforming
 
 #: Every recipe, by name.
 RECIPES: dict[str, Callable[[], Experiment]] = {
     "digits": capsnet.digits,
     "digits-cnn": capsnet.digits_cnn,
     "digits-pairs": capsnet.digits_pairs,
+    "digits-plain-autoencoder": transforming.digits_plain_autoencoder,
     "digits-stacked": capsnet.digits_stacked,
+    "digits-templates": transforming.digits_templates,
+    "digits-translation": transforming.digits_translation,
     "fashion-mnist": capsnet.fashion_mnist,
+    "fashion-mnist-affine": transforming.fashion_mnist_affine,
+    "fashion-mnist-templates": transforming.fashion_mnist_templates,
     "mnist": capsnet.mnist,
+    "mnist-affine": transforming.mnist_affine,
+    "mnist-affine-consistent": transforming.mnist_affine_consistent,
+    "mnist-affine-local": transforming.mnist_affine_local,
     "mnist-cnn": capsnet.mnist_cnn,
     "mnist-em": matrix.mnist_em,
+    "mnist-plain-autoencoder": transforming.mnist_plain_autoencoder,
+    "mnist-templates": transforming.mnist_templates,
+    "mnist-translation": transforming.mnist_translation,
+    "mnist-translation-consistent": transforming.mnist_translation_consistent,
     "multimnist": capsnet.multimnist,
     "smallnorb": matrix.smallnorb,
+    "smallnorb-affine": transforming.smallnorb_affine,
     "smallnorb-1-iteration": matrix.smallnorb_1_iteration,
     "smallnorb-2-iterations": matrix.smallnorb_2_iterations,
     "smallnorb-5-iterations": matrix.smallnorb_5_iterations,
