@@ -64,11 +64,11 @@ def affinity(found: Neighbours) -> Tensor:
     weight = torch.exp(-4 * found.squared / found.squared[:, -1:].clamp_min(1e-12))
     row = torch.arange(n, device=weight.device).repeat_interleave(k)
     both = torch.stack((torch.cat((row, found.places.flatten())), torch.cat((found.places.flatten(), row))))
-    graph = torch.sparse_coo_tensor(both, weight.flatten().repeat(2) / 2, (n, n)).coalesce()
+    graph = torch.sparse_coo_tensor(both, weight.flatten().repeat(2) / 2, (n, n), check_invariants=False).coalesce()
     at, values = graph.indices(), graph.values()
     degree = torch.zeros(n).to(values).index_add(0, at[0], values)
     values = values / (degree[at[0]] * degree[at[1]]).sqrt().clamp_min(1e-12)
-    return torch.sparse_coo_tensor(at, values, (n, n), is_coalesced=True)
+    return torch.sparse_coo_tensor(at, values, (n, n), is_coalesced=True, check_invariants=False)
 
 
 def spread_labels(graph: Tensor, index: Tensor, labels: Tensor, n_classes: int, n_iters: int = 100) -> Tensor:

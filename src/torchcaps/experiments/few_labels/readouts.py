@@ -54,7 +54,8 @@ def neighbour_graph(codes: Codes, n_classes: int) -> Readout:
 
 def factor_mixture(codes: Codes, n_classes: int, n_components: int = 50, n_factors: int = 8) -> Readout:
     """A mixture of factor analysers; labelled examples name the components, and these what they share examples with."""
-    mixture, _ = fit_factor_mixture(codes.train, n_components, n_factors)
+    n, d = codes.train.shape
+    mixture, _ = fit_factor_mixture(codes.train, min(n_components, n // 10), min(n_factors, d - 1))
     joint = mixture.log_joint(codes.train)
     temperature = softening(joint[:: max(1, len(joint) // 5000)])
     shares, *others = (
