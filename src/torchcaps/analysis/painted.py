@@ -77,7 +77,7 @@ def generative_units(model: nn.Module) -> Tensor:
     Raises:
         ValueError: another model.
 
-    Source: Hinton, Krizhevsky, Wang 2011, figure 4.
+    Source: Hinton, Krizhevsky, Wang 2011, after figure 2.
     """
     model = autoencoder(model)
     if isinstance(model, TemplateAutoencoder):

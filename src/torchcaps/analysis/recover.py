@@ -52,7 +52,7 @@ def recover(model: nn.Module, images: Tensor, transformed: Tensor) -> Recovered:
     Raises:
         ValueError: another model, or the shapes do not fit.
 
-    Source: Hinton, Krizhevsky, Wang 2011, figures 2 and 3.
+    Source: Hinton, Krizhevsky, Wang 2011, after figure 2.
     """
     model = autoencoder(model)
     check_shapes(images=(images, "B C H W"), transformed=(transformed, "B C H W"))

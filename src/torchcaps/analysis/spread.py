@@ -110,7 +110,7 @@ def anchored_classes(shares: Tensor, index: Tensor, labels: Tensor, n_classes: i
     Returns:
         ``[K, C]``: scores of points are ``shares @`` that.
 
-    Source: Liu, He, Chang 2010, "Large graph construction for scalable semi-supervised learning", equation 8.
+    Source: Liu, He, Chang 2010, "Large graph construction for scalable semi-supervised learning".
     """
     check_shapes(shares=(shares, "N K"), index=(index, "n"), labels=(labels, "n"))
     z = shares.double()

@@ -38,7 +38,8 @@ class TemplateAutoencoder(nn.Module):
     Raises:
         ValueError: a number below 1.
 
-    Source: Tieleman 2014, chapter 4, for the generator; the widths and the encoder that the capsules share are ours.
+    Source: Tieleman 2014 (thesis, Toronto) for the generator; all sizes, and the encoder that the capsules share, are
+    ours.
     """
 
     def __init__(

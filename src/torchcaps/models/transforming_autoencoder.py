@@ -36,7 +36,7 @@ class TransformingAutoencoder(nn.Module):
     Raises:
         ValueError: a number below 1, an unknown ``pose``, or windows that do not fit.
 
-    Source: Hinton, Krizhevsky, Wang 2011, section 2 (figure 1), 3.1 and 3.2. To the sum of what the capsules paint
+    Source: Hinton, Krizhevsky, Wang 2011, figure 1. To the sum of what the capsules paint
     an image is added that is the same always: the ground, which needs no capsule.
     """
 
@@ -127,19 +127,21 @@ def _shifted(matrix: Tensor, by: Tensor) -> Tensor:
 
 
 def translation_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TransformingAutoencoder:
-    """The paper's capsules of points: 30, each with 10 recognition and 20 generation units (section 2)."""
+    """The paper's capsules of points: 30, each with 10 recognition and 20 generation units."""
     settings = {"n_capsules": 30, "n_recognition": 10, "n_generation": 20, "pose": "translation"}
     return TransformingAutoencoder(image_shape, **{**settings, **options})
 
 
 def affine_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TransformingAutoencoder:
-    """The paper's capsules of matrices: 25, each with 40 recognition and 40 generation units (section 3.1)."""
+    """The paper's capsules of matrices: 25, each with 40 recognition and 40 generation units."""
     settings = {"n_capsules": 25, "n_recognition": 40, "n_generation": 40, "pose": "affine"}
     return TransformingAutoencoder(image_shape, **{**settings, **options})
 
 
 def local_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TransformingAutoencoder:
-    """Capsules of matrices, each of which sees an 11×11 window and paints 21×21 about it (section 3.2, for which
-    the unit counts here are ours)."""
+    """Capsules of matrices, each of which sees an 11×11 window and paints 21×21 about it.
+
+    After the paper's last model, of cars; the numbers of units are ours.
+    """
     settings = {"n_capsules": 1, "n_recognition": 32, "n_generation": 32, "pose": "affine"}
     return TransformingAutoencoder(image_shape, **{**settings, "field": 11, "patch": 21, **options})

@@ -79,7 +79,7 @@ def transform_pose(pose: Tensor, matrix: Tensor) -> Tensor:
     Raises:
         ValueError: the shapes do not fit.
 
-    Source: Hinton, Krizhevsky, Wang 2011, sections 2 and 3.1.
+    Source: Hinton, Krizhevsky, Wang 2011.
     """
     if pose.dim() == 3:
         check_shapes(pose=(pose, "B J 2"), matrix=(matrix, "B 3 3"))

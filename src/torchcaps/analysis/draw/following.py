@@ -34,7 +34,7 @@ def draw_following(panels: Sequence[Followed], unit: str = "") -> Figure:
     Raises:
         ValueError: no panels, or one in which nothing varies.
 
-    Source: Hinton, Krizhevsky, Wang 2011, figures 2 and 3.
+    Source: Hinton, Krizhevsky, Wang 2011, after figure 2.
     """
     if not panels:
         raise ValueError("panels must hold at least one, got none")
