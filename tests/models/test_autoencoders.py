@@ -67,6 +67,11 @@ def test_local_capsules_see_their_window_and_paint_about_it() -> None:
     assert (rows, columns) == (list(range(6)), list(range(5, 12)))  # cut off at the image's edge
 
 
+def test_local_capsules_paint_about_twice_as_far_by_default() -> None:
+    model = build("local_autoencoder", (1, 28, 28), 10)
+    assert (model.windows.field, model.windows.patch, model.windows.n) == ((11, 11), (21, 21), 36)
+
+
 def test_local_capsules_begin_near_their_windows() -> None:
     model = build("local_autoencoder", (1, 20, 20), 10, field=5, patch=7, stride=5)
     x, y, w = model.recognise(torch.rand(50, 1, 20, 20)).pose[..., 2].mean(dim=0).unbind(-1)

@@ -19,7 +19,8 @@ class Windows:
         image_shape: (channels, height, width).
         field: side of the windows; None makes the whole image the only one.
         stride: pixels from one to the next.
-        patch: side of what is painted, larger than the field by an even number; twice the field by default.
+        patch: side of what is painted, larger than the field by an even number; by default about twice
+            as large.
 
     Raises:
         ValueError: a size that does not fit.
@@ -35,7 +36,7 @@ class Windows:
             check_at_least("field", field, 1)
             check_at_least("stride", stride, 1)
             places = conv_size(self.size, field, stride)
-            patch = 2 * field if patch is None else patch
+            patch = field + 2 * (field // 2) if patch is None else patch
             check_at_least("patch", patch, field)
             if (patch - field) % 2:
                 raise ValueError(f"patch must be larger than field={field} by an even number, got {patch}")

@@ -31,13 +31,13 @@ class TransformingAutoencoder(nn.Module):
         pose: "translation", a point (x, y), or "affine", a 3×3 matrix.
         field: side of the windows; None lets every capsule see the whole image.
         stride: pixels from one window to the next.
-        patch: side of what a capsule paints about its window's centre; twice the field by default.
+        patch: side of what a capsule paints about its window's centre; about twice the field by default.
 
     Raises:
         ValueError: a number below 1, an unknown ``pose``, or windows that do not fit.
 
-    Source: Hinton, Krizhevsky, Wang 2011, figure 1. To the sum of what the capsules paint
-    an image is added that is the same always: the ground, which needs no capsule.
+    Source: Hinton, Krizhevsky, Wang 2011, figure 1. To the sum of what the capsules paint an image is added that is
+    always the same: the ground, which needs no capsule.
     """
 
     def __init__(
@@ -144,4 +144,4 @@ def local_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options
     After the paper's last model, of cars; the numbers of units are ours.
     """
     settings = {"n_capsules": 1, "n_recognition": 32, "n_generation": 32, "pose": "affine"}
-    return TransformingAutoencoder(image_shape, **{**settings, "field": 11, "patch": 21, **options})
+    return TransformingAutoencoder(image_shape, **{**settings, "field": 11, **options})
