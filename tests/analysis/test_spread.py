@@ -39,7 +39,9 @@ def test_one_label_a_ring_is_enough() -> None:
     x, label = rings()
     graph = affinity(nearest(x, x, 4, same=True))
     index = torch.tensor([0, 1])
-    scores = spread_labels(graph, index, label[index], 2, n_iters=2000)
+    both = torch.stack((index, torch.tensor([60, 31])))
+    scores, others = spread_labels(graph, both, label[both], 2, n_iters=2000)
+    torch.testing.assert_close(others.argmax(dim=1), scores.argmax(dim=1))
     assert (scores.argmax(dim=1) == label).float().mean() > 0.99
     by_distance = torch.cdist(x, x[index]).argmin(dim=1)
     assert (by_distance == label).float().mean() < 0.8

@@ -71,30 +71,30 @@ def affinity(found: Neighbours) -> Tensor:
     return torch.sparse_coo_tensor(at, values, (n, n), is_coalesced=True, check_invariants=False)
 
 
-def spread_labels(graph: Tensor, index: Tensor, labels: Tensor, n_classes: int, n_iters: int = 100) -> Tensor:
+def spread_labels(graph: Tensor, places: Tensor, labels: Tensor, n_classes: int, n_iters: int = 100) -> Tensor:
     """Let the labelled points hand their labels on to their neighbours, and these to theirs.
 
     Args:
         graph: as :func:`affinity` gives it, ``[N, N]``.
-        index: which points are labelled, ``[n]``.
-        labels: of these, ``[n]`` int64.
+        places: which n points are labelled, for R draws at once, ``[R, n]``.
+        labels: of these, ``[R, n]`` int64.
         n_classes: K.
         n_iters: how often.
 
     Returns:
-        scores ``[N, K]``. Each class has the same total, so that one with well-placed examples does not take over.
+        scores ``[R, N, K]``. Each class has the same total, so that one with well-placed examples does not take over.
 
     Source: Zhou et al. 2003, "Learning with local and global consistency", with α = 0.99; the totals after Zhu,
     Ghahramani, Lafferty 2003 (class mass normalisation).
     """
-    check_shapes(index=(index, "n"), labels=(labels, "n"))
-    first = torch.zeros(graph.shape[0], n_classes).to(graph.dtype).to(graph.device)
-    first[index] = F.one_hot(labels, n_classes).to(first)
-    first = first / first.sum(dim=0).clamp_min(1)
+    n_draws = check_shapes(places=(places, "R n"), labels=(labels, "R n"))["R"]
+    first = torch.zeros(graph.shape[0], n_draws, n_classes).to(graph.dtype).to(graph.device)
+    first[places, torch.arange(n_draws, device=graph.device).unsqueeze(1), labels] = 1.0
+    first = (first / first.sum(dim=0).clamp_min(1)).flatten(1)  # [N, R·K]: one product serves all draws
     scores = first
     for _ in range(n_iters):
         scores = 0.99 * torch.sparse.mm(graph, scores) + 0.01 * first
-    return scores / scores.sum(dim=0).clamp_min(1e-12)
+    return (scores / scores.sum(dim=0).clamp_min(1e-12)).unflatten(1, (n_draws, n_classes)).transpose(0, 1)
 
 
 def anchored_classes(shares: Tensor, index: Tensor, labels: Tensor, n_classes: int, smoothness: float = 0.01) -> Tensor:

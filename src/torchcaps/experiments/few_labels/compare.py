@@ -17,7 +17,7 @@ from torchcaps.data.augment import central_crop
 from torchcaps.experiments.devices import device_in_words
 from torchcaps.experiments.few_labels.codes import Codes, model_codes, pixel_codes
 from torchcaps.experiments.few_labels.draws import draw_labelled
-from torchcaps.experiments.few_labels.readouts import READOUTS, Readout
+from torchcaps.experiments.few_labels.readouts import READOUTS, Draw, Readout, one_by_one
 from torchcaps.experiments.few_labels.supervised import NETWORKS, classes_of, train_on_few
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.experiments.run import Run
@@ -124,12 +124,13 @@ def _methods(
 
 
 def _network(name: str, train: Images, splits: tuple[Tensor, Tensor, Tensor], n_classes: int, steps: int) -> Readout:
-    def classes(index: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def classes(draw: Draw) -> tuple[Tensor, Tensor]:
+        index, labels = draw
         labelled = Images(train.images[index], labels)
         model = train_on_few(name, labelled, n_classes, steps, seed=int(index.sum()))
         return classes_of(model, splits[1]), classes_of(model, splits[2])
 
-    return classes
+    return one_by_one(classes)
 
 
 def _errors(
@@ -137,7 +138,7 @@ def _errors(
 ) -> dict[str, dict[str, Any]]:
     found = {}
     for n, places in draws.items():
-        answers = [ask(index, train[index]) for index in places]
+        answers = ask([(index, train[index]) for index in places])
         on_val, on_test = (
             [(answer[k] != true).float().mean().item() for answer in answers] for k, true in enumerate((val, test))
         )

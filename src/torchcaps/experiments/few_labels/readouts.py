@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +13,10 @@ from torchcaps.analysis.factor_mixture import fit_factor_mixture
 from torchcaps.analysis.spread import affinity, anchored_classes, nearest, spread_labels
 from torchcaps.experiments.few_labels.codes import Codes
 
-#: Given which unlabelled examples are labelled now ``[n]`` and their labels ``[n]``: the classes of val and of test.
-Readout = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Draw = tuple[Tensor, Tensor]
+#: For several draws of as many labels, each of places among the unlabelled examples ``[n]`` and their labels ``[n]``:
+#: the classes of val and of test.
+Readout = Callable[[Sequence[Draw]], list[tuple[Tensor, Tensor]]]
 
 #: Neighbours of each point in a graph, and those whose scores a new point takes.
 N_NEIGHBOURS = 10
@@ -25,7 +27,8 @@ _N_SHARED = 3.0
 def nearest_labelled(codes: Codes, n_classes: int) -> Readout:
     """The class of the nearest labelled example; of the three nearest where there are ten of each class."""
 
-    def classes(index: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def classes(draw: Draw) -> tuple[Tensor, Tensor]:
+        index, labels = draw
         k = 3 if len(index) >= 10 * n_classes else 1
         votes = F.one_hot(labels, n_classes).float()
         # Earlier neighbours break ties.
@@ -34,7 +37,7 @@ def nearest_labelled(codes: Codes, n_classes: int) -> Readout:
         val, test = ((votes[each] * order).sum(dim=1).argmax(dim=1) for each in found)
         return val, test
 
-    return classes
+    return one_by_one(classes)
 
 
 def neighbour_graph(codes: Codes, n_classes: int) -> Readout:
@@ -43,11 +46,14 @@ def neighbour_graph(codes: Codes, n_classes: int) -> Readout:
     near = [nearest(part, codes.train, N_NEIGHBOURS) for part in (codes.val, codes.test)]
     weights = [torch.exp(-4 * each.squared / each.squared[:, -1:].clamp_min(1e-12)) for each in near]
 
-    def classes(index: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        scores = spread_labels(graph, index, labels, n_classes)
-        found = zip(near, weights, strict=True)
-        val, test = ((weight.unsqueeze(2) * scores[each.places]).sum(dim=1).argmax(dim=1) for each, weight in found)
-        return val, test
+    def classes(draws: Sequence[Draw]) -> list[tuple[Tensor, Tensor]]:
+        places, labels = (torch.stack(parts) for parts in zip(*draws, strict=True))
+        answers = []
+        for scores in spread_labels(graph, places, labels, n_classes):
+            found = zip(near, weights, strict=True)
+            val, test = ((w.unsqueeze(2) * scores[each.places]).sum(dim=1).argmax(dim=1) for each, w in found)
+            answers.append((val, test))
+        return answers
 
     return classes
 
@@ -62,12 +68,17 @@ def factor_mixture(codes: Codes, n_classes: int, n_components: int = 50, n_facto
         (x / temperature).softmax(dim=1) for x in (joint, mixture.log_joint(codes.val), mixture.log_joint(codes.test))
     )
 
-    def classes(index: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        of_components = anchored_classes(shares, index, labels, n_classes)
+    def classes(draw: Draw) -> tuple[Tensor, Tensor]:
+        of_components = anchored_classes(shares, *draw, n_classes)
         val, test = ((part @ of_components).argmax(dim=1) for part in others)
         return val, test
 
-    return classes
+    return one_by_one(classes)
+
+
+def one_by_one(classes: Callable[[Draw], tuple[Tensor, Tensor]]) -> Readout:
+    """A read-out that takes one draw after the other."""
+    return lambda draws: [classes(draw) for draw in draws]
 
 
 def softening(joint: Tensor) -> float:
