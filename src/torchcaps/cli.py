@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from torchcaps import __version__
+    from torchcaps.experiments.experiment import FURTHER
 
     parser = argparse.ArgumentParser(prog="torchcaps", description="Capsule networks for PyTorch.")
     parser.add_argument("--version", action="version", version=f"torchcaps {__version__}")
@@ -52,13 +53,14 @@ def _parser() -> argparse.ArgumentParser:
     run_help = "the folder of a run, such as runs/digits"
     made = command("evaluate", _evaluate, "measure a trained model on one split of its data")
     made.add_argument("run", metavar="RUN", help=run_help)
-    made.add_argument("--split", choices=("val", "test", "novel"), default="test")
+    made.add_argument("--split", choices=("val", "test", *FURTHER), default="test")
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made.add_argument("--data.test_crops", dest="test_crops", type=int, help="windows to average over: 1 or 13")
     made = command("reproduce", _reproduce, "train the rows of a paper's table and write it with our numbers beside")
     made.add_argument("table", metavar="TABLE", help="one of docs/results.md; a wrong name lists them")
     made.add_argument("--row", dest="rows", metavar="RECIPE", nargs="+", default=[], help="rows (default: all)")
     made.add_argument("--seeds", type=int, default=1, help="runs of each row (default: 1)")
+    made.add_argument("--epochs", type=int, help="of each run, instead of the recipe's")
     made.add_argument("--budget", type=float, metavar="MINUTES", help="when to stop; the same command goes on")
     made.add_argument("--data.root", dest="root", help="folder of the data files, or of the data sets' folders")
     made.add_argument("--runs", metavar="FOLDER", default="runs", help="where runs are kept (default: runs)")
@@ -80,6 +82,12 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--draws", type=int, default=10, help="draws of the labelled examples (default: 10)")
     made.add_argument("--unlabelled", type=int, help="training images to take without labels (default: all)")
     made.add_argument("--steps", type=int, default=300, help="of the supervised networks; 0 leaves them out")
+    made.add_argument("--data.root", dest="root", help="folder that has the data files already")
+    made = command("measure", _measure, "ask more of a trained model than its error, as docs/protocols.md says")
+    made.add_argument("name", metavar="NAME", help="such as robustness or equivariance; a wrong name lists them")
+    made.add_argument("run", metavar="RUN", help=run_help)
+    made.add_argument("--beside", metavar="RUN", help="another run on the same data to compare it with, such as a CNN")
+    made.add_argument("--n", type=int, help="test images (default: as many as take some minutes on a CPU)")
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made = command("predict", _predict, "say what is in images of your own")
     made.add_argument("run", metavar="RUN", help=run_help)
@@ -185,6 +193,7 @@ def _reproduce(parsed: argparse.Namespace) -> None:
         parsed.table,
         parsed.rows,
         seeds=parsed.seeds,
+        epochs=parsed.epochs,
         budget=parsed.budget,
         root=parsed.root,
         runs=parsed.runs,
@@ -216,6 +225,12 @@ def _few_labels(parsed: argparse.Namespace) -> None:
     settings = Settings(tuple(parsed.labels), parsed.draws, parsed.unlabelled, parsed.steps)
     path, _ = few_labels(parsed.run, parsed.beside, settings, parsed.root)
     print(f"wrote {path}")
+
+
+def _measure(parsed: argparse.Namespace) -> None:
+    from torchcaps.experiments.measures.record import record
+
+    print(f"wrote {record(parsed.name, parsed.run, beside=parsed.beside, n=parsed.n, root=parsed.root)}")
 
 
 def _predict(parsed: argparse.Namespace) -> None:

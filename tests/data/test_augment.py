@@ -13,6 +13,7 @@ from torchcaps.data.augment import (
     random_brightness,
     random_contrast,
     random_corners,
+    random_flip,
     random_shift,
     shift,
 )
@@ -40,6 +41,15 @@ def test_random_shift_moves_by_up_to_the_most_and_fills_with_zeros() -> None:
     edge = torch.ones(50, 1, 4, 4)
     assert random_shift(edge, 2, generator()).mean() < 1
     assert random_shift(images, 0, generator()) is images
+
+
+def test_random_flip_mirrors_half_of_the_images_left_to_right() -> None:
+    images = torch.arange(6).view(1, 1, 2, 3).expand(400, 1, 2, 3)
+    found = random_flip(images, generator())
+    mirrored = (found[:, 0, 0, 0] == 2).sum().item()
+    assert 150 < mirrored < 250
+    assert sorted(set(map(str, found.flatten(1).tolist()))) == ["[0, 1, 2, 3, 4, 5]", "[2, 1, 0, 5, 4, 3]"]
+    assert torch.equal(found, random_flip(images, generator()))
 
 
 def test_crop_cuts_each_image_at_its_own_corner() -> None:

@@ -151,6 +151,11 @@ def test_factors_go_with_their_images() -> None:
 def test_novel_images_are_a_split_where_there_are_any() -> None:
     good = images(2, [0, 1])
     assert list(Dataset("toy", ("a", "b"), good, good, good).splits) == ["train", "val", "test"]
-    assert list(Dataset("toy", ("a", "b"), good, good, good, good).splits) == ["train", "val", "test", "novel"]
+    assert list(Dataset("toy", ("a", "b"), good, good, good, {"novel": good}).splits) == [
+        "train",
+        "val",
+        "test",
+        "novel",
+    ]
     with pytest.raises(ValueError, match=r"toy: novel labels must be 0 … 1, got 0 … 2"):
-        Dataset("toy", ("a", "b"), good, good, good, novel=images(2, [0, 2]))
+        Dataset("toy", ("a", "b"), good, good, good, {"novel": images(2, [0, 2])})

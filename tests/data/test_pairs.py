@@ -79,3 +79,17 @@ def test_bad_options(options: dict, message: str) -> None:
 def test_one_class_makes_no_pairs() -> None:
     with pytest.raises(ValueError, match="source must have images of at least two classes"):
         Pairs(source(4, 1))
+
+
+def test_two_images_of_the_same_class_are_two_images():
+    labels = torch.tensor([0, 1, 0, 2, 1, 2, 2])
+    images = torch.arange(7, dtype=torch.uint8)[:, None, None, None].expand(7, 1, 2, 2) * 30 + 30
+    pairs = Pairs(Images(images.contiguous(), labels), seed=3, most=0, same=True)
+    batch = pairs.batch(0, 400)
+    which = (batch.parts[:, :, 0, 0, 0] * 255 / 30 - 1).round().long()
+    assert (which[:, 0] != which[:, 1]).all()
+    assert torch.equal(labels[which], batch.labels) and torch.equal(batch.labels[:, 0], batch.labels[:, 1])
+    drawn = {(int(a), int(b)) for a, b in which}
+    assert drawn == {(a, b) for a in range(7) for b in range(7) if a != b and labels[a] == labels[b]}
+    with pytest.raises(ValueError, match="at least two images of each class to make pairs of the same class"):
+        Pairs(Images(images.contiguous()[:4], labels[:4]), same=True)

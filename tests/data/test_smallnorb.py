@@ -85,7 +85,7 @@ def numbers(images: Images) -> list[int]:
 def test_official_files(write: Any, end: str) -> None:
     data = load("smallnorb", write(end))
     assert data.image_shape == (2, 48, 48) and data.classes == ("animal", "human", "airplane", "truck", "car")
-    assert (len(data.train), len(data.val), len(data.test), data.novel) == (N * 4 // 5, N // 5, N, None)
+    assert (len(data.train), len(data.val), len(data.test), data.further) == (N * 4 // 5, N // 5, N, {})
     for part, half in ((data.train, "train"), (data.val, "train"), (data.test, "test")):
         at = numbers(part)
         assert torch.equal(part.images[:, 1].long(), part.images[:, 0].long() + 100)

@@ -60,6 +60,30 @@ def test_goes_on_where_it_stood(pairs: bool) -> None:
     assert len(list(resumed)) == 6  # the next epoch is whole again
 
 
+def test_an_epoch_may_show_few_images_often() -> None:
+    made = batches(n=40, n_shown=96, shift=0)
+    assert len(made) == 6
+    seen = [torch.cat([batch.images for batch in made]).flatten(1)]
+    _, counts = seen[0].unique(dim=0, return_counts=True)
+    assert sorted(counts.tolist()) == [2] * 24 + [3] * 16  # all of them twice before any a third time
+    made.epoch = 1
+    seen.append(torch.cat([batch.images for batch in made]).flatten(1))
+    assert not torch.equal(*seen)
+    assert len(batches(n=40, n_shown=20)) == 1 and len(batches(train=False, n=40, n_shown=96)) == 3
+    # It changes nothing for those who do not ask for it.
+    plain, all_of_them = (list(batches(n=40, n_shown=n)) for n in (None, 40))
+    assert all(torch.equal(a.images, b.images) for a, b in zip(plain, all_of_them, strict=True))
+
+
+def test_flipped_images_are_to_be_reconstructed_as_they_are_seen() -> None:
+    plain, flipped = (next(iter(batches(shift=0, flip=flip))) for flip in (False, True))
+    assert torch.equal(flipped.images, flipped.parts[:, 0]) and torch.equal(flipped.labels, plain.labels)
+    same, mirrored = (
+        (flipped.images == images).flatten(1).all(dim=1) for images in (plain.images, plain.images.flip(3))
+    )
+    assert bool((same ^ mirrored).all()) and 0 < mirrored.sum() < 16
+
+
 def test_pairs_never_repeat_and_validation_pairs_are_fixed() -> None:
     made = batches(pairs=True, n_pairs=(32, 10))
     one = torch.cat([batch.images for batch in made])

@@ -185,8 +185,8 @@ def test_two_eyes_and_novel_viewpoints(tmp_path: Path, monkeypatch: pytest.Monke
     def stereo(root: Path | None, image_size: tuple[int, int] | None, *, n_novel: int) -> Dataset:
         digits = load("digits")
         parts = {k: replace(v, images=v.images.expand(-1, 2, -1, -1)) for k, v in digits.splits.items()}
-        novel = parts["test"].take(slice(n_novel))
-        return Dataset("stereo", digits.classes, **parts, novel=novel, note=f"{n_novel} novel")
+        novel = {"novel": parts["test"].take(slice(n_novel))}
+        return Dataset("stereo", digits.classes, **parts, further=novel, note=f"{n_novel} novel")
 
     monkeypatch.setitem(DATASETS, "stereo", stereo)
     data = replace(CROP, name="stereo", options={"n_novel": 40}, brightness=0.2, contrast=(0.5, 1.5), test_crops=13)

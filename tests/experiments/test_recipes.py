@@ -9,18 +9,31 @@ import pytest
 import torch
 
 from torchcaps.data import DATASETS, Dataset, Images
+from torchcaps.experiments.batches import split
 from torchcaps.experiments.experiment import smoke
 from torchcaps.experiments.recipes import RECIPES, recipe
 from torchcaps.experiments.train import train
+from torchcaps.models import build
+from torchcaps.models.baseline_cnn import count_parameters
 
 #: What each data set is like, for images made up here.
-SHAPES = {"digits": (1, 28, 28), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "smallnorb": (2, 48, 48)}
+SHAPES = {
+    "cifar10": (3, 32, 32),
+    "digits": (1, 28, 28),
+    "expanded-mnist": (1, 40, 40),
+    "faces": (1, 28, 28),
+    "fashion-mnist": (1, 28, 28),
+    "mnist": (1, 28, 28),
+    "smallnorb": (2, 48, 48),
+    "svhn": (3, 32, 32),
+}
 #: Networks whose first step takes many seconds, made smaller for this test alone.
 SMALLER = {
     "capsnet": {"channels": 16, "n_types": 4, "decoder": (8,)},
     "matrix_capsnet": {"A": 4, "B": 2, "C": 3, "D": 2},
     "baseline_cnn": {},
     "norb_cnn": {},
+    "multimnist_cnn": {},
 }
 
 
@@ -29,7 +42,7 @@ def test_a_recipe_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     config = smoke(recipe(name))
     assert config.recipe == f"{name}-smoke"
 
-    def made_up(**_: object) -> Dataset:
+    def made_up(root: object, image_size: object, split: str = "official") -> Dataset:
         n_classes = 5 if config.data.name == "smallnorb" else 10
         size = (40, *SHAPES[config.data.name])
         images = Images(torch.randint(0, 256, size, dtype=torch.uint8), torch.arange(40) % n_classes)
@@ -48,6 +61,44 @@ def test_smoke_takes_few_images_and_leaves_the_rest_as_it_is() -> None:
     small = smoke(config)
     assert (small.epochs, small.batch_size, small.data.n_train, small.data.n_eval) == (1, 4, 8, 8)
     assert small.model == config.model and small.optim == config.optim and small.loss == config.loss
+
+
+def test_rows_of_mnist_differ_from_it_in_what_they_name() -> None:
+    first = recipe("mnist")
+    wanted = {
+        "mnist-1-iteration": {"n_iters": 1},
+        "mnist-2-iterations": {"n_iters": 2},
+        "mnist-4-iterations": {"n_iters": 4},
+        "mnist-5-iterations": {"n_iters": 5},
+        "mnist-10-iterations": {"n_iters": 10},
+        "mnist-no-reconstruction": {"decoder": None},
+        "mnist-1-iteration-no-reconstruction": {"n_iters": 1, "decoder": None},
+    }
+    for name, options in wanted.items():
+        assert replace(recipe(name), recipe="mnist", model=first.model) == first
+        assert recipe(name).model.options == options
+
+
+@pytest.mark.parametrize("name", ["mnist", "mnist-cnn"])
+@pytest.mark.parametrize("n", [100, 1000, 10_000])
+def test_fewer_labels_take_as_many_steps(name: str, n: int) -> None:
+    every, fewer = recipe(name), recipe(f"{name}-{n}-labels")
+    assert replace(fewer, recipe=name, data=every.data) == every
+    pixels = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(55_000, 1, 1, 1)
+    part = Images(pixels, torch.zeros(55_000, dtype=torch.int64))
+    data = Dataset("mnist", ("0",), part, part, part)
+    made = [split(config, data, "train", torch.device("cpu")) for config in (every, fewer)]
+    assert len(made[0]) == len(made[1]) == 859 and len(made[1].source) == n
+
+
+def test_what_is_compared_on_affine_digits_is_alike() -> None:
+    capsules, cnn = recipe("expanded-mnist"), recipe("expanded-mnist-cnn")
+    assert replace(cnn, recipe=capsules.recipe, model=capsules.model, loss=capsules.loss) == capsules
+    wanted = count_parameters(build("capsnet", (1, 40, 40), 10, decoder=None))
+    assert cnn.model.options["n_parameters"] == wanted
+    assert count_parameters(build("matched_cnn", (1, 40, 40), 10, n_parameters=wanted)) == pytest.approx(
+        wanted, rel=0.001
+    )
 
 
 def test_rows_of_the_ablation_differ_from_the_first_in_what_they_name() -> None:

@@ -35,7 +35,7 @@ def toys(names: tuple[str, ...] = ("instance", "elevation", "azimuth", "lighting
     pixels = torch.randint(0, 256, (len(views), 2, 26, 28), dtype=torch.uint8)
     every = Images(pixels, views[:, 4], {name: views[:, k].contiguous() for k, name in enumerate(names)})
     part = every.take(views[:, 2] == 0) if novel else every
-    rest = every.take(views[:, 2] != 0) if novel else None
+    rest = {"novel": every.take(views[:, 2] != 0)} if novel else {}
     return Dataset("toys", ("cat", "dog"), part, part, part, rest)
 
 

@@ -80,14 +80,15 @@ def test_a_table_is_made_of_recipes(name: str) -> None:
 def test_a_result_is_of_its_recipe_wherever_it_ran() -> None:
     mine = result()
     assert is_of(mine, replace(recipe("digits"), threads=7, device="cpu", seed=5))
-    assert not is_of(mine, replace(recipe("digits"), epochs=21))
+    assert is_of(mine, replace(recipe("digits"), epochs=21))  # how much training that was, the minimum judges
+    assert not is_of(mine, replace(recipe("digits"), batch_size=31))
     assert not is_of({"recipe": "digits"}, recipe("digits"))
 
 
 def test_results_are_read_in_the_order_of_seeds(tmp_path: Path) -> None:
     for seed in (10, 2):
         keep(result(seed=seed), tmp_path)
-    keep(result("digits-cnn") | {"config": replace(recipe("digits-cnn"), epochs=1).to_dict()}, tmp_path)
+    keep(result("digits-cnn") | {"config": replace(recipe("digits-cnn"), batch_size=1).to_dict()}, tmp_path)
     assert {name: [one["seed"] for one in found] for name, found in read_results(tmp_path).items()} == {
         "digits": [2, 10]
     }
@@ -110,6 +111,17 @@ def test_a_kept_result_is_never_replaced(tmp_path: Path) -> None:
 
 def test_the_document_is_what_the_results_say() -> None:
     assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == document(ROOT / "results")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_it_came_to(name: str) -> None:
+    """The error, seeds, time and device in a recipe's docstring are those of its files; without files it says none."""
+    said = " ".join((RECIPES[name].__doc__ or "").split())
+    rows = [(table, row) for table in TABLES.values() for row in table.rows if row.recipe == name]
+    found = [summarise(*row, read_results(ROOT / "results").get(name, [])) for row in rows]
+    ours = {one.in_words(next(iter(table.columns))) for (table, _), one in zip(rows, found, strict=True) if one}
+    assert len(ours) <= 1 and said.count("Ours:") == len(ours)
+    assert all(line in said for line in ours)
 
 
 @pytest.fixture

@@ -12,6 +12,9 @@ from torchcaps.data import load
 from torchcaps.models import MODELS, build
 from torchcaps.models.baseline_cnn import count_parameters
 
+#: Those that take long to build.
+BIG = ("capsnet", "baseline_cnn", "matrix_capsnet", "multimnist_cnn")
+
 
 def test_capsnet_has_the_papers_parameters() -> None:
     model = build("capsnet", (1, 28, 28), 10)
@@ -69,6 +72,22 @@ def test_norb_cnns_have_their_parameters() -> None:
     assert count_parameters(small) == pytest.approx(68_618, rel=0.02)
 
 
+def test_multimnist_cnn_has_the_papers_parameters() -> None:
+    # 512·(81+1) + 256·(512·25+1) + (256·9·9+1)·1024 + (1024+1)·10: 24.56 M in the paper, on pairs' 36×36
+    count = count_parameters(build("multimnist_cnn", (1, 36, 36), 10))
+    assert count == 41_984 + 3_277_056 + 21_234_688 + 10_250 == 24_563_978
+
+
+def test_capsnet_that_standardizes_does_not_see_light_and_contrast() -> None:
+    options = {"channels": 4, "n_types": 2, "decoder": (8,)}
+    model = build("capsnet", (1, 20, 20), 3, **options, standardize=True)
+    x = torch.rand(2, 1, 20, 20)
+    torch.testing.assert_close(model(0.5 * x + 0.2).scores, model(x).scores)
+    plain = build("capsnet", (1, 20, 20), 3, **options)
+    plain.load_state_dict(model.state_dict())  # it has no weights
+    assert not torch.allclose(plain(0.5 * x + 0.2).scores, plain(x).scores)
+
+
 def activities(name: str, folder: Path, **options: str) -> list[float]:
     """Mean activation in every layer, on a few real images of both eyes."""
     images = load("smallnorb", folder).train.images[:8, :, 8:40, 8:40].float() / 255
@@ -97,7 +116,7 @@ def test_matched_cnn_comes_near(n_parameters: int, shape: tuple[int, int, int]) 
     assert count == pytest.approx(n_parameters, rel=0.01)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("capsnet", "baseline_cnn", "matrix_capsnet")])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in BIG])
 @pytest.mark.parametrize(("shape", "n_classes"), [((1, 28, 28), 10), ((3, 25, 32), 2), ((2, 40, 29), 7)])
 def test_any_size_channels_and_classes(name: str, shape: tuple[int, int, int], n_classes: int) -> None:
     model = build(name, shape, n_classes).eval()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
 
 from torchcaps.layers import ClassCaps, Decoder
 from torchcaps.models import CapsNet, MatrixCapsNet, TemplateAutoencoder, TransformingAutoencoder
@@ -54,3 +57,32 @@ def autoencoder(model: nn.Module) -> TransformingAutoencoder | TemplateAutoencod
     if isinstance(model, TransformingAutoencoder | TemplateAutoencoder):
         return model
     raise ValueError(f"model must be a transforming auto-encoder, got a {type(model).__name__}")
+
+
+def scores_of(model: nn.Module, images: Tensor) -> Tensor:
+    """What any classifier says: its scores, whether it returns them bare or with an attribute ``scores``.
+
+    Returns:
+        ``[B, J]``.
+
+    Raises:
+        ValueError: it returns something else.
+    """
+    output = model(images)
+    found = getattr(output, "scores", output)
+    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(images):
+        got = f"shape {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise ValueError(f"model must return scores [B={len(images)}, J], bare or as .scores; got {got}")
+    return found
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout for a while; then every part is in the mode in which it was."""
+    training = [part for part in model.modules() if part.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

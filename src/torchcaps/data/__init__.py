@@ -11,22 +11,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torchcaps.data.cifar10 import load_cifar10
 from torchcaps.data.digits import load_digits
+from torchcaps.data.expanded_mnist import load_expanded_mnist
+from torchcaps.data.faces import load_faces
 from torchcaps.data.folder import load_folder
 from torchcaps.data.images import Dataset, Images
 from torchcaps.data.mnist import load_fashion_mnist, load_mnist
 from torchcaps.data.pairs import Pairs
 from torchcaps.data.smallnorb import load_smallnorb
+from torchcaps.data.svhn import load_svhn
 from torchcaps.ops.checks import check_choice
 
 #: Every data set, by name. Each takes ``root`` (the folder of its files, None for the cache) and
 #: ``image_size`` (None, or what to resize to where the data set allows it); some take options of their own.
 DATASETS: dict[str, Callable[..., Dataset]] = {
+    "cifar10": load_cifar10,
     "digits": load_digits,
+    "expanded-mnist": load_expanded_mnist,
+    "faces": load_faces,
     "fashion-mnist": load_fashion_mnist,
     "folder": load_folder,
     "mnist": load_mnist,
     "smallnorb": load_smallnorb,
+    "svhn": load_svhn,
 }
 
 

@@ -96,6 +96,17 @@ def random_shift(images: Tensor, most: int, generator: torch.Generator) -> Tenso
     return shift(images, offsets, most)[:, :, most:-most, most:-most]
 
 
+def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirror about half of the images left to right.
+
+    Args:
+        images: ``[B, C, H, W]``.
+        generator: on the CPU, so that every device draws the same.
+    """
+    mirrored = torch.rand(len(images), 1, 1, 1, generator=generator) < 0.5
+    return torch.where(mirrored.to(images.device), images.flip(3), images)
+
+
 def random_brightness(images: Tensor, most: float, generator: torch.Generator) -> Tensor:
     """Add to each image its own number within ±``most``, to all channels the same. Nothing is clipped.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "torchcaps"
 
 
-def require(name: str, checksum: str, *, root: Path | None, folder: str, address: str) -> Path:
+def require(name: str, checksum: str | None, *, root: Path | None, folder: str, address: str) -> Path:
     """A data file whose content is known to be right.
 
     Args:
         name: the file's name.
-        checksum: its sha256; or ``"md5:…"`` where no other is published, which shows damage but keeps out no forgery.
+        checksum: its sha256; or ``"md5:…"`` where no other is published, which shows damage but keeps out no forgery;
+            None where none at all is published: read the file within :func:`pinned` then.
         root: a folder that has the file; None downloads into the cache, with a progress bar.
         folder: the data set's folder, under the cache.
         address: where the file is published, without its name.
@@ -36,7 +39,8 @@ def require(name: str, checksum: str, *, root: Path | None, folder: str, address
         path = root / name
         if not path.is_file():
             raise ValueError(f"data.root must hold {name}, but {path} is not there")
-        check_checksum(path, checksum)
+        if checksum is not None:
+            check_checksum(path, checksum)
         return path
     import pooch
 
@@ -45,7 +49,7 @@ def require(name: str, checksum: str, *, root: Path | None, folder: str, address
         return Path(
             pooch.retrieve(
                 address + name,
-                known_hash=":".join(_algorithm_and_value(checksum)),
+                known_hash=checksum and ":".join(_algorithm_and_value(checksum)),
                 fname=name,
                 path=cache_folder() / folder,
                 downloader=downloader,
@@ -56,6 +60,28 @@ def require(name: str, checksum: str, *, root: Path | None, folder: str, address
             f"could not download {address}{name}: {error}\n"
             f"Where there is no network, put the file into a folder and name that as data.root."
         ) from error
+
+
+@contextmanager
+def pinned(path: Path) -> Iterator[None]:
+    """Hold a file without a published checksum to the sha256 that it had when it was first read.
+
+    That is written beside it (``<name>.sha256``, as sha256sum does) once the reading within has succeeded;
+    not in a folder that cannot be written to.
+
+    Raises:
+        ValueError: it has another one now.
+    """
+    pin = path.with_name(f"{path.name}.sha256")
+    if pin.is_file():
+        check_checksum(path, pin.read_text(encoding="utf-8").split()[0])
+        yield
+        return
+    yield
+    partial = path.with_name(f".{pin.name}.{os.getpid()}.partial")
+    with suppress(OSError), path.open("rb") as file:
+        partial.write_text(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n", encoding="utf-8")
+        partial.replace(pin)
 
 
 def check_checksum(path: Path, checksum: str) -> None:

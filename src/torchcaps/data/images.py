@@ -58,8 +58,8 @@ class Dataset:
         train: images to train on.
         val: images to choose on.
         test: images to report on.
-        novel: more images to report on, of the test's objects from viewpoints that were not trained
-            on; None where the split is not one by viewpoint.
+        further: more images to report on, by what they are called: "novel" shows the test's objects from
+            viewpoints that were not trained on, "affine_mnist" digits distorted as none were in training.
         note: which of its forms and splits this is, where it has several.
     """
 
@@ -68,7 +68,7 @@ class Dataset:
     train: Images
     val: Images
     test: Images
-    novel: Images | None = None
+    further: Mapping[str, Images] = field(default_factory=dict)
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -87,8 +87,7 @@ class Dataset:
     @property
     def splits(self) -> dict[str, Images]:
         """The splits that there are, by name."""
-        every = {"train": self.train, "val": self.val, "test": self.test}
-        return every if self.novel is None else every | {"novel": self.novel}
+        return {"train": self.train, "val": self.val, "test": self.test, **self.further}
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -108,6 +107,12 @@ def resized(images: Tensor, size: tuple[int, int] | None) -> Tensor:
         return images
     smooth = F.interpolate(images.float(), size=tuple(size), mode="bicubic", align_corners=False, antialias=True)
     return smooth.round().clamp(0, 255).to(torch.uint8)
+
+
+def keep_back(every: Images, n: int, seed: int) -> tuple[Images, Images]:
+    """Part images in a fixed random order into all but n of them, to train on, and those n, to validate on."""
+    order = fixed_order(len(every), seed)
+    return every.take(order[n:]), every.take(order[:n])
 
 
 def fixed_order(n: int, seed: int) -> Tensor:

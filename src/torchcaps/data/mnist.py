@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.data.files import require
-from torchcaps.data.images import Dataset, Images, fixed_order, resized
+from torchcaps.data.images import Dataset, Images, keep_back, resized
 
 #: Training images that are kept for validation, picked once with :data:`SPLIT_SEED`.
 N_VALIDATION = 5000
@@ -75,15 +75,8 @@ def _load(
     image_size: tuple[int, int] | None,
 ) -> Dataset:
     arrays = [read_idx(require(file, sha, root=root, folder=name, address=address)) for file, sha in files.items()]
-    train = _images(arrays[0], arrays[1], image_size)
-    order = fixed_order(len(train), SPLIT_SEED)
-    return Dataset(
-        name,
-        classes,
-        train=train.take(order[N_VALIDATION:]),
-        val=train.take(order[:N_VALIDATION]),
-        test=_images(arrays[2], arrays[3], image_size),
-    )
+    train, val = keep_back(_images(arrays[0], arrays[1], image_size), N_VALIDATION, SPLIT_SEED)
+    return Dataset(name, classes, train, val, test=_images(arrays[2], arrays[3], image_size))
 
 
 def _images(images: Tensor, labels: Tensor, size: tuple[int, int] | None) -> Images:

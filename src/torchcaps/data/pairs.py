@@ -1,4 +1,4 @@
-"""Two overlapping images of different classes, without end."""
+"""Two overlapping images, without end: of different classes, or on request of the same one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PairBatch:
 
     Attributes:
         images: what the network sees, ``[B, C, H, W]`` floats 0 … 1.
-        labels: the two classes, ``[B, 2]``; always different ones.
+        labels: the two classes, ``[B, 2]``; always different ones, or always the same.
         parts: each of the two alone, ``[B, 2, C, H, W]``.
     """
 
@@ -43,9 +43,12 @@ class Pairs:
         seed: of the draw.
         most: largest shift; 4 in the paper, which makes 36×36 of 28×28.
         blend: "sum", clipped at full brightness (the paper's), or "max".
+        same: draw two different images of one class instead, which a network with one capsule for each class
+            has no way to name.
 
     Raises:
-        ValueError: one class only, an unknown ``blend``, or a negative ``most``.
+        ValueError: one class only, an unknown ``blend``, or a negative ``most``; with ``same``, a class of
+            one image.
 
     Source: Sabour et al. 2017, section 6.
     """
@@ -54,11 +57,14 @@ class Pairs:
     seed: int = 0
     most: int = 4
     blend: str = "sum"
+    same: bool = False
 
     def __post_init__(self) -> None:
         check_choice("blend", self.blend, BLENDS)
         check_at_least("most", self.most, 0)
-        if len(self.source.labels.unique()) < 2:
+        if self.same and (self.source.labels.bincount() == 1).any():
+            raise ValueError("source must have at least two images of each class to make pairs of the same class")
+        if not self.same and len(self.source.labels.unique()) < 2:
             raise ValueError("source must have images of at least two classes to make pairs of")
 
     @property
@@ -74,14 +80,19 @@ class Pairs:
         draws = torch.from_numpy((raw >> np.uint64(2)).astype(np.int64))  # [n, 8], not negative
         labels = self.source.labels.cpu()
         one = draws[:, 0] % len(labels)
-        # The other is drawn among the images that are not of the first one's class.
-        order, counts = labels.argsort(stable=True), labels.bincount()
-        starts = counts.cumsum(0) - counts
-        own = labels[one]
-        rank = draws[:, 1] % (len(labels) - counts[own])
-        two = order[torch.where(rank < starts[own], rank, rank + counts[own])]
+        two = self._others(labels, one, draws[:, 1])
         pair = torch.stack((one, two), dim=1).to(self.source.images.device)  # [n, 2]
         offsets = (draws[:, 2:6] % (2 * self.most + 1) - self.most).reshape(-1, 2).to(pair.device)
         parts = shift(to_float(self.source.images[pair.flatten()]), offsets, self.most).unflatten(0, (n, 2))
         images = parts.sum(dim=1).clamp_max(1) if self.blend == "sum" else parts.amax(dim=1)
         return PairBatch(images, self.source.labels[pair], parts)
+
+    def _others(self, labels: Tensor, one: Tensor, draw: Tensor) -> Tensor:
+        """The second image of each pair, drawn among those of other classes, or of the same one but itself."""
+        order, counts = labels.argsort(stable=True), labels.bincount()
+        start, count = (counts.cumsum(0) - counts)[labels[one]], counts[labels[one]]  # of the first one's class
+        if self.same:
+            step = 1 + draw % (count - 1)
+            return order[start + (order.argsort()[one] - start + step) % count]
+        rank = draw % (len(labels) - count)
+        return order[torch.where(rank < start, rank, rank + count)]

@@ -103,7 +103,9 @@ def load_smallnorb(
         images, labels, factors = _read_npz(root, half, eyes) if npz else _read_official(root, half, eyes)
         halves[half] = Images(resized(images, image_size), labels, factors)
     note = f"{'48×48 .npz' if npz else 'official'} files, eyes: {eyes}; {chosen.note}"
-    return Dataset("smallnorb", CLASSES, **divide(chosen, halves), note=note)
+    further = divide(chosen, halves)
+    train, val, test = (further.pop(name) for name in ("train", "val", "test"))
+    return Dataset("smallnorb", CLASSES, train, val, test, further, note)
 
 
 def in_degrees(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:

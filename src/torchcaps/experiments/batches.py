@@ -18,6 +18,7 @@ from torchcaps.data.augment import (
     random_brightness,
     random_contrast,
     random_corners,
+    random_flip,
     random_shift,
 )
 from torchcaps.data.images import to_float
@@ -65,6 +66,8 @@ class Batches:
         self.seed, self.train = seed, train
         self.epoch = self.done = self._start = 0
         n = data.n_pairs[0 if train else 1] if data.pairs else len(source)
+        if train and data.n_shown is not None:
+            n = data.n_shown
         self.n = n
         if data.crop is not None:
             _require_room(data.crop, data.test_crops, source)
@@ -101,7 +104,8 @@ class Batches:
         limits = Limits(self.data.shift, self.data.degrees, self.data.scale, self.data.shear)
         order = torch.arange(self.n)
         if self.train:
-            order = torch.randperm(self.n, generator=self._generator(0))
+            generator, n = self._generator(0), len(self.source)
+            order = torch.cat([torch.randperm(n, generator=generator) for _ in range(-(-self.n // n))])[: self.n]
         order = order.to(self.source.images.device)
         for k in range(start, len(self)):
             index = order[k * self.batch_size : (k + 1) * self.batch_size]
@@ -125,7 +129,10 @@ class Batches:
         data = self.data
         if data.degrees or data.scale or data.shear:
             images = random_affine(images, generator, degrees=data.degrees, scale=data.scale, shear=data.shear)
-        parts = images = random_shift(images, data.shift, generator)
+        images = random_shift(images, data.shift, generator)
+        if data.flip:
+            images = random_flip(images, generator)
+        parts = images
         if data.brightness:
             images = random_brightness(images, data.brightness, generator)
         if data.contrast != (1, 1):
@@ -157,7 +164,7 @@ def _require_room(size: tuple[int, int], n: int, source: Images) -> None:
 
 
 def split(config: Experiment, dataset: Dataset, name: str, device: torch.device) -> Batches:
-    """Batches of "train", "val", "test" or "novel", with the images on ``device``.
+    """Batches of "train", "val", "test" or one of the further splits, with the images on ``device``.
 
     Raises:
         ValueError: fewer training examples than a batch, images smaller than their crop, or a split
@@ -169,7 +176,7 @@ def split(config: Experiment, dataset: Dataset, name: str, device: torch.device)
         images = dataset.train if config.data.n_train is None else dataset.train.take(slice(config.data.n_train))
         return Batches(config.data, images.to(device), config.batch_size, seed=config.seed, train=True)
     # The pairs to validate and to test on are the same ones for every seed.
-    seed = {"val": 1, "test": 0, "novel": 2}[name]
+    seed = {"val": 1, "test": 0}.get(name, 2)
     images = (
         dataset.splits[name] if config.data.n_eval is None else dataset.splits[name].take(slice(config.data.n_eval))
     )

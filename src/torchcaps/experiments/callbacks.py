@@ -106,6 +106,32 @@ class Lines(L.Callback):
         )
 
 
+class Stop(L.Callback):
+    """Ends training with the epoch whose validation error is low enough.
+
+    It asks the rows, which are in the checkpoint: so a run that was killed behind that epoch trains no
+    further when it is resumed.
+
+    Args:
+        metrics: whose rows are asked.
+        error: at or below which to stop.
+    """
+
+    def __init__(self, metrics: Metrics, error: float) -> None:
+        # The rows have been through float32; half a millionth is less than one image of any validation split.
+        self.metrics, self.most = metrics, error + 5e-7
+
+    def _ask(self, trainer: L.Trainer) -> None:
+        if any(row["val_error"] <= self.most for row in self.metrics.rows):
+            trainer.should_stop = True
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._ask(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._ask(trainer)
+
+
 class OutOfTime(Exception):
     """Training stopped where it was told to, and left a checkpoint to go on from."""
 

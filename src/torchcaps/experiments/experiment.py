@@ -16,6 +16,13 @@ TestCrops = Literal[1, 13]
 BLENDS, SCHEDULES, LOSSES, MARGINS = get_args(Blend), get_args(Schedule), get_args(Loss), get_args(Margin)
 PRECISIONS, DEVICES, TEST_CROPS = get_args(Precision), get_args(Device), get_args(TestCrops)
 
+#: Splits that some data have beside the test split, and what their error is called.
+FURTHER = {
+    "novel": "test error, novel viewpoints",
+    "affine_mnist": "error on affine-MNIST",
+    "affnist": "error on affNIST",
+}
+
 
 @dataclass(frozen=True)
 class Data:
@@ -26,6 +33,8 @@ class Data:
         root: folder that has the files; None downloads into the cache.
         image_size: (height, width) to resize to; None keeps the data set's own.
         n_train: take only the first so many training images (of the fixed order); None takes all.
+        n_shown: training images that are shown in an epoch, going through all of them again and again; None
+            shows each once.
         n_eval: validate and test on the first so many images only; None takes all.
         pairs: train on pairs of overlapping images of different classes.
         n_pairs: pairs in an epoch, and in validation and test.
@@ -38,6 +47,7 @@ class Data:
         degrees: largest random rotation in training.
         scale: largest relative change of size in training.
         shear: largest horizontal shear in training.
+        flip: mirror a training image left to right, half of the time.
         brightness: largest number that is added to a training image, on the scale of 0 … 1.
         contrast: smallest and largest factor on a training image, about each channel's mean.
         crop: (height, width) of a window that is cut at random in training, last of all, and at the centre
@@ -51,6 +61,7 @@ class Data:
     root: str | None = None
     image_size: tuple[int, int] | None = None
     n_train: int | None = None
+    n_shown: int | None = None
     n_eval: int | None = None
     pairs: bool = False
     n_pairs: tuple[int, int] = (10_000, 1_000)
@@ -60,6 +71,7 @@ class Data:
     degrees: float = 0.0
     scale: float = 0.0
     shear: float = 0.0
+    flip: bool = False
     brightness: float = 0.0
     contrast: tuple[float, float] = (1.0, 1.0)
     crop: tuple[int, int] | None = None
@@ -127,7 +139,8 @@ class Experiment:
             paper, 0.01 in its authors' code (on the paper's scale).
         consistency: weight of the squared difference between the poses that an auto-encoder finds in the
             transformed image and the transformed poses, relative to their size; the paper has none.
-        epochs: passes over the training images.
+        epochs: passes over the training images, at most.
+        stop_at: validation error, 0 … 1, at or below which training ends with the epoch; None trains to the end.
         batch_size: images in a step.
         precision: "32", or "bf16" for autocast.
         compile: compile the capsule layers (takes half a minute, then routing is faster).
@@ -148,6 +161,7 @@ class Experiment:
     reconstruction: float = 0.0005
     consistency: float = 0.0
     epochs: int = 10
+    stop_at: float | None = None
     batch_size: int = 128
     precision: Precision = "32"
     compile: bool = False
@@ -171,11 +185,13 @@ class Experiment:
         for name in ("image_size", "n_pairs", "crop"):
             for value in getattr(data, name) or ():
                 _whole(f"data.{name}", value, 1)
-        for name in ("n_train", "n_eval"):
+        for name in ("n_train", "n_shown", "n_eval"):
             if getattr(data, name) is not None:
                 _whole(f"data.{name}", getattr(data, name), 1)
         _within("reconstruction", self.reconstruction, 0)
         _within("consistency", self.consistency, 0)
+        if self.stop_at is not None:
+            _within("stop_at", self.stop_at, 0, 1)
         _within("data.degrees", data.degrees, 0, 180)
         _within("data.scale", data.scale, 0, 0.99)
         _within("data.shear", data.shear, 0)
@@ -200,13 +216,17 @@ class Experiment:
             wanted = "squared_error" if data.transformed else "another than squared_error"
             raise ValueError(f"loss must be {wanted} with data.transformed = {data.transformed}, got {self.loss}")
         if data.transformed:
-            _plain(data, "data.transformed", "pairs", "brightness", "contrast", "test_crops")
+            _plain(data, "data.transformed", "pairs", "flip", "brightness", "contrast", "test_crops")
+            if self.stop_at is not None:
+                raise ValueError(
+                    f"stop_at must be None with data.transformed, which knows no error; got {self.stop_at}"
+                )
         if data.pairs and self.loss == "spread":
             raise ValueError(
                 "loss must be margin or cross_entropy with data.pairs: spread asks for one class; got spread"
             )
         if data.pairs:
-            _plain(data, "data.pairs", "degrees", "scale", "shear", "brightness", "contrast", "crop")
+            _plain(data, "data.pairs", "n_shown", "degrees", "scale", "shear", "flip", "brightness", "contrast", "crop")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, as in ``config.json``."""
@@ -215,7 +235,7 @@ class Experiment:
 
 def smoke(config: Experiment) -> Experiment:
     """The same in seconds: two steps on eight images, to see that it runs. What it learns is nothing."""
-    data = replace(config.data, n_train=8, n_eval=8, n_pairs=(8, 8))
+    data = replace(config.data, n_train=8, n_shown=None, n_eval=8, n_pairs=(8, 8))
     return replace(config, recipe=f"{config.recipe}-smoke", data=data, epochs=1, batch_size=4, compile=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchcaps.experiments import page
+from torchcaps.experiments.experiment import FURTHER
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
 
@@ -33,8 +34,8 @@ def percent(fraction: float) -> str:
 
 
 def _of_a_classifier(result: dict[str, Any]) -> list[tuple[str, str]]:
-    novel = [("test error, novel viewpoints", percent(result["novel_error"]))] if "novel_error" in result else []
-    return [("test error", percent(result["test_error"])), *novel, ("validation error", percent(result["val_error"]))]
+    further = [(text, percent(result[f"{name}_error"])) for name, text in FURTHER.items() if f"{name}_error" in result]
+    return [("test error", percent(result["test_error"])), *further, ("validation error", percent(result["val_error"]))]
 
 
 def _of_an_autoencoder(result: dict[str, Any]) -> list[tuple[str, str]]:

@@ -109,7 +109,7 @@ def _toy(album: Album, tested: Tested, k: int) -> tuple[str, str]:
 
 def _sides_of(tested: Tested, k: int) -> _Toy:
     """All images of the toy that test image k shows, as the network sees them."""
-    every, wanted = [tested.data.test, tested.data.novel], tested.data.test.factors["instance"][k]
+    every, wanted = [tested.data.test, tested.data.further.get("novel")], tested.data.test.factors["instance"][k]
     label, found = tested.labels[k, 0], []
     for split, familiar in zip(every, (True, False), strict=True):
         if split is None:

@@ -19,7 +19,7 @@ from torch import nn
 
 from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape, split
-from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTime
+from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTime, Stop
 from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
@@ -100,7 +100,8 @@ def train(
         metrics = Metrics(run)
         task = Task(config, model, batches["train"], batches["val"])
         lines = [Lines(metrics)] if progress == "lines" else []
-        callbacks = [metrics, *lines, Checkpoints(run, checkpoint_seconds, until)]
+        stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
+        callbacks = [metrics, *stop, *lines, Checkpoints(run, checkpoint_seconds, until)]
         steps = _fit(run, task, device, progress, callbacks)
         save_model(run, model, config, dataset)
         model.to(device)
@@ -113,7 +114,7 @@ def train(
             "recipe": config.recipe,
             "seed": config.seed,
             **{f"{split}_{name}": value for split in tested for name, value in scores[split].items()},
-            "epochs": config.epochs,
+            "epochs": metrics.rows[-1]["epoch"],  # fewer than config's where stop_at ended it
             "steps": steps,
             "seconds": round(metrics.elapsed(), 1),
             "data": dataset.note,

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from torchcaps.models.baseline_cnn import baseline_cnn, matched_cnn, norb_cnn
+from torchcaps.models.baseline_cnn import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_small, capsnet_stacked
 from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_small
 from torchcaps.models.output import Output, Transformed
@@ -38,6 +38,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "matched_cnn": matched_cnn,
     "matrix_capsnet": matrix_capsnet,
     "matrix_capsnet_small": matrix_capsnet_small,
+    "multimnist_cnn": multimnist_cnn,
     "norb_cnn": norb_cnn,
     "plain_autoencoder": plain_autoencoder,
     "template_autoencoder": template_autoencoder,
@@ -88,6 +89,7 @@ __all__ = [
     "matched_cnn",
     "matrix_capsnet",
     "matrix_capsnet_small",
+    "multimnist_cnn",
     "norb_cnn",
     "plain_autoencoder",
     "template_autoencoder",

@@ -9,7 +9,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps
+from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.sizes import as_image_shape, conv_size, require_images
 from torchcaps.models.output import Output
@@ -43,6 +43,7 @@ class CapsNet(nn.Module):
         d_class: pose size of the class capsules.
         n_iters: passes of every routing.
         decoder: widths of the decoder's hidden layers; None for no decoder.
+        standardize: bring each image to zero mean and unit variance first; the decoder still paints 0 … 1.
         options: of every routed layer: ``learned_prior``, ``leaky``, ``gradient``, ``impl`` …
     """
 
@@ -61,11 +62,13 @@ class CapsNet(nn.Module):
         d_class: int = 16,
         n_iters: int = 3,
         decoder: Sequence[int] | None = (512, 1024),
+        standardize: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
+        self.standardize = Standardize() if standardize else nn.Identity()
         self.conv = nn.Conv2d(image_shape[0], channels, kernel_size, padding=padding)
         truncated_normal_(self.conv.weight, (2 / (image_shape[0] * kernel_size**2)) ** 0.5)
         nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
@@ -102,7 +105,7 @@ class CapsNet(nn.Module):
             ValueError: images of another shape than the model was made for.
         """
         require_images(x, self.image_shape)
-        capsules: list[Routed] = [self.primary(F.relu(self.conv(x)))]
+        capsules: list[Routed] = [self.primary(F.relu(self.conv(self.standardize(x))))]
         for layer in self.hidden:
             capsules.append(layer(capsules[-1]))
         capsules.append(self.classes(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))

@@ -12,7 +12,10 @@ from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
 
 
 def digits() -> Experiment:
-    """The small CapsNet on scikit-learn's bundled digits: no download, seconds on a CPU."""
+    """The small CapsNet on scikit-learn's bundled digits: no download, seconds on a CPU.
+
+    Ours: 0.28 ± 0.28 % (3 seeds, 2 min a run; Intel(R) Xeon(R) Processor, 1 thread).
+    """
     return Experiment(
         recipe="digits",
         data=Data("digits"),
@@ -24,18 +27,27 @@ def digits() -> Experiment:
 
 
 def digits_cnn() -> Experiment:
-    """A CNN with as many parameters as the capsules of ``digits`` (their decoder not counted), trained alike."""
+    """A CNN with as many parameters as the capsules of ``digits`` (their decoder not counted), trained alike.
+
+    Ours: 1.11 ± 0.00 % (3 seeds, 1 min a run; Intel(R) Xeon(R) Processor, 1 thread).
+    """
     model = Model("matched_cnn", {"n_parameters": 705_888})
     return replace(digits(), recipe="digits-cnn", model=model, loss="cross_entropy")
 
 
 def digits_stacked() -> Experiment:
-    """Three layers of capsules (primary, convolutional, class) on the bundled digits."""
+    """Three layers of capsules (primary, convolutional, class) on the bundled digits.
+
+    Ours: 0.19 ± 0.16 % (3 seeds, 3 min a run; Intel(R) Xeon(R) Processor, 1 thread).
+    """
     return replace(digits(), recipe="digits-stacked", model=Model("capsnet_stacked"))
 
 
 def digits_pairs() -> Experiment:
-    """Two overlapping bundled digits, both to be named and each reconstructed from its own capsule."""
+    """Two overlapping bundled digits, both to be named and each reconstructed from its own capsule.
+
+    Ours: 31.80 % (1 seed, 2 min a run; Intel(R) Xeon(R) Processor, 1 thread).
+    """
     return replace(
         digits(),
         recipe="digits-pairs",
@@ -45,11 +57,24 @@ def digits_pairs() -> Experiment:
     )
 
 
+def faces() -> Experiment:
+    """The small CapsNet on drawn faces and on figures that lack parts of one; see ``torchcaps measure picasso``."""
+    return replace(digits(), recipe="faces", data=Data("faces"), epochs=5)
+
+
+def faces_cnn() -> Experiment:
+    """A CNN with as many parameters as the capsules of ``faces`` (their decoder not counted), trained alike."""
+    model = Model("matched_cnn", {"n_parameters": 410_848})
+    return replace(faces(), recipe="faces-cnn", model=model, loss="cross_entropy")
+
+
 def mnist() -> Experiment:
     """The paper's network on MNIST: 0.25 % ± 0.005 in its table 1, after some 640 epochs.
 
     The paper's network, loss, weight of the reconstruction and augmentation; 14 epochs in batches of 64
     under one cosine instead of hundreds under a slow exponential.
+
+    Ours: 0.47 % (1 seed, 104 min a run; Intel(R) Xeon(R) Processor, 1 thread).
     """
     return Experiment(
         recipe="mnist",
@@ -69,7 +94,10 @@ def mnist_cnn() -> Experiment:
 
 
 def fashion_mnist() -> Experiment:
-    """The paper's network on Fashion-MNIST, which the paper does not have; a short run."""
+    """The paper's network on Fashion-MNIST, which the paper does not have; a short run.
+
+    Ours: 10.86 % (1 seed, 55 min a run; Intel(R) Xeon(R) Processor, 1 thread).
+    """
     return replace(mnist(), recipe="fashion-mnist", data=Data("fashion-mnist"), epochs=5)
 
 
@@ -77,3 +105,9 @@ def multimnist() -> Experiment:
     """The paper's network on two overlapping MNIST digits: 5.2 % in its table 1, of 60 M training pairs."""
     data = Data("mnist", pairs=True, n_pairs=(100_000, 10_000))
     return replace(mnist(), recipe="multimnist", data=data, epochs=10)
+
+
+def multimnist_cnn() -> Experiment:
+    """The paper's CNN with 24.56 M parameters on the pairs of ``multimnist``: 8.1 % in its table 1."""
+    capsules, model = multimnist(), Model("multimnist_cnn")
+    return replace(capsules, recipe="multimnist-cnn", model=model, loss="cross_entropy", compile=False)

@@ -14,7 +14,10 @@ from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
 
 
 def smallnorb_small() -> Experiment:
-    """The paper's small network (A=64, B=8, C=D=16; 68 K parameters) on small NORB: 2.2 % in its section 4.1."""
+    """The paper's small network (A=64, B=8, C=D=16; 68 K parameters) on small NORB: 2.2 % in its section 4.1.
+
+    Ours: 25.16 % (1 seed, 31 min a run; Intel(R) Xeon(R) Processor, 1 thread).
+    """
     return Experiment(
         recipe="smallnorb-small",
         data=Data("smallnorb", shift=0, brightness=63 / 255, contrast=(0.2, 1.8), crop=(32, 32)),
@@ -72,7 +75,10 @@ def smallnorb_cross_entropy() -> Experiment:
 
 
 def smallnorb_cnn() -> Experiment:
-    """The paper's CNN with 4.2 M parameters: 5.2 % in its table 1."""
+    """The paper's CNN with 4.2 M parameters: 5.2 % in its table 1.
+
+    Ours: 8.51 % (1 seed, 25 min a run; Intel(R) Xeon(R) Processor, 1 thread).
+    """
     return _cnn("smallnorb-cnn", Model("norb_cnn"))
 
 
@@ -84,6 +90,16 @@ def smallnorb_cnn_small() -> Experiment:
 def mnist_em() -> Experiment:
     """The small network on MNIST: 0.44 % in the paper's section 4.1 (which does not say with which network)."""
     return replace(smallnorb_small(), recipe="mnist-em", data=Data("mnist"))
+
+
+def cifar10_em() -> Experiment:
+    """The network of ``smallnorb`` on CIFAR-10: 11.9 % in the paper's section 4.1.
+
+    (Which does not say with which network.) Windows of 24×24, mirrored, of changed brightness and contrast, as
+    dynamic routing was trained on.
+    """
+    data = Data("cifar10", shift=0, flip=True, brightness=63 / 255, contrast=(0.2, 1.8), crop=(24, 24))
+    return replace(_row("cifar10-em"), data=data)
 
 
 def _row(name: str, **options: Any) -> Experiment:

@@ -9,8 +9,15 @@ from torchcaps.experiments.tables.table import Row, Table
 TABLES: dict[str, Table] = {
     "digits": dynamic_routing.DIGITS,
     "mnist": dynamic_routing.MNIST,
+    "mnist-iterations": dynamic_routing.MNIST_ITERATIONS,
+    "mnist-less-data": dynamic_routing.LESS_DATA,
     "fashion-mnist": dynamic_routing.FASHION_MNIST,
+    "multimnist": dynamic_routing.MULTIMNIST,
+    "affine": dynamic_routing.AFFINE,
     "smallnorb": matrix_capsules.SMALLNORB,
+    "viewpoints": matrix_capsules.VIEWPOINTS,
+    "cifar10": dynamic_routing.CIFAR10,
+    "svhn": dynamic_routing.SVHN,
 }
 
 __all__ = ["TABLES", "Row", "Table"]

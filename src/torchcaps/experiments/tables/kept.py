@@ -16,13 +16,16 @@ Result = dict[str, Any]
 
 
 def is_of(result: Mapping[str, Any], config: Experiment) -> bool:
-    """Whether a result is one of this experiment, wherever and with whatever seed it ran."""
+    """Whether a result is one of this experiment, wherever, with whatever seed and for how many epochs it ran.
+
+    Whether those were enough is the row's minimum to say.
+    """
     try:
         ran = flat(experiment_from(result["config"]).to_dict())
     except (KeyError, ValueError):
         return False
     now = flat(config.to_dict())
-    free = {*WHERE, "seed"}
+    free = {*WHERE, "seed", "epochs"}
     return {k: v for k, v in ran.items() if k not in free} == {k: v for k, v in now.items() if k not in free}
 
 

@@ -26,6 +26,7 @@ def reproduce(
     rows: Sequence[str] = (),
     *,
     seeds: int = 1,
+    epochs: int | None = None,
     budget: float | None = None,
     root: str | Path | None = None,
     runs: str | Path = "runs",
@@ -46,6 +47,7 @@ def reproduce(
         name: one of :data:`~torchcaps.experiments.tables.TABLES`.
         rows: recipes of the table; all of them where none is named.
         seeds: runs of each row, with the seeds 0 … seeds − 1.
+        epochs: of each run, instead of the recipe's: below a row's minimum the table reads "smoke".
         budget: minutes after which training stops, to be gone on with by the same command; None for no end.
         root: folder of the data files, or the folder of the data sets' folders.
         runs: where runs are kept, ``<runs>/<recipe>`` as ``torchcaps train`` has it.
@@ -73,7 +75,7 @@ def reproduce(
     end = None if budget is None else time.monotonic() + 60 * budget
     try:
         for row in wanted:
-            for config in _configs(row, seeds, quick):
+            for config in _configs(row, seeds, epochs, quick):
                 say(f"{row.label}: {config.recipe}, seed {config.seed}")
                 folder = runs / default_folder(config).name
                 result = train(_placed(config, root, threads, device), folder, progress=progress, until=end)
@@ -81,15 +83,16 @@ def reproduce(
                     keep(result, Path(keep_in))
     except OutOfTime:
         say("the budget is used up; the same command goes on")
-    places = {"recorded": read_results(Path(recorded)), "here": _here(table, runs, seeds, quick)}
+    places = {"recorded": read_results(Path(recorded)), "here": _here(table, runs, seeds, epochs, quick)}
     text = as_markdown(table, places, name)
     _write(table, places, text, runs / "tables" / name)
     say(text)
     return text
 
 
-def _configs(row: Row, seeds: int, quick: bool) -> list[Experiment]:
+def _configs(row: Row, seeds: int, epochs: int | None, quick: bool) -> list[Experiment]:
     config = recipe(row.recipe)
+    config = config if epochs is None else replace(config, epochs=epochs)
     return seeded(smoke(config) if quick else config, seeds)
 
 
@@ -101,10 +104,10 @@ def _placed(config: Experiment, root: str | Path | None, threads: int, device: D
     return replace(config, threads=threads, device=device)
 
 
-def _here(table: Table, runs: Path, seeds: int, quick: bool) -> Results:
+def _here(table: Table, runs: Path, seeds: int, epochs: int | None, quick: bool) -> Results:
     found: dict[str, list[Result]] = {}
     for row in table.rows:
-        configs = _configs(row, seeds, quick)
+        configs = _configs(row, seeds, epochs, quick)
         found[row.recipe] = results_of_runs(configs, [runs / default_folder(config).name for config in configs])
     return found
 

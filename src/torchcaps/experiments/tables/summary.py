@@ -43,6 +43,11 @@ class Summary:
         mean = f"{statistics.mean(values):.2f}"
         return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
 
+    def in_words(self, column: str) -> str:
+        """One line for a docstring: the number, seeds, time and device."""
+        runs = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        return f"Ours: {self.cell(column)} % ({runs}, {self.minutes:.0f} min a run; {'; '.join(self.devices)})."
+
     def as_json(self) -> dict[str, Any]:
         """Plain dicts; the values of a smoke run too, which are marked as such."""
         return {

@@ -1,0 +1,110 @@
+"""How well overlapping images are taken apart, and what happens to two of the same class."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.analysis.needs import capsnet, decoder_of, evaluating
+from torchcaps.ops.checks import check_at_least, check_shapes
+
+
+def intersection_over_union(first: Tensor, second: Tensor, threshold: float = 0.5) -> Tensor:
+    """Of the pixels that are bright in both images, as a share of those bright in either.
+
+    Args:
+        first: ``[..., C, H, W]``, values 0 … 1; bright where the mean of the channels is at least ``threshold``.
+        second: of the same shape.
+        threshold: above 0.
+
+    Returns:
+        ``[...]``, 0 … 1; 1 where neither has a bright pixel.
+
+    Raises:
+        ValueError: shapes that differ, or a threshold that is not above 0.
+    """
+    if first.shape != second.shape or first.dim() < 3:
+        raise ValueError(
+            f"first and second must be [..., C, H, W] of one shape, got {list(first.shape)} and {list(second.shape)}"
+        )
+    if not threshold > 0:
+        raise ValueError(f"threshold must be above 0, got {threshold}")
+    one, two = first.mean(dim=-3) >= threshold, second.mean(dim=-3) >= threshold
+    both, either = (one & two).sum(dim=(-2, -1)), (one | two).sum(dim=(-2, -1))
+    return torch.where(either > 0, both / either.clamp_min(1), 1.0)
+
+
+class Crowding(NamedTuple):
+    """What one class capsule says of B pairs of images of its class, beside what it says of each alone.
+
+    Attributes:
+        length_pair: of the class's capsule, ``[B]``.
+        length_single: of the same capsule when one of the two is shown alone, ``[B, 2]``.
+        strongest_other: length of the longest capsule of another class, ``[B]``.
+        overlap: IoU of the class's reconstruction with each of the two, ``[B, 2]``.
+        overlap_single: IoU of each one's reconstruction with itself, when it is shown alone, ``[B, 2]``.
+    """
+
+    length_pair: Tensor
+    length_single: Tensor
+    strongest_other: Tensor
+    overlap: Tensor
+    overlap_single: Tensor
+
+    @property
+    def told_apart(self) -> float:
+        """Chance that of a random pair and a random single image the pair has the longer capsule: ½ where the
+        length does not tell that there are two (the area under the ROC curve)."""
+        pair, single = self.length_pair[:, None], self.length_single.flatten()[None]
+        return float(((pair > single).double() + 0.5 * (pair == single)).mean())
+
+
+@torch.no_grad()
+def crowding(
+    model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor, threshold: float = 0.5, batch_size: int = 100
+) -> Crowding:
+    """Show a network two objects of the same class, for which it has one capsule.
+
+    Args:
+        model: a CapsNet with a decoder.
+        images: the pairs, ``[B, C, H, W]``, values 0 … 1; see ``Pairs(…, same=True)``.
+        labels: their classes ``[B]`` int64.
+        parts: the two images alone, ``[B, 2, C, H, W]``.
+        threshold: of :func:`intersection_over_union`.
+        batch_size: pairs at a time.
+
+    Returns:
+        :class:`Crowding`.
+
+    Raises:
+        ValueError: the model has no decoder or one class only, or the shapes do not fit.
+
+    Source: Sabour et al. 2017, section 8: capsules assume that a place holds one object of a type at most.
+    """
+    sizes = check_shapes(images=(images, "B C H W"), labels=(labels, "B"), parts=(parts, "B K C H W"))
+    if sizes["K"] != 2:
+        raise ValueError(f"parts must be [B, 2, C, H, W], got shape {list(parts.shape)}")
+    check_at_least("the number of pairs", sizes["B"], 1)
+    check_at_least("n_classes of the model", capsnet(model).n_classes, 2)
+    with evaluating(model):
+        every = zip(images.split(batch_size), labels.split(batch_size), parts.split(batch_size), strict=True)
+        found = [_crowding(model, x, classes, each, threshold) for x, classes, each in every]
+    return Crowding(*(torch.cat(column) for column in zip(*found, strict=True)))
+
+
+def _crowding(model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor, threshold: float) -> Crowding:
+    decoder = decoder_of(model)
+    both, pair_capsules = model(images)
+    alone, single_capsules = model(parts.flatten(0, 1))
+    twice = labels.repeat_interleave(2)
+    together = decoder(pair_capsules[-1].pose, labels)[:, None].expand_as(parts)
+    single = decoder(single_capsules[-1].pose, twice).view_as(parts)
+    return Crowding(
+        both.gather(1, labels[:, None]).squeeze(1),
+        alone.gather(1, twice[:, None]).view(-1, 2),
+        both.scatter(1, labels[:, None], -torch.inf).amax(dim=1),
+        intersection_over_union(together, parts, threshold),
+        intersection_over_union(single, parts, threshold),
+    )

@@ -1,0 +1,145 @@
+"""How well a classifier withstands attacks of growing strength."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchcaps.analysis.attacks import Attack, Loss, gradient, predict
+from torchcaps.ops.checks import check_at_least, check_shapes
+
+
+class UnderAttack(NamedTuple):
+    """What became of B images under attacks of E strengths.
+
+    Attributes:
+        epsilon: strengths, ``[E]``.
+        accuracy: share of the images still given their true class, ``[E]``.
+        success: share that was given its target instead, ``[E]``; None of an untargeted attack.
+    """
+
+    epsilon: Tensor
+    accuracy: Tensor
+    success: Tensor | None
+
+
+def accuracy_under_attack(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    epsilons: Iterable[float],
+    attack: Attack,
+    *,
+    source: nn.Module | None = None,
+    targets: Tensor | None = None,
+    batch_size: int = 50,
+) -> UnderAttack:
+    """Accuracy, and success of a targeted attack, against ε.
+
+    Args:
+        model: any module that returns scores, or an output that has them as ``.scores``.
+        images: ``[B, C, H, W]``, values 0 … 1.
+        labels: ``[B]`` int64.
+        epsilons: largest changes of a pixel; a progress bar over them (``tqdm(…)``) shows how far it is.
+        attack: such as :func:`torchcaps.analysis.bim`, or a ``functools.partial`` of it with another loss.
+        source: the model that the images are made against, for an attack by transfer (black box); the model
+            itself by default (white box).
+        targets: wrong classes that a targeted attack is to bring about, ``[B]`` int64.
+        batch_size: images at a time.
+
+    Returns:
+        :class:`UnderAttack`.
+
+    Raises:
+        ValueError: shapes that do not fit, no images, targets that are the true classes, or as the attack says.
+
+    Source: Hinton, Sabour, Frosst 2018, section 5.2, figure 3.
+    """
+    _check(images, labels, batch_size)
+    if targets is not None:
+        check_shapes(labels=(labels, "B"), targets=(targets, "B"))
+        if (targets == labels).any():
+            raise ValueError("targets must differ from labels, got some that are the same")
+    aims, by = (labels, False) if targets is None else (targets, True)
+    strengths, accuracy, success = [], [], []
+    for epsilon in epsilons:
+        found = torch.cat(
+            [
+                predict(model, attack(source or model, some, aim, epsilon, targeted=by))
+                for some, aim in zip(images.split(batch_size), aims.split(batch_size), strict=True)
+            ]
+        )
+        strengths.append(float(epsilon))
+        accuracy.append(float((found == labels).float().mean()))
+        success.append(float((found == aims).float().mean()))
+    return UnderAttack(
+        torch.tensor(strengths), torch.tensor(accuracy), None if targets is None else torch.tensor(success)
+    )
+
+
+def robust_accuracy(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    epsilons: Iterable[float],
+    attacks: Sequence[Attack],
+    *,
+    batch_size: int = 50,
+) -> UnderAttack:
+    """Share of the images that no attack fools, at this ε or at a smaller one.
+
+    The balls lie in each other, so an image that was lost once stays lost, and only the others are attacked again.
+
+    Args:
+        epsilons: ascending.
+        attacks: all of them are tried, untargeted. The others as :func:`accuracy_under_attack`.
+
+    Raises:
+        ValueError: as :func:`accuracy_under_attack`; ``epsilons`` that descend.
+    """
+    _check(images, labels, batch_size)
+    left = (predict(model, images) == labels).nonzero().squeeze(1)
+    strengths, accuracy = [], []
+    for epsilon in epsilons:
+        if strengths and epsilon < strengths[-1]:
+            raise ValueError(f"epsilons must ascend, got {epsilon} after {strengths[-1]}")
+        for attack in attacks:
+            stands = [
+                predict(model, attack(model, images[some], labels[some], epsilon)) == labels[some]
+                for some in left.split(batch_size)
+            ]
+            left = left[torch.cat(stands)] if len(left) else left
+        strengths.append(float(epsilon))
+        accuracy.append(len(left) / len(images))
+    return UnderAttack(torch.tensor(strengths), torch.tensor(accuracy), None)
+
+
+def zero_gradients(
+    model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = F.cross_entropy, batch_size: int = 50
+) -> float:
+    """Share of the images at which the loss has no gradient at all: attacks that follow it cannot move them.
+
+    Source: Athalye, Carlini, Wagner 2018 ("Obfuscated Gradients Give a False Sense of Security"), section 3.1.
+    """
+    _check(images, labels, batch_size)
+    parts = zip(images.split(batch_size), labels.split(batch_size), strict=True)
+    zero = [(gradient(model, some, true, loss).flatten(1) == 0).all(dim=1) for some, true in parts]
+    return float(torch.cat(zero).float().mean())
+
+
+def random_targets(labels: Tensor, n_classes: int, seed: int = 0) -> Tensor:
+    """For each image one of the other classes, all alike likely, ``[B]`` int64."""
+    check_shapes(labels=(labels, "B"))
+    check_at_least("n_classes", n_classes, 2)
+    further = torch.randint(1, n_classes, labels.shape, generator=torch.Generator().manual_seed(seed))
+    return (labels + further.to(labels.device)) % n_classes
+
+
+def _check(images: Tensor, labels: Tensor, batch_size: int) -> None:
+    sizes = check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
+    check_at_least("the number of images", sizes["B"], 1)
+    check_at_least("batch_size", batch_size, 1)

@@ -1,0 +1,39 @@
+"""What is asked of a trained network beyond its error, one file a measure; ``docs/protocols.md`` says how and why.
+
+Each ``measure`` takes a finished run, and beside it another one (a CNN), and returns plain numbers; each ``draw``
+makes a picture of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torchcaps.experiments.measures import equivariance, pairs, picasso, robustness, routing, transfer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Measure(NamedTuple):
+    """How a measure is taken and drawn.
+
+    Attributes:
+        measure: of a :class:`~torchcaps.experiments.tested.Tested`, ``beside`` another one or None, of ``n`` test
+            images or its own number; plain JSON values.
+        draw: of these values and the same runs.
+    """
+
+    measure: Callable[..., dict[str, Any]]
+    draw: Callable[..., Figure]
+
+
+#: Every measure, by name.
+MEASURES: dict[str, Measure] = {
+    "robustness": Measure(robustness.measure, robustness.draw),
+    "equivariance": Measure(equivariance.measure, equivariance.draw),
+    "picasso": Measure(picasso.measure, picasso.draw),
+    "routing": Measure(routing.measure, routing.draw),
+    "pairs": Measure(pairs.measure, pairs.draw),
+    "transfer": Measure(transfer.measure, transfer.draw),
+}

@@ -1,0 +1,127 @@
+"""Overlapping images: how well each is painted, and what becomes of two of the same class.
+
+A class has one capsule, so that two objects of a class crowd each other out of it: the known limit (Sabour et al. 2017,
+section 8).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from torchcaps import analysis
+from torchcaps.analysis.draw.charts import Bars, draw_charts
+from torchcaps.analysis.needs import capsnet, decoder_of
+from torchcaps.data import Pairs
+from torchcaps.experiments.measures.sample import name_of, networks, number, spaced
+from torchcaps.experiments.tested import Tested
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: A pixel of this brightness or more belongs to the object.
+THRESHOLD = 0.5
+N_PAIRS = 1000
+#: Of the pairs of the same class, which nothing was chosen on.
+SEED = 0
+
+
+def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = None) -> dict[str, Any]:
+    """Paint each object of a pair from its own capsule, then show two objects of one class.
+
+    Args:
+        tested: the run on pairs, of a CapsNet with a decoder.
+        beside: another such run.
+        n: pairs of each kind; :data:`N_PAIRS` by default.
+
+    Returns:
+        For "run" and "beside": ``error`` (both classes must be right); mean ``iou`` with its object of each
+        reconstruction ``true`` (from the true class's capsule), ``predicted`` (from those that were predicted), and
+        for comparison of the ``input`` itself. Of two of the ``same_class``: mean ``length`` of its capsule and of
+        ``single`` images; share of pairs where it is the ``first`` and where ``only`` it is longer than ½;
+        ``told_apart``, the chance that a pair has a longer capsule than a single image; mean ``iou`` of its
+        reconstruction with the ``better`` and the ``worse`` painted object, and of the ``single`` ones.
+
+    Raises:
+        ValueError: a run that is not on pairs, a model without decoder, or runs on different pairs.
+    """
+    every = networks(tested, beside)
+    for each in every.values():
+        if not each.config.data.pairs:
+            raise ValueError(f"run must be of pairs for this measure, got one of single images: {each.run.path}")
+    chosen = spaced(len(tested.images), n, N_PAIRS)
+    images, labels, parts = tested.images[chosen], tested.labels[chosen], tested.parts[chosen]
+    twins = Pairs(tested.data.test, seed=SEED, blend=tested.config.data.blend, same=True).batch(0, len(chosen))
+    shown, classes, alone = (x.to(images.device) for x in (twins.images, twins.labels[:, 0], twins.parts))
+    values: dict[str, Any] = {"n": len(chosen), "threshold": THRESHOLD}
+    for part, each in every.items():
+        values[part] = _different(each, images, labels, parts)
+        values[part]["same_class"] = _same(analysis.crowding(each.model, shown, classes, alone, THRESHOLD))
+    return values
+
+
+@torch.no_grad()
+def _different(tested: Tested, images: Tensor, labels: Tensor, parts: Tensor) -> dict[str, Any]:
+    true, predicted, right = [], [], []
+    for shown, classes, alone in zip(images.split(100), labels.split(100), parts.split(100), strict=True):
+        found = analysis.segment(tested.model, shown, classes, alone)
+        pose = capsnet(tested.model)(shown).capsules[-1].pose
+        painted = decoder_of(tested.model).each(pose, classes)
+        true.append(analysis.intersection_over_union(painted, alone, THRESHOLD))
+        predicted.append(analysis.intersection_over_union(found.reconstructions, alone, THRESHOLD))
+        right.append(found.right)
+    whole = analysis.intersection_over_union(images[:, None].expand_as(parts), parts, THRESHOLD)
+    return {
+        "error": number(1 - torch.cat(right).float().mean()),
+        "iou": {
+            "true": number(torch.cat(true).mean()),
+            "predicted": number(torch.cat(predicted).mean()),
+            "input": number(whole.mean()),
+        },
+    }
+
+
+def _same(found: analysis.Crowding) -> dict[str, Any]:
+    only = (found.length_pair > 0.5) & (found.strongest_other <= 0.5)
+    return {
+        "length": number(found.length_pair.mean()),
+        "single": number(found.length_single.mean()),
+        "first": number((found.length_pair > found.strongest_other).float().mean()),
+        "only": number(only.float().mean()),
+        "told_apart": number(found.told_apart),
+        "iou": {
+            "better": number(found.overlap.amax(dim=1).mean()),
+            "worse": number(found.overlap.amin(dim=1).mean()),
+            "single": number(found.overlap_single.mean()),
+        },
+    }
+
+
+def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
+    """Bars: overlap of reconstructions, lengths and overlap for two of one class."""
+    every = networks(tested, beside)
+
+    def bars(*path: str, keys: tuple[str, ...]) -> dict[str, Any]:
+        found = {}
+        for part, each in every.items():
+            inner = values[part]
+            for key in path:
+                inner = inner[key]
+            found[name_of(each)] = [inner[key] for key in keys]
+        return found
+
+    iou, lengths = ("true", "predicted", "input"), ("length", "single", "only", "told_apart")
+    twins = ("better", "worse", "single")
+    return draw_charts(
+        [
+            Bars("IoU with the object, by capsule", ("true class", "predicted", "the input"), bars("iou", keys=iou)),
+            Bars(
+                "Two of one class",
+                ("length", "length,\nsingle", "only it\nnamed", "told from\nsingle"),
+                bars("same_class", keys=lengths),
+            ),
+            Bars("IoU, two of one class", ("better", "worse", "single"), bars("same_class", "iou", keys=twins)),
+        ]
+    )

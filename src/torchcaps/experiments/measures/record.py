@@ -1,0 +1,88 @@
+"""Take a measure of a finished run, and keep it in the run's folder."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from torchcaps.experiments.album import DPI
+from torchcaps.experiments.devices import choose_device, device_in_words
+from torchcaps.experiments.measures import MEASURES
+from torchcaps.experiments.provenance import commit, versions
+from torchcaps.experiments.run import Run, write_atomically
+from torchcaps.experiments.tested import Tested, look
+from torchcaps.ops.checks import check_at_least, check_choice
+
+
+def record(
+    name: str,
+    run: str | Path,
+    *,
+    beside: str | Path | None = None,
+    n: int | None = None,
+    root: str | Path | None = None,
+) -> Path:
+    """Write ``measures/<name>.json`` and a picture of the same name into the folder of a finished run.
+
+    Args:
+        name: one of :data:`~torchcaps.experiments.measures.MEASURES`.
+        run: the run's folder.
+        beside: folder of another run on the same data to compare it with, such as a CNN's.
+        n: test images; the measure's own number by default.
+        root: folder of the data files, where they are no longer where the runs found them.
+
+    Returns:
+        The path of the JSON file: measure, values, n and seconds; recipe, seed, test error and commit of either run;
+        device, versions and commit of the measurement.
+
+    Raises:
+        ValueError: an unknown measure, a folder without a finished run, or runs that the measure does not apply to;
+            nothing is written then.
+    """
+    check_choice("measure", name, MEASURES)
+    if n is not None:
+        check_at_least("n", n, 1)
+    folders = [Run(path) for path in (run, *([] if beside is None else [beside]))]
+    for each in folders:
+        if not each.result.is_file():
+            raise ValueError(f"{each.path} must hold a finished run, but it has no result.json")
+    device = choose_device("auto")
+    tested, *others = (_moved(look(each, root), device) for each in folders)
+    other = others[0] if others else None
+    started = time.monotonic()
+    values = MEASURES[name].measure(tested, beside=other, n=n)
+    content: dict[str, Any] = {
+        "measure": name,
+        "recipe": tested.result["recipe"],
+        "seed": tested.result["seed"],
+        "values": values,
+        "n": values["n"],
+        "device": device_in_words(device),
+        "versions": versions(),
+        "commit": commit() or "unknown",
+        "seconds": round(time.monotonic() - started, 1),
+        "run": _of(tested),
+        "beside": None if other is None else _of(other),
+    }
+    path = tested.run.path / "measures" / f"{name}.json"
+    figure = MEASURES[name].draw(values, tested, other)
+    # The picture first: where the numbers are, it is too.
+    write_atomically(
+        path.with_suffix(".png"),
+        lambda file: figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None}),
+    )
+    tested.run.write(path, content)
+    return path
+
+
+def _moved(tested: Tested, device: Any) -> Tested:
+    """On the device where the measure is taken."""
+    images, labels, parts = (x.to(device) for x in (tested.images, tested.labels, tested.parts))
+    return tested._replace(model=tested.model.to(device), images=images, labels=labels, parts=parts)
+
+
+def _of(tested: Tested) -> dict[str, Any]:
+    """Which run it was, and what is known of it already."""
+    kept = {key: tested.result.get(key) for key in ("recipe", "seed", "test_error", "n_parameters", "epochs", "commit")}
+    return {"folder": tested.run.path.resolve().name} | kept

@@ -1,0 +1,88 @@
+"""Adversarial images: accuracy and success against ε, white box, by transfer, and a check for masked gradients.
+
+Hinton, Sabour, Frosst 2018, section 5.2: capsules are far more resistant in the white-box case than a CNN, and no
+better on images that were made against a CNN.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torchcaps import analysis
+from torchcaps.analysis.draw.charts import Lines, draw_charts
+from torchcaps.experiments.measures.sample import bar, name_of, networks, number, numbers, sample
+from torchcaps.experiments.tested import Tested
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EPSILONS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
+#: Of the check, which costs most.
+CHECKED = (0.1, 0.2, 0.3)
+N_IMAGES = 100
+
+
+def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = None) -> dict[str, Any]:
+    """Attack both networks, and show the first one what was made against the other.
+
+    Args:
+        tested: the run.
+        beside: another on the same data, such as a CNN.
+        n: test images; :data:`N_IMAGES` by default.
+
+    Returns:
+        ``epsilons`` and ``checked``; for "run" and "beside" ``fgsm`` and ``bim``, each with ``accuracy`` (untargeted)
+        and ``success`` (targeted) at every ε, the ``robust`` accuracy at those checked, and the share of
+        ``zero_gradients``; ``transferred``: accuracies of "run" on images made against "beside".
+
+    Raises:
+        ValueError: a run on pairs, or runs on different images.
+    """
+    every = networks(tested, beside)
+    images, labels = sample(tested, n, N_IMAGES)
+    targets = analysis.random_targets(labels, len(tested.classes))
+    weak = {name: analysis.ATTACKS[name] for name in ("fgsm", "bim")}
+    strong = [*weak.values(), analysis.pgd, partial(analysis.pgd, loss=analysis.score_gap)]
+    values: dict[str, Any] = {"n": len(images), "epsilons": list(EPSILONS), "checked": list(CHECKED)}
+    for part, each in every.items():
+        found: dict[str, Any] = {"zero_gradients": number(analysis.zero_gradients(each.model, images, labels))}
+        for name, attack in weak.items():
+            epsilons = bar(EPSILONS, f"{name_of(each)}: {name}")
+            raised = analysis.accuracy_under_attack(each.model, images, labels, epsilons, attack)
+            epsilons = bar(EPSILONS, f"{name_of(each)}: {name}, targeted")
+            aimed = analysis.accuracy_under_attack(each.model, images, labels, epsilons, attack, targets=targets)
+            assert aimed.success is not None
+            found[name] = {"accuracy": numbers(raised.accuracy), "success": numbers(aimed.success)}
+        checked = bar(CHECKED, f"{name_of(each)}: 40 steps with restarts")
+        found["robust"] = numbers(analysis.robust_accuracy(each.model, images, labels, checked, strong).accuracy)
+        values[part] = found
+    if beside is not None:
+        values["transferred"] = {
+            name: numbers(
+                analysis.accuracy_under_attack(
+                    tested.model, images, labels, bar(EPSILONS, f"transfer: {name}"), attack, source=beside.model
+                ).accuracy
+            )
+            for name, attack in weak.items()
+        }
+    return values
+
+
+def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
+    """Curves against ε: untargeted, targeted, transferred, and the check."""
+    every = networks(tested, beside)
+    titles = {"fgsm": "FGSM", "bim": "BIM"}
+    x = "ε, pixels in 0 … 1"
+
+    def lines(attack: str, what: str) -> dict[str, Any]:
+        return {name_of(each): values[part][attack][what] for part, each in every.items()}
+
+    charts = [Lines(f"{titles[a]}: accuracy", x, values["epsilons"], lines(a, "accuracy")) for a in titles]
+    robust = {name_of(each): values[part]["robust"] for part, each in every.items()}
+    charts.append(Lines("Robust accuracy (PGD, restarts)", x, values["checked"], robust))
+    charts += [Lines(f"{titles[a]}: success, targeted", x, values["epsilons"], lines(a, "success")) for a in titles]
+    if beside is not None:
+        moved = {f"{titles[a]}, from {name_of(beside)}": y for a, y in values["transferred"].items()}
+        charts.append(Lines(f"{name_of(tested)}: accuracy, black box", x, values["epsilons"], moved))
+    return draw_charts(charts)

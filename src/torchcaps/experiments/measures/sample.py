@@ -1,0 +1,78 @@
+"""What all measures share: which networks, which test images, and numbers as JSON takes them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from torchcaps.experiments.tested import Tested
+
+T = TypeVar("T")
+
+
+def networks(tested: Tested, beside: Tested | None) -> dict[str, Tested]:
+    """The runs by the part they play: "run", and "beside" where there is one.
+
+    Raises:
+        ValueError: they were not tested on the same images.
+    """
+    if beside is None:
+        return {"run": tested}
+    if tested.images.shape != beside.images.shape or not torch.equal(tested.labels, beside.labels):
+        raise ValueError(
+            f"beside must be a run with the same test images as {tested.run.path}, of shape "
+            f"{list(tested.images.shape)}; got {beside.run.path}, of shape {list(beside.images.shape)}"
+        )
+    return {"run": tested, "beside": beside}
+
+
+def name_of(tested: Tested) -> str:
+    """The folder's name."""
+    return tested.run.path.resolve().name
+
+
+def sample(tested: Tested, n: int | None, default: int) -> tuple[Tensor, Tensor]:
+    """Test images ``[n, C, H, W]`` and classes ``[n]``, evenly spaced over the files (MNIST's second half is harder).
+
+    Raises:
+        ValueError: a run on pairs, or n below 1.
+    """
+    if tested.config.data.pairs:
+        raise ValueError(f"run must be of single images for this measure, got one of pairs: {tested.run.path}")
+    chosen = spaced(len(tested.images), n, default)
+    return tested.images[chosen], tested.labels[chosen, 0]
+
+
+def spaced(length: int, n: int | None, default: int) -> Tensor:
+    """n places in 0 … length − 1, evenly spaced; all of them where there are fewer.
+
+    Raises:
+        ValueError: n below 1.
+    """
+    n = default if n is None else n
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
+    n = min(n, length)
+    return torch.arange(n) * length // n
+
+
+def bar(values: Iterable[T], what: str) -> Iterable[T]:
+    """With a progress bar, where somebody sees it."""
+    return tqdm(values, desc=what, leave=False, disable=not sys.stderr.isatty())
+
+
+def number(value: Tensor | float) -> float | None:
+    """Five digits behind the point, as JSON knows it; None for NaN."""
+    value = float(value)
+    return None if math.isnan(value) else round(value, 5)
+
+
+def numbers(values: Tensor) -> list[float | None]:
+    """A vector as JSON knows it."""
+    return [number(value) for value in values.tolist()]

@@ -1,0 +1,209 @@
+"""Attacks on models whose gradient one knows."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchcaps.analysis import (
+    accuracy_under_attack,
+    bim,
+    fgsm,
+    pgd,
+    random_targets,
+    robust_accuracy,
+    score_gap,
+    zero_gradients,
+)
+from torchcaps.analysis.attacks import ATTACKS, gradient
+from torchcaps.models import CapsNet, MatrixCapsNet, Output
+from torchcaps.models.baseline_cnn import BaselineCNN
+from torchcaps.ops import margin_loss
+
+
+class Linear(nn.Module):
+    """Two classes of four pixels: scores (0, w·x − b), with known weights."""
+
+    def __init__(self, wrapped: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, -2.0, 0.0, 4.0]))
+        self.wrapped = wrapped
+
+    def forward(self, x: Tensor) -> Tensor | Output:
+        one = x.flatten(1) @ self.weight - 1.0
+        scores = torch.stack((torch.zeros_like(one), one), dim=1)
+        return Output(scores) if self.wrapped else scores
+
+
+def image(*pixels: float) -> Tensor:
+    return torch.tensor(pixels).view(1, 1, 2, 2)
+
+
+def capsules() -> CapsNet:
+    return CapsNet((1, 20, 18), 3, channels=4, n_types=2, decoder=None)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_one_step_on_a_linear_model_is_worked_by_hand(wrapped):
+    x = image(0.5, 0.5, 0.5, 0.05)
+    # Raising the loss of class 1 lowers w·x: against the sign of w, and nothing where w is 0.
+    moved = fgsm(Linear(wrapped), x, torch.tensor([1]), 0.1)
+    torch.testing.assert_close(moved, image(0.4, 0.6, 0.5, 0.0))  # the last is cut off at 0
+    towards = fgsm(Linear(wrapped), x, torch.tensor([1]), 0.1, targeted=True)
+    torch.testing.assert_close(towards, image(0.6, 0.4, 0.5, 0.15))
+
+
+def test_steps_add_up_to_the_ball_and_no_further():
+    x, label = image(0.5, 0.5, 0.5, 0.5), torch.tensor([0])
+    torch.testing.assert_close(bim(Linear(), x, label, 0.1, n_steps=2, step=0.03), image(0.56, 0.44, 0.5, 0.56))
+    torch.testing.assert_close(bim(Linear(), x, label, 0.1, n_steps=4), image(0.6, 0.4, 0.5, 0.6))
+    found = pgd(Linear(), x, label, 0.1)
+    torch.testing.assert_close(found.flatten()[[0, 1, 3]], torch.tensor([0.6, 0.4, 0.6]))
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("targeted", [False, True])
+@pytest.mark.parametrize(
+    "model", [capsules(), MatrixCapsNet((1, 24, 24), 3, A=4, B=2, C=2, D=2), BaselineCNN((1, 9, 8), 3, (4,), (6,))]
+)
+def test_no_attack_leaves_the_ball_or_the_pixels_range(name, targeted, model):
+    x, labels = torch.rand(3, *model.image_shape), torch.tensor([0, 1, 2])
+    x[0] = x[0].round()
+    few = {} if name == "fgsm" else {"n_steps": 4, "step": 0.2}
+    found = partial(ATTACKS[name], **few)(model, x, labels, 0.3, targeted=targeted)
+    assert (found - x).abs().max() <= 0.3 + 1e-6
+    assert found.min() >= 0 and found.max() <= 1
+    assert (found - x).abs().max() > 0.1
+    assert torch.equal(partial(ATTACKS[name], **few)(model, x, labels, 0.0), x)
+
+
+def test_attacks_lower_the_true_score_and_raise_the_target():
+    model, x, labels = capsules().eval(), torch.rand(4, 1, 20, 18), torch.tensor([0, 1, 2, 0])
+    for attack in ATTACKS.values():
+        share = model(x).scores.softmax(dim=1)
+        against = model(attack(model, x, labels, 0.1)).scores.softmax(dim=1)
+        towards = model(attack(model, x, labels, 0.1, targeted=True)).scores.softmax(dim=1)
+        rows = torch.arange(4)
+        assert (against[rows, labels] < share[rows, labels]).all()
+        assert (towards[rows, labels] > share[rows, labels]).all()
+
+
+def test_the_model_stays_as_it_was():
+    model = BaselineCNN((1, 9, 8), 3, (4,), (6,))
+    model.convs.eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    x, labels = torch.rand(2, 1, 9, 8), torch.tensor([0, 1])
+    assert torch.equal(gradient(model, x, labels), gradient(model, x, labels))  # no dropout
+    bim(model, x, labels, 0.1)
+    assert model.training and not model.convs.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_restart_is_only_for_what_withstood():
+    seen = []
+
+    class Step(nn.Module):
+        """Class 1 from a mean of 0.5 on, and no gradient that says so."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(len(x))
+            one = (x.flatten(1).mean(dim=1) > 0.5).float() + 0 * x.flatten(1).sum(dim=1)
+            return torch.stack((1 - one, one), dim=1)
+
+    model = Step()
+    x = torch.tensor([0.49, 0.2]).view(2, 1, 1, 1)
+    assert torch.equal(bim(model, x, torch.tensor([0, 0]), 0.1), x)  # no gradient, no way
+    assert zero_gradients(model, x, torch.tensor([0, 0])) == 1.0
+    seen.clear()
+    found = pgd(model, x, torch.tensor([0, 0]), 0.1, n_steps=1, n_restarts=20)
+    assert model(found).argmax(dim=1).tolist() == [1, 0]  # by luck of the start
+    assert seen[0] == 2 and seen[-2] == 1  # (the last is the line above)
+
+
+def test_margin_loss_is_flat_where_the_margin_is_kept_and_cross_entropy_is_not():
+    class Sure(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            one = 0.95 + 0.01 * x.mean(dim=(1, 2, 3))
+            return torch.stack((one, 1 - one), dim=1)
+
+    x, labels = torch.rand(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64)
+    assert zero_gradients(Sure(), x, labels, margin_loss) == 1.0
+    assert zero_gradients(Sure(), x, labels) == 0.0
+
+
+def test_the_gap_of_scores():
+    scores = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.5, 0.1]])
+    assert float(score_gap(scores, torch.tensor([0, 2]))) == pytest.approx((0.3 - 0.9 + 0.5 - 0.1) / 2)
+
+
+def test_accuracy_falls_where_the_linear_model_says():
+    # w·x − 1 is 0.5 and −0.5; ε changes it by 7 ε (two weights at free pixels, one of four).
+    x = torch.cat((image(0.5, 0.5, 0.0, 0.5), image(0.5, 0.5, 0.0, 0.25)))
+    labels = torch.tensor([1, 0])
+    found = accuracy_under_attack(Linear(), x, labels, [0.0, 0.06, 0.08], fgsm)
+    assert found.accuracy.tolist() == [1.0, 1.0, 0.0] and found.success is None
+    torch.testing.assert_close(found.epsilon, torch.tensor([0.0, 0.06, 0.08]))
+    aimed = accuracy_under_attack(Linear(), x, labels, (0.06, 0.08), bim, targets=1 - labels, batch_size=1)
+    assert aimed.success is not None and aimed.success.tolist() == [0.0, 1.0] and aimed.accuracy.tolist() == [1.0, 0.0]
+
+
+def test_by_transfer_the_images_are_made_against_the_source():
+    class Deaf(Linear):
+        """Says what the other says, and has no gradient."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 0 * x.sum() + torch.as_tensor(super().forward(x.detach()))
+
+    x, labels = image(0.5, 0.5, 0.0, 0.5), torch.tensor([1])
+    assert accuracy_under_attack(Deaf(), x, labels, [0.2], fgsm).accuracy.tolist() == [1.0]
+    assert accuracy_under_attack(Deaf(), x, labels, [0.2], fgsm, source=Linear()).accuracy.tolist() == [0.0]
+
+
+def test_what_was_lost_at_a_smaller_strength_stays_lost():
+    calls = []
+
+    def only_weak(model: nn.Module, images: Tensor, labels: Tensor, epsilon: float, *, targeted: bool = False):
+        calls.append((epsilon, len(images)))
+        return fgsm(model, images, labels, epsilon) if epsilon < 0.1 else images
+
+    x = torch.cat((image(0.5, 0.5, 0.0, 0.5), image(0.5, 0.5, 0.0, 0.35), image(0.0, 0.5, 0.0, 0.0)))
+    found = robust_accuracy(Linear(), x, torch.tensor([1, 1, 0]), [0.08, 0.2], [only_weak])
+    torch.testing.assert_close(found.accuracy, torch.tensor([1 / 3, 1 / 3]))
+    assert calls == [(0.08, 2), (0.2, 1)]  # the second is wrong before any attack
+
+
+def test_targets_are_other_classes_and_repeat():
+    labels = torch.arange(3).repeat(100)
+    targets = random_targets(labels, 3, seed=1)
+    assert (targets != labels).all() and torch.equal(targets, random_targets(labels, 3, seed=1))
+    assert {(int(a), int(b)) for a, b in zip(labels, targets, strict=True)} == {
+        (a, b) for a in range(3) for b in range(3) if a != b
+    }
+
+
+def test_what_does_not_fit_is_named():
+    x, label = image(0.5, 0.5, 0.5, 0.5), torch.tensor([1])
+    with pytest.raises(ValueError, match=r"images must be within 0 … 1, got 0.0 … 2.0"):
+        fgsm(Linear(), image(0.0, 2.0, 0.0, 0.0), label, 0.1)
+    with pytest.raises(ValueError, match="epsilon must be at least 0, got -0.1"):
+        fgsm(Linear(), x, label, -0.1)
+    with pytest.raises(ValueError, match="step must be at least 0, got nan"):
+        bim(Linear(), x, label, 0.1, step=float("nan"))
+    with pytest.raises(ValueError, match="n_steps must be an integer of at least 1, got 0"):
+        pgd(Linear(), x, label, 0.1, n_steps=0)
+    with pytest.raises(ValueError, match="n_restarts must be an integer of at least 1, got 0"):
+        pgd(Linear(), x, label, 0.1, n_restarts=0)
+    with pytest.raises(ValueError, match=r"labels must be \[B\] with B=1"):
+        fgsm(Linear(), x, torch.tensor([0, 1]), 0.1)
+    with pytest.raises(ValueError, match=r"model must return scores \[B=1, J\], bare or as .scores; got shape \[1"):
+        fgsm(nn.Flatten(0, 1), x, label, 0.1)
+    with pytest.raises(ValueError, match="targets must differ from labels"):
+        accuracy_under_attack(Linear(), x, label, [0.1], fgsm, targets=label)
+    with pytest.raises(ValueError, match="epsilons must ascend, got 0.1 after 0.2"):
+        robust_accuracy(Linear(), x, label, [0.2, 0.1], [fgsm])
+    with pytest.raises(ValueError, match="the number of images must be an integer of at least 1, got 0"):
+        accuracy_under_attack(Linear(), x[:0], label[:0], [0.1], fgsm)

@@ -1,0 +1,64 @@
+"""Bright pixels go where one expects them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from torchcaps.data.transform import TRANSFORMATIONS, rotate, scale, shift_right, thicken
+
+
+def dot(row: int, column: int, height: int = 9, width: int = 9) -> torch.Tensor:
+    image = torch.zeros(1, 1, height, width)
+    image[0, 0, row, column] = 1
+    return image
+
+
+@pytest.mark.parametrize(("name", "value"), [("rotate", 0), ("shift", 0), ("scale", 1), ("thicken", 0.1)])
+def test_nothing_to_do_changes_nothing(name, value):
+    x = torch.rand(2, 3, 5, 8)
+    assert torch.equal(TRANSFORMATIONS[name](x, value), x)
+
+
+def test_a_quarter_turn_is_counter_clockwise():
+    torch.testing.assert_close(rotate(dot(4, 7), 90), dot(1, 4), atol=1e-5, rtol=0)  # from the right to the top
+    torch.testing.assert_close(rotate(dot(4, 7), -90), dot(7, 4), atol=1e-5, rtol=0)
+    assert torch.equal(rotate(dot(4, 7), 180), dot(4, 1))
+    assert torch.equal(rotate(dot(4, 7), -360), dot(4, 7))
+    wide = dot(3, 8, 7, 13)  # two right of the centre goes two up, in pixels, though the image is wider than high
+    torch.testing.assert_close(rotate(wide, 90), dot(1, 6, 7, 13), atol=1e-5, rtol=0)
+
+
+def test_shifts_go_right_and_by_parts_of_a_pixel():
+    torch.testing.assert_close(shift_right(dot(2, 3), 4), dot(2, 7), atol=1e-5, rtol=0)
+    half = shift_right(dot(2, 3), -0.5)[0, 0, 2]
+    torch.testing.assert_close(half[[1, 2, 3, 4]], torch.tensor([0.0, 0.5, 0.5, 0.0]), atol=1e-5, rtol=0)
+
+
+def test_scaling_moves_away_from_the_centre():
+    block = torch.zeros(1, 1, 8, 8)
+    block[..., 3:5, 3:5] = 1
+    assert scale(block, 2).sum() == pytest.approx(16, rel=0.02)
+    assert scale(block, 0.5).sum() == pytest.approx(1, rel=0.02)
+    torch.testing.assert_close(scale(dot(4, 6), 2)[0, 0, 4, 8], torch.tensor(1.0))
+    with pytest.raises(ValueError, match="factor must be above 0, got 0"):
+        scale(block, 0)
+
+
+def test_the_ground_goes_on_at_the_edge():
+    x = torch.full((1, 1, 6, 6), 0.3)
+    for name, value in (("rotate", 30), ("shift", 4), ("scale", 0.5), ("thicken", -1)):
+        torch.testing.assert_close(TRANSFORMATIONS[name](x, value), x)
+
+
+def test_a_bar_grows_on_both_sides_and_shrinks_again():
+    bar = torch.zeros(1, 1, 12, 12)
+    bar[..., 4:8] = 1  # four columns wide
+    assert thicken(bar, 1)[0, 0, 6].sum() == pytest.approx(6, abs=0.6)
+    assert thicken(bar, -1)[0, 0, 6].sum() == pytest.approx(2, abs=0.6)
+    widths = [float(thicken(bar, k / 4)[0, 0, 6].sum()) for k in range(-4, 5)]
+    assert all(a < b for a, b in itertools.pairwise(widths))
+    torch.testing.assert_close(thicken(1 - bar, 0.5), 1 - thicken(bar, -0.5))
+    assert thicken(torch.rand(1, 2, 5, 7), 0.5).shape == (1, 2, 5, 7)

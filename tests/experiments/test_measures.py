@@ -1,0 +1,137 @@
+"""Every measure, on networks as they were born: its numbers are the model's, and its file says whose they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+pytest.importorskip("matplotlib")
+
+from tests.experiments.test_report import CAPSULES, CNN, finished
+from torchcaps.experiments import Data
+from torchcaps.experiments.measures import equivariance, record, robustness, routing, transfer
+from torchcaps.experiments.measures.sample import spaced
+from torchcaps.experiments.run import Run
+from torchcaps.experiments.tested import look
+
+DIGITS = Data("digits", image_size=(16, 16), n_eval=20)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs "caps", "cnn" and "pairs" on the bundled digits, not trained."""
+    folder = tmp_path_factory.mktemp("measures")
+    finished(folder / "caps", DIGITS, CAPSULES)
+    finished(folder / "cnn", DIGITS, CNN, loss="cross_entropy")
+    finished(folder / "pairs", Data("digits", image_size=(16, 16), pairs=True, n_pairs=(4, 12)), CAPSULES)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "DPI", 30)
+
+
+def measured(name: str, run: Path, **options: Any) -> dict[str, Any]:
+    """What was written, once the picture was seen to be one."""
+    path = record.record(name, run, **options)
+    assert path == run / "measures" / f"{name}.json"
+    with Image.open(path.with_suffix(".png")) as picture:
+        picture.verify()
+    assert sorted(p.suffix for p in path.parent.glob(f"*{name}*")) == [".json", ".png"]
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_robustness(folder, monkeypatch):
+    monkeypatch.setattr(robustness, "EPSILONS", (0.0, 0.3))
+    monkeypatch.setattr(robustness, "CHECKED", (0.3,))
+    found = measured("robustness", folder / "caps", beside=folder / "cnn", n=3)
+    values, tested = found["values"], look(Run(folder / "caps"))
+    clean = 1 - tested.wrong[spaced(20, 3, 3)].float().mean()
+    for attack in ("fgsm", "bim"):
+        assert values["run"][attack]["accuracy"][0] == pytest.approx(float(clean), abs=1e-4)
+        assert values["transferred"][attack][0] == pytest.approx(float(clean), abs=1e-4)
+        assert len(values["beside"][attack]["success"]) == 2
+    assert values["run"]["robust"][0] <= min(values["run"][a]["accuracy"][1] for a in ("fgsm", "bim"))
+    # Whose numbers these are.
+    assert (found["measure"], found["recipe"], found["seed"], found["n"]) == ("robustness", "tiny", 5, 3)
+    assert found["run"]["test_error"] == 0.1234 and found["run"]["commit"] == "0123456789abcdef-dirty"
+    assert found["beside"]["folder"] == "cnn" and {"device", "versions", "commit", "seconds"} <= set(found)
+
+
+def test_equivariance(folder, monkeypatch):
+    few = {"rotate": (-180, -30, 30), "shift": (-2, 2), "scale": (0.8, 1.2), "thicken": (-0.25, 0.5)}
+    monkeypatch.setattr(equivariance, "VALUES", few)
+    values = measured("equivariance", folder / "caps", beside=folder / "cnn")["values"]
+    tested = look(Run(folder / "caps"))
+    with torch.no_grad():
+        lengths = tested.model(tested.images.flip(2, 3)).scores.gather(1, tested.labels)
+    assert values["n"] == 20 and values["n_components"] == 4
+    assert values["run"]["rotate"]["values"][0] == -180
+    assert values["run"]["rotate"]["confidence"][0] == pytest.approx(float(lengths.mean()), abs=1e-4)
+    assert values["run"]["rotate"]["r2"]["pose"] is None  # two images a class are too few
+    assert set(values["beside"]) == {"rotate", "shift", "scale", "thicken"}
+
+
+def test_picasso(folder):
+    values = measured("picasso", folder / "caps", beside=folder / "cnn")["values"]
+    tested = look(Run(folder / "caps"))
+    assert list(values["run"]) == [*["as it is"], *[f"halves {k} px" for k in (2, 4, 6, 8)], "2×2 tiles", "4×4 tiles"]
+    assert values["run"]["as it is"]["still"] == pytest.approx(float(1 - tested.wrong.float().mean()), abs=1e-4)
+    assert values["beside"]["as it is"] != values["beside"]["4×4 tiles"]
+
+
+def test_routing(folder, monkeypatch):
+    monkeypatch.setattr(routing, "N_ITERS", (1, 3))
+    values = measured("routing", folder / "caps")["values"]
+    tested = look(Run(folder / "caps"))
+    assert values["run"]["trained_with"] == 3 and values["run"]["entropy"][0] == 1.0 > values["run"]["entropy"][1]
+    assert values["run"]["error"][1] == pytest.approx(float(tested.wrong.float().mean()), abs=1e-4)
+
+
+def test_pairs(folder):
+    values = measured("pairs", folder / "pairs", n=5)["values"]
+    tested = look(Run(folder / "pairs"))
+    assert values["run"]["error"] == pytest.approx(float(tested.wrong[spaced(12, 5, 5)].float().mean()), abs=1e-4)
+    assert 0 < values["run"]["iou"]["input"] < 1 and values["threshold"] == 0.5
+    twins = values["run"]["same_class"]
+    assert twins["iou"]["worse"] <= twins["iou"]["better"] and 0 <= twins["told_apart"] <= 1
+
+
+def test_transfer(folder, monkeypatch):
+    monkeypatch.setitem(transfer.OTHER, "digits", "digits")
+    monkeypatch.setattr("torchcaps.analysis.probes.PENALTIES", (0.01,))
+    values = measured("transfer", folder / "caps", n=100)["values"]
+    assert values["n"] == [100, 20, 40] and values["run"]["n_features"] == 10 * 4
+    assert values["pixels"] > 0.7
+    # Neither was trained; but the weights of the two were not drawn alike either.
+    assert all(0.1 < values["run"][what] < 1 for what in ("trained", "untrained"))
+
+
+def test_what_does_not_apply_is_named_and_leaves_nothing(folder):
+    caps, pairs = folder / "caps", folder / "pairs"
+    before = sorted(folder.rglob("*"))
+    for name, run, beside, message in (
+        ("pairs", caps, None, "run must be of pairs for this measure, got one of single images"),
+        ("picasso", pairs, None, "run must be of single images for this measure, got one of pairs"),
+        ("routing", folder / "cnn", None, "model must be a CapsNet"),
+        ("robustness", caps, pairs, "beside must be a run with the same test images"),
+        ("transfer", pairs, None, "run must be of whole images of one of mnist, fashion-mnist, digits"),
+        ("picasso", folder, None, "must hold a finished run, but it has no result.json"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            record.record(name, run, beside=beside)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_images_are_evenly_spaced():
+    assert spaced(10, 5, 3).tolist() == [0, 2, 4, 6, 8]
+    assert spaced(10, None, 3).tolist() == [0, 3, 6]
+    assert spaced(4, 99, 3).tolist() == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+        spaced(4, 0, 3)
