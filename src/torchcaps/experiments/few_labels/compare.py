@@ -77,8 +77,10 @@ def compare(
         config = replace(config, data=replace(config.data, root=str(root)))
     dataset = data_for(config, load_model(run))
     train, val, test = _images(dataset, config.data.crop, settings.n_unlabelled)
-    draws = {n: [draw_labelled(train.labels, n, len(dataset.classes), s) for s in range(settings.draws)]
-             for n in settings.labels}  # fmt: skip
+    draws = {
+        n: [draw_labelled(train.labels, n, len(dataset.classes), seed) for seed in range(settings.draws)]
+        for n in settings.labels
+    }
     splits = (train.images, val.images, test.images)
     codes = pixel_codes(splits)
     for each in (*beside, run):
