@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
+from torchcaps.experiments.few_labels.write import as_markdown
 from torchcaps.experiments.recipes import RECIPES
 from torchcaps.experiments.tables.kept import is_of
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-RESULTS = sorted((ROOT / "results").glob("*.json"))
+EVERY = sorted((ROOT / "results").glob("*.json"))
+#: Auto-encoders make no errors, and have a table of their own.
+RESULTS = [path for path in EVERY if "test_error" in json.loads(path.read_text())]
+PAINTERS = [path for path in EVERY if path not in RESULTS]
 #: | `recipe` | what | error | seeds | …
 ROWS = re.findall(r"^\| `([\w-]+)` \|[^|]*\| ([\d.]+)(?: ± ([\d.]+))? \| (\d+) \|", README, flags=re.MULTILINE)
 
@@ -38,12 +42,50 @@ def test_a_number_is_that_of_its_files(recipe: str, mean: str, spread: str, n: s
     assert spread == (f"{statistics.stdev(errors):.2f}" if len(errors) > 1 else "")
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_the_recipe_is_still_what_was_run(path: Path) -> None:
     result = json.loads(path.read_text())
     assert path.name == f"{result['recipe']}-{result['seed']}.json"
     assert is_of(result, RECIPES[result["recipe"]]())
     assert result["commit"] and not result["commit"].endswith("-dirty")
+
+
+def row_of_an_autoencoder(result: dict[str, Any]) -> str:
+    """What its row of the README says behind the words."""
+    found = result["test_follows"]
+
+    def mean(key: str, *names: str) -> str:
+        return f"{statistics.mean(found[name][key] for name in names):.2f}" if names[0] in found else "–"
+
+    shift, size = ("shift x", "shift y"), ("scale x", "scale y")
+    r2 = [mean("r2", *names) for names in (shift, ("rotation",), size, ("shear",))]
+    minutes = round(result["seconds"] / 60)
+    return " | ".join((mean("slope", *shift), *r2, f"{100 * result['test_told']:.0f} %", f"{minutes}"))
+
+
+@pytest.mark.parametrize("path", PAINTERS, ids=lambda path: path.stem)
+def test_what_poses_say_is_what_the_readme_says(path: Path) -> None:
+    result = json.loads(path.read_text())
+    if "test_follows" not in result:
+        pytest.skip(f"{result['recipe']} has no poses")
+    rows = [line for line in README.splitlines() if line.startswith(f"| `{result['recipe']}` |")]
+    assert len(rows) == 1 and rows[0].endswith(f"| {row_of_an_autoencoder(result)} |"), row_of_an_autoencoder(result)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results" / "few-labels").glob("*.json")), ids=lambda path: path.stem)
+def test_few_labels_in_the_readme_are_those_of_the_file(path: Path) -> None:
+    found = json.loads(path.read_text())
+    table = path.with_suffix(".md").read_text(encoding="utf-8")
+    assert table == as_markdown(found) and not found["commit"].endswith("-dirty")
+    assert found["recipe"] in RECIPES and path.stem == found["recipe"]
+
+
+def test_rows_of_few_labels_are_in_a_table_of_the_results() -> None:
+    tables = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "results" / "few-labels").glob("*.md"))
+    rows = re.findall(
+        r"^\|[^|]*\| (?:nearest labelled|spread over|mixture of|CNN|CapsNet).*$", README, flags=re.MULTILINE
+    )
+    assert all(row in tables for row in rows), [row for row in rows if row not in tables]
 
 
 def test_code_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,6 +75,14 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other runs to compare it with")
+    made = command("few-labels", _few_labels, "classify from a few labels, by what an auto-encoder learned without any")
+    made.add_argument("run", metavar="RUN", help="the folder of an auto-encoder's run, such as runs/mnist-templates")
+    made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other auto-encoders of the same data")
+    made.add_argument("--labels", metavar="N", type=int, nargs="+", default=[10, 25, 50, 100, 1000])
+    made.add_argument("--draws", type=int, default=10, help="draws of the labelled examples (default: 10)")
+    made.add_argument("--unlabelled", type=int, help="training images to take without labels (default: all)")
+    made.add_argument("--steps", type=int, default=300, help="of the supervised networks; 0 leaves them out")
+    made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made = command("measure", _measure, "ask more of a trained model than its error, as docs/protocols.md says")
     made.add_argument("name", metavar="NAME", help="such as robustness or equivariance; a wrong name lists them")
     made.add_argument("run", metavar="RUN", help=run_help)
@@ -112,8 +120,10 @@ def _train(arguments: list[str]) -> None:
     if Run(out).result.is_file():
         print(f"{out} holds the finished run; nothing is trained")
     result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines")
-    print(f"{result['recipe']}, seed {result['seed']}: test error {result['test_error']:.2%}, ", end="")
-    print(f"validation error {result['val_error']:.2%}, {result['n_parameters']:,} parameters, ", end="")
+    name = "error" if "test_error" in result else "loss"
+    test, val = (f"{result[f'{s}_{name}']:{'.2%' if name == 'error' else '.5f'}}" for s in ("test", "val"))
+    print(f"{result['recipe']}, seed {result['seed']}: test {name} {test}, ", end="")
+    print(f"validation {name} {val}, {result['n_parameters']:,} parameters, ", end="")
     print(f"{result['epochs']} epochs in {result['seconds']:.0f} s; see {out}")
 
 
@@ -172,7 +182,8 @@ def _evaluate(parsed: argparse.Namespace) -> None:
     dataset = data_for(config, trained)
     batches = split(config, dataset, parsed.split, device)
     scores = evaluate(config, trained.model.to(device), batches, progress=sys.stderr.isatty())
-    print(f"{run.path}: {parsed.split} error {scores['error']:.2%}, loss {scores['loss']:.5f}, {batches.n:,} examples")
+    error = f"error {scores['error']:.2%}, " if "error" in scores else ""
+    print(f"{run.path}: {parsed.split} {error}loss {scores['loss']:.5f}, {batches.n:,} examples")
 
 
 def _reproduce(parsed: argparse.Namespace) -> None:
@@ -205,6 +216,15 @@ def _report(parsed: argparse.Namespace) -> None:
     from torchcaps.experiments.report import report
 
     print(f"wrote {report(parsed.run, beside=parsed.beside, root=parsed.root)}")
+
+
+def _few_labels(parsed: argparse.Namespace) -> None:
+    from torchcaps.experiments.few_labels.compare import Settings
+    from torchcaps.experiments.few_labels.write import few_labels
+
+    settings = Settings(tuple(parsed.labels), parsed.draws, parsed.unlabelled, parsed.steps)
+    path, _ = few_labels(parsed.run, parsed.beside, settings, parsed.root)
+    print(f"wrote {path}")
 
 
 def _measure(parsed: argparse.Namespace) -> None:

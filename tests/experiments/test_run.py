@@ -121,7 +121,7 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         ({"data": Data(pairs=True, crop=(9, 9))}, r"data.crop must be None with data.pairs, .* got \(9, 9\)"),
         (
             {"data": Data(pairs=True, degrees=3.0)},
-            "data.degrees must be 0.0 with data.pairs, which are only shifted; got 3.0",
+            "data.degrees must be 0.0 with data.pairs, got 3.0",
         ),
         (
             {"optim": Optim(schedule="cosin")},

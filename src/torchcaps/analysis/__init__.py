@@ -12,7 +12,10 @@ from torchcaps.analysis.draw.canvas import FIRST, HIGHLIGHT, SECOND
 from torchcaps.analysis.draw.confusion import draw_confusion
 from torchcaps.analysis.draw.couplings import draw_couplings
 from torchcaps.analysis.draw.curves import draw_curves
+from torchcaps.analysis.draw.few_labels import draw_few_labels
+from torchcaps.analysis.draw.following import draw_following
 from torchcaps.analysis.draw.images import draw_mistakes, draw_reconstructions
+from torchcaps.analysis.draw.painted import draw_painted, draw_sweep, draw_units
 from torchcaps.analysis.draw.parts import draw_parts
 from torchcaps.analysis.draw.perturbations import draw_perturbations, draw_strongest
 from torchcaps.analysis.draw.segmentation import draw_segmentation
@@ -20,8 +23,10 @@ from torchcaps.analysis.draw.tree import draw_parse_tree
 from torchcaps.analysis.draw.views import draw_views
 from torchcaps.analysis.draw.votes import draw_votes
 from torchcaps.analysis.equivariance import Responses, pose_follows, responses
+from torchcaps.analysis.factor_mixture import FactorMixture, fit_factor_mixture
 from torchcaps.analysis.metrics import read_metrics
 from torchcaps.analysis.overlap import Crowding, crowding, intersection_over_union
+from torchcaps.analysis.painted import Told, generative_units, painted_alone, sweep, told
 from torchcaps.analysis.parts import Parts, hand_down, part_maps
 from torchcaps.analysis.perturb import OFFSETS, dimension_strengths, perturb
 from torchcaps.analysis.places import Field, capsule_places, map_edges, receptive_fields_of
@@ -29,6 +34,7 @@ from torchcaps.analysis.plane import Plane, principal_plane
 from torchcaps.analysis.probes import LinearProbe, logistic, r_squared, ridge
 from torchcaps.analysis.reading import Reading, read
 from torchcaps.analysis.reconstruct import Reconstructions, reconstruct
+from torchcaps.analysis.recover import QUANTITIES, Line, Recovered, line, quantities, recover
 from torchcaps.analysis.robustness import (
     UnderAttack,
     accuracy_under_attack,
@@ -46,19 +52,24 @@ __all__ = [
     "FIRST",
     "HIGHLIGHT",
     "OFFSETS",
+    "QUANTITIES",
     "SECOND",
     "Couplings",
     "Crowding",
+    "FactorMixture",
     "Field",
+    "Line",
     "LinearProbe",
     "ParseTree",
     "Parts",
     "Plane",
     "Reading",
     "Reconstructions",
+    "Recovered",
     "Responses",
     "RoutingStatistics",
     "Segmentation",
+    "Told",
     "UnderAttack",
     "Views",
     "Votes",
@@ -73,33 +84,44 @@ __all__ = [
     "draw_confusion",
     "draw_couplings",
     "draw_curves",
+    "draw_few_labels",
+    "draw_following",
     "draw_mistakes",
+    "draw_painted",
     "draw_parse_tree",
     "draw_parts",
     "draw_perturbations",
     "draw_reconstructions",
     "draw_segmentation",
     "draw_strongest",
+    "draw_sweep",
+    "draw_units",
     "draw_views",
     "draw_votes",
     "fgsm",
+    "fit_factor_mixture",
+    "generative_units",
     "hand_down",
     "intersection_over_union",
+    "line",
     "logistic",
     "map_edges",
     "mean_by_view",
+    "painted_alone",
     "parse_tree",
     "part_maps",
     "perturb",
     "pgd",
     "pose_follows",
     "principal_plane",
+    "quantities",
     "r_squared",
     "random_targets",
     "read",
     "read_metrics",
     "receptive_fields_of",
     "reconstruct",
+    "recover",
     "red_and_green",
     "responses",
     "ridge",
@@ -107,6 +129,8 @@ __all__ = [
     "routing_statistics",
     "score_gap",
     "segment",
+    "sweep",
+    "told",
     "views",
     "votes_for_classes",
     "zero_gradients",

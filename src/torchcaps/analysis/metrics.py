@@ -13,7 +13,7 @@ def read_metrics(path: str | Path) -> list[dict[str, float]]:
         path: the file.
 
     Returns:
-        One dict an epoch: epoch, step, lr, train_loss, val_loss, val_error (a fraction of 1), seconds.
+        One dict an epoch: epoch, step, lr, train_loss, val_loss, of classifiers val_error (a fraction of 1), seconds.
 
     Raises:
         ValueError: the file is missing, or something in it is no number.

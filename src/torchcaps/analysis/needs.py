@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 from torchcaps.layers import ClassCaps, Decoder
-from torchcaps.models import CapsNet, MatrixCapsNet
+from torchcaps.models import CapsNet, MatrixCapsNet, TemplateAutoencoder, TransformingAutoencoder
 
 
 def capsnet(model: nn.Module) -> CapsNet | MatrixCapsNet:
@@ -46,6 +46,17 @@ def em_classes_of(model: nn.Module) -> ClassCaps:
     raise ValueError(
         f"model must route to its classes by em, got a {type(model).__name__} that does by dynamic routing"
     )
+
+
+def autoencoder(model: nn.Module) -> TransformingAutoencoder | TemplateAutoencoder:
+    """The model itself, if its capsules have poses that a transformation applies to.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    if isinstance(model, TransformingAutoencoder | TemplateAutoencoder):
+        return model
+    raise ValueError(f"model must be a transforming auto-encoder, got a {type(model).__name__}")
 
 
 def scores_of(model: nn.Module, images: Tensor) -> Tensor:

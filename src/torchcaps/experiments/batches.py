@@ -22,6 +22,7 @@ from torchcaps.data.augment import (
     random_shift,
 )
 from torchcaps.data.images import to_float
+from torchcaps.data.transformed import Limits, transformed_pairs
 from torchcaps.experiments.experiment import Data, Experiment
 
 
@@ -32,18 +33,20 @@ class Batch(NamedTuple):
         images: ``[B, C, H, W]`` floats 0 … 1; beyond that where brightness or contrast was changed.
         labels: ``[B, K]``: the K different classes in each image (1, or 2 for pairs).
         parts: ``[B, K, C, H, W]`` floats 0 … 1: what is to be reconstructed from each class's capsule.
+        transformation: T of each image, ``[B, 3, 3]`` in pixels, where the parts are the transformed images.
         crops: in evaluation the other windows of the same images, each ``[B, C, H, W]``.
     """
 
     images: Tensor
     labels: Tensor
     parts: Tensor
+    transformation: Tensor | None = None
     crops: tuple[Tensor, ...] = ()
 
     def views(self) -> list[Batch]:
         """All that an evaluation averages over: the images themselves, then every other window of them."""
         others = (Batch(images, self.labels, images.unsqueeze(1)) for images in self.crops)
-        return [Batch(self.images, self.labels, self.parts), *others]
+        return [self._replace(crops=()), *others]
 
 
 def mixed_seed(*numbers: int) -> int:
@@ -98,6 +101,7 @@ class Batches:
                 batch = pairs.batch(first + at, min(self.batch_size, self.n - at))
                 yield Batch(batch.images, batch.labels, batch.parts)
             return
+        limits = Limits(self.data.shift, self.data.degrees, self.data.scale, self.data.shear)
         order = torch.arange(self.n)
         if self.train:
             generator, n = self._generator(0), len(self.source)
@@ -106,12 +110,15 @@ class Batches:
         for k in range(start, len(self)):
             index = order[k * self.batch_size : (k + 1) * self.batch_size]
             images, labels = to_float(self.source.images[index]), self.source.labels[index].unsqueeze(1)
-            if self.train:
+            if self.data.transformed:
+                pair = transformed_pairs(images, limits, self._generator(1 + k), self.data.crop)
+                yield Batch(pair.images, labels, pair.transformed.unsqueeze(1), pair.transformation)
+            elif self.train:
                 images, parts = self._augment(images, self._generator(1 + k))
                 yield Batch(images, labels, parts.unsqueeze(1))
             else:
                 first, *others = self._windows(images)
-                yield Batch(first, labels, first.unsqueeze(1), tuple(others))
+                yield Batch(first, labels, first.unsqueeze(1), crops=tuple(others))
 
     def _augment(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """What the network is to see, and what it is to reconstruct.

@@ -14,6 +14,7 @@ from torchcaps.experiments.provenance import commit
 from torchcaps.experiments.run import Run, write_atomically
 from torchcaps.experiments.task import Task
 
+#: Of the rows, where they have them: auto-encoders make no errors that could be counted.
 COLUMNS: tuple[str, ...] = ("epoch", "step", "lr", "train_loss", "val_loss", "val_error", "seconds")
 
 
@@ -70,8 +71,7 @@ class Metrics(L.Callback):
             "step": trainer.global_step,
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
             "train_loss": float(self.total) / max(1, self.n),
-            "val_loss": values["val_loss"].item(),
-            "val_error": values["val_error"].item(),
+            **{name: values[name].item() for name in COLUMNS if name in values},
             "seconds": self.elapsed(),
         }
         self.total, self.n = 0.0, 0
@@ -81,7 +81,7 @@ class Metrics(L.Callback):
 
     def _write(self, path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
+            writer = csv.DictWriter(file, [name for name in COLUMNS if name in self.rows[0]])
             writer.writeheader()
             writer.writerows(self.rows)
 
@@ -98,9 +98,10 @@ class Lines(L.Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         row = self.metrics.rows[-1]
+        error = f", error {row['val_error']:.2%}" if "val_error" in row else ""
         print(
             f"epoch {row['epoch']}/{trainer.max_epochs}: train loss {row['train_loss']:.4f}, "
-            f"validation loss {row['val_loss']:.4f}, error {row['val_error']:.2%}, {row['seconds']:.0f} s",
+            f"validation loss {row['val_loss']:.4f}{error}, {row['seconds']:.0f} s",
             flush=True,
         )
 

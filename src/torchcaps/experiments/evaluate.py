@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import torch
@@ -10,14 +11,14 @@ from tqdm import tqdm
 
 from torchcaps.experiments.batches import Batch
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.objective import total_loss, wrong
+from torchcaps.experiments.objective import judge
 
 
 @torch.no_grad()
 def evaluate(
     config: Experiment, model: nn.Module, batches: Iterable[Batch], *, progress: bool = False
 ) -> dict[str, float]:
-    """Mean loss, and error as a fraction of 1 (for pairs both classes must be right).
+    """Mean loss and, of a classifier, error as a fraction of 1 (for pairs both classes must be right).
 
     Where the batches have several windows of each image, their scores are averaged before one is called
     wrong, and their losses are averaged too.
@@ -26,15 +27,9 @@ def evaluate(
     """
     was_training = model.training
     model.eval()
-    loss, errors, n = 0.0, 0, 0
+    sums, n = Counter[str](), 0
     for batch in tqdm(batches, desc="evaluate", leave=False, disable=not progress):
-        views = batch.views()
-        scores = torch.zeros(())
-        for view in views:
-            output = model(view.images)
-            loss += total_loss(config, model, output, view).item() * len(view.images) / len(views)
-            scores = output.scores / len(views) + scores
-        errors += int(wrong(scores, batch.labels).sum())
+        sums.update(judge(config, model, batch.views()))
         n += len(batch.images)
     model.train(was_training)
-    return {"loss": loss / n, "error": errors / n}
+    return {name: total / n for name, total in sums.items()}

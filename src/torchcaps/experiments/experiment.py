@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 Blend = Literal["sum", "max"]
 Schedule = Literal["exponential", "cosine", "constant"]
-Loss = Literal["margin", "spread", "cross_entropy"]
+Loss = Literal["margin", "spread", "cross_entropy", "squared_error"]
 Margin = Literal["linear", "sigmoid"]
 Precision = Literal["32", "bf16"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -39,6 +39,9 @@ class Data:
         pairs: train on pairs of overlapping images of different classes.
         n_pairs: pairs in an epoch, and in validation and test.
         blend: how two images of a pair are laid over each other, "sum" or "max".
+        transformed: show an image, a transformation, and as what is to be painted the transformed image, for
+            auto-encoders. Both are transformed at random within shift, degrees, scale and shear, in
+            evaluation too; what is told leads from one to the other.
         shift: largest random shift of a training image in pixels. (Both images of a pair are shifted by up
             to 4 on a canvas 8 larger, as in the paper.)
         degrees: largest random rotation in training.
@@ -63,6 +66,7 @@ class Data:
     pairs: bool = False
     n_pairs: tuple[int, int] = (10_000, 1_000)
     blend: Blend = "sum"
+    transformed: bool = False
     shift: int = 2
     degrees: float = 0.0
     scale: float = 0.0
@@ -128,10 +132,13 @@ class Experiment:
         model: what is trained.
         optim: how.
         loss: "margin" or "spread" on the class capsules' activations, or "cross_entropy" on logits, or on
-            activations as if they were such (binary for pairs).
+            activations as if they were such (binary for pairs); "squared_error" of what an auto-encoder paints,
+            summed over the pixels.
         margin: how the spread loss's margin grows, "linear" (the paper) or "sigmoid" (the released code).
         reconstruction: weight of the summed squared error of the reconstruction: 0.0005 in the
             paper, 0.01 in its authors' code (on the paper's scale).
+        consistency: weight of the squared difference between the poses that an auto-encoder finds in the
+            transformed image and the transformed poses, relative to their size; the paper has none.
         epochs: passes over the training images, at most.
         stop_at: validation error, 0 … 1, at or below which training ends with the epoch; None trains to the end.
         batch_size: images in a step.
@@ -152,6 +159,7 @@ class Experiment:
     loss: Loss = "margin"
     margin: Margin = "linear"
     reconstruction: float = 0.0005
+    consistency: float = 0.0
     epochs: int = 10
     stop_at: float | None = None
     batch_size: int = 128
@@ -181,6 +189,7 @@ class Experiment:
             if getattr(data, name) is not None:
                 _whole(f"data.{name}", getattr(data, name), 1)
         _within("reconstruction", self.reconstruction, 0)
+        _within("consistency", self.consistency, 0)
         if self.stop_at is not None:
             _within("stop_at", self.stop_at, 0, 1)
         _within("data.degrees", data.degrees, 0, 180)
@@ -203,18 +212,21 @@ class Experiment:
         _within("optim.eps", optim.eps, 0)
         _within("optim.clip", optim.clip, 0)
         _within("optim.weight_decay", optim.weight_decay, 0)
+        if data.transformed != (self.loss == "squared_error"):
+            wanted = "squared_error" if data.transformed else "another than squared_error"
+            raise ValueError(f"loss must be {wanted} with data.transformed = {data.transformed}, got {self.loss}")
+        if data.transformed:
+            _plain(data, "data.transformed", "pairs", "flip", "brightness", "contrast", "test_crops")
+            if self.stop_at is not None:
+                raise ValueError(
+                    f"stop_at must be None with data.transformed, which knows no error; got {self.stop_at}"
+                )
         if data.pairs and self.loss == "spread":
             raise ValueError(
                 "loss must be margin or cross_entropy with data.pairs: spread asks for one class; got spread"
             )
         if data.pairs:
-            plain = Data()
-            for name in ("n_shown", "degrees", "scale", "shear", "flip", "brightness", "contrast", "crop"):
-                if getattr(data, name) != getattr(plain, name):
-                    raise ValueError(
-                        f"data.{name} must be {getattr(plain, name)} with data.pairs, which are only shifted; "
-                        f"got {getattr(data, name)}"
-                    )
+            _plain(data, "data.pairs", "n_shown", "degrees", "scale", "shear", "flip", "brightness", "contrast", "crop")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, as in ``config.json``."""
@@ -225,6 +237,14 @@ def smoke(config: Experiment) -> Experiment:
     """The same in seconds: two steps on eight images, to see that it runs. What it learns is nothing."""
     data = replace(config.data, n_train=8, n_shown=None, n_eval=8, n_pairs=(8, 8))
     return replace(config, recipe=f"{config.recipe}-smoke", data=data, epochs=1, batch_size=4, compile=False)
+
+
+def _plain(data: Data, kind: str, *names: str) -> None:
+    """Refuse what one kind of examples has no use for."""
+    for name in names:
+        value, plain = getattr(data, name), getattr(Data(), name)
+        if value != plain:
+            raise ValueError(f"data.{name} must be {plain} with {kind}, got {value}")
 
 
 def _choice(name: str, value: object, known: tuple[object, ...]) -> None:

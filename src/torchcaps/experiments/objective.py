@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.experiments.batches import Batch
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.models import Output
-from torchcaps.ops import margin_loss, reconstruction_loss, spread_loss, spread_margin
+from torchcaps.models import Output, TemplateAutoencoder, Transformed, TransformingAutoencoder
+from torchcaps.ops import margin_loss, pose_loss, reconstruction_loss, spread_loss, spread_margin, transform_pose
 
 
-def total_loss(config: Experiment, model: nn.Module, output: Output, batch: Batch, *, progress: float = 1.0) -> Tensor:
-    """Classification loss, plus the weighted reconstruction loss where the model has a decoder.
+def answer(model: nn.Module, batch: Batch) -> Output | Transformed:
+    """What the model says to a batch."""
+    return model(batch.images) if batch.transformation is None else model(batch.images, batch.transformation)
+
+
+def judge(config: Experiment, model: nn.Module, views: Sequence[Batch]) -> dict[str, float]:
+    """Sums over a batch of what an evaluation averages: the loss and, of a classifier, the errors.
+
+    Args:
+        config: the experiment.
+        model: in evaluation mode.
+        views: windows of the same images; their losses are averaged, and their scores before one is called wrong.
+    """
+    outputs = [answer(model, view) for view in views]
+    losses = [total_loss(config, model, output, view).item() for output, view in zip(outputs, views, strict=True)]
+    sums = {"loss": sum(losses) * len(views[0].images) / len(views)}
+    scores = [output.scores for output in outputs if isinstance(output, Output)]
+    if scores:
+        sums["error"] = wrong(torch.stack(scores).mean(dim=0), views[0].labels).sum().item()
+    return sums
+
+
+def total_loss(
+    config: Experiment, model: nn.Module, output: Output | Transformed, batch: Batch, *, progress: float = 1.0
+) -> Tensor:
+    """Of a classifier its loss, plus the weighted reconstruction loss where it has a decoder; of an auto-encoder
+    the squared error of what it paints, plus the weighted inconsistency of its poses.
 
     With several classes in an image each is reconstructed from its own capsule alone, and their
     losses add up.
@@ -26,6 +53,9 @@ def total_loss(config: Experiment, model: nn.Module, output: Output, batch: Batc
         progress: part of the training that is done, 0 … 1; the spread loss's margin grows with it. Validation
             takes the last one throughout, so that its losses can be compared.
     """
+    if isinstance(output, Transformed):
+        loss = reconstruction_loss(output.images, batch.parts.squeeze(1))
+        return loss + config.consistency * _inconsistency(model, output, batch) if config.consistency else loss
     loss = _classification_loss(config, output.scores.float(), batch.labels, progress)
     decoder = getattr(model, "decoder", None)
     if decoder is None or config.reconstruction == 0:
@@ -44,6 +74,13 @@ def _classification_loss(config: Experiment, scores: Tensor, labels: Tensor, pro
     if labels.shape[1] == 1:
         return F.cross_entropy(scores, labels.squeeze(1))
     return F.binary_cross_entropy_with_logits(scores, present, reduction="none").sum(dim=1).mean()
+
+
+def _inconsistency(model: nn.Module, output: Transformed, batch: Batch) -> Tensor:
+    assert isinstance(model, TransformingAutoencoder | TemplateAutoencoder)
+    assert batch.transformation is not None
+    found = model.recognise(batch.parts.squeeze(1)).pose
+    return pose_loss(found, transform_pose(output.capsules.pose, batch.transformation), model.unit)
 
 
 def wrong(scores: Tensor, labels: Tensor) -> Tensor:

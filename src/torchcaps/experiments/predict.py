@@ -35,6 +35,8 @@ def predict(run: Run, paths: Sequence[str | Path], *, invert: bool = False) -> d
         ValueError: no finished run, or a file that is no image.
     """
     trained, config = load_model(run), run.experiment()
+    if config.data.transformed:
+        raise ValueError(f"{run.path} must hold a classifier, got an auto-encoder, which knows no classes")
     channels, height, width = trained.image_shape
     read = [read_image(Path(path), trained.uncropped, 3 if channels == 3 else 1) for path in paths]
     images = central_crop(torch.stack(read), (height, width)).expand(-1, channels, -1, -1)

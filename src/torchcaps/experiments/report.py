@@ -10,11 +10,12 @@ from typing import Any
 from torchcaps import analysis
 from torchcaps.experiments import page
 from torchcaps.experiments.album import Album
-from torchcaps.experiments.experiment import FURTHER
+from torchcaps.experiments.headline import headline, percent
 from torchcaps.experiments.pictures import pictures, pictures_of_pairs
+from torchcaps.experiments.pictures_of_autoencoders import pictures_of_autoencoder
 from torchcaps.experiments.run import Run, write_atomically
 from torchcaps.experiments.saved import load_model
-from torchcaps.experiments.tested import Tested, look
+from torchcaps.experiments.tested import look
 from torchcaps.models.baseline_cnn import count_parameters
 
 
@@ -40,18 +41,18 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | 
     for each in (run, *others):
         if not each.result.is_file():
             raise ValueError(f"{each.path} must hold a finished run, but it has no result.json")
-    tested = look(run, root)
     results = [(each, each.read(each.result)) for each in (run, *others)]
-    body = [_headline(tested)]
+    body = [headline(run)]
     if others:
         body.append(_comparison(results))
     album = Album(run)
     body.append(_curves(album, [each for each, _ in results]))
-    body += pictures(album, tested)
+    data = run.experiment().data
+    body += pictures_of_autoencoder(album, run, root) if data.transformed else pictures(album, look(run, root))
     for other in others:
-        if other.experiment().data.pairs and not tested.config.data.pairs:
+        if other.experiment().data.pairs and not data.pairs:
             body += pictures_of_pairs(album, look(other), f" ({_name(other)})")
-    body.append(page.section("How it was made", *_origin(tested.result)))
+    body.append(page.section("How it was made", *_origin(results[0][1])))
     html = page.page(f"torchcaps: {_name(run)}", body)
     write_atomically(run.report, lambda path: path.write_text(html, encoding="utf-8"))
     return run.report
@@ -60,41 +61,6 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | 
 def _name(run: Run) -> str:
     """The folder's name, which tells seeds of one recipe apart."""
     return run.path.resolve().name
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.2f} %"
-
-
-def _time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def _headline(tested: Tested) -> str:
-    result, config = tested.result, tested.config
-    what = "pairs of overlapping images" if config.data.pairs else "images"
-    text = (
-        f"{config.model.name}, trained for {result['epochs']} epochs on {config.data.name} "
-        f"({len(tested.classes)} classes), measured on {what} that it never saw. Seed {result['seed']}, "
-        f"commit {_commit(result)}, on {result['device']}."
-    )
-    facts = [
-        ("test error", _percent(result["test_error"])),
-        *((text, _percent(result[f"{name}_error"])) for name, text in FURTHER.items() if f"{name}_error" in result),
-        ("validation error", _percent(result["val_error"])),
-        ("parameters", f"{result['n_parameters']:,}"),
-        ("training time", _time(result["seconds"])),
-    ]
-    return page.headline(_name(tested.run), text, facts)
-
-
-def _commit(result: dict[str, Any]) -> str:
-    commit = result.get("commit") or "unknown"
-    return commit[:10] + ("-dirty" if commit.endswith("-dirty") else "")
 
 
 def _comparison(results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
@@ -106,8 +72,7 @@ def _comparison(results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
         rows.append(
             (
                 f"{_name(run)} ({result['config']['model']['name']})",
-                _percent(result["test_error"]),
-                _percent(result["val_error"]),
+                *(percent(result[f"{split}_error"]) if "test_error" in result else "–" for split in ("test", "val")),
                 f"{n - (count_parameters(decoder) if decoder is not None else 0):,}",
                 f"{n:,}",
                 f"{result['seconds']:,.0f}",

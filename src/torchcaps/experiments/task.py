@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import lightning as L
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from torchcaps.experiments.batches import Batch, Batches, mixed_seed
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.objective import total_loss, wrong
+from torchcaps.experiments.objective import answer, judge, total_loss
 from torchcaps.experiments.schedule import learning_rate
 
 
@@ -24,7 +25,7 @@ class Task(L.LightningModule):
 
     Args:
         config: the experiment.
-        model: returns :class:`~torchcaps.models.Output`.
+        model: returns :class:`~torchcaps.models.Output` or :class:`~torchcaps.models.Transformed`.
         train: batches to train on.
         val: batches to validate on.
     """
@@ -58,7 +59,7 @@ class Task(L.LightningModule):
     def training_step(self, batch: Batch, _: int) -> Tensor:
         torch.manual_seed(mixed_seed(self.config.seed, 2, self.global_step))  # dropout, reproducibly
         progress = self.global_step / self.n_steps
-        loss = total_loss(self.config, self.model, self.model(batch.images), batch, progress=progress)
+        loss = total_loss(self.config, self.model, answer(self.model, batch), batch, progress=progress)
         self.require_finite("loss", loss.item())
         self.log("loss", loss, prog_bar=True, logger=False)
         return loss
@@ -80,17 +81,13 @@ class Task(L.LightningModule):
             )
 
     def on_validation_epoch_start(self) -> None:
-        self._seen = {"loss": 0.0, "error": 0.0, "n": 0.0}
+        self._sums, self._n = Counter[str](), 0
 
     def validation_step(self, batch: Batch, _: int) -> None:
-        output = self.model(batch.images)
-        n = len(batch.images)
-        self._seen["loss"] += total_loss(self.config, self.model, output, batch).item() * n
-        self._seen["error"] += wrong(output.scores, batch.labels).sum().item()
-        self._seen["n"] += n
+        self._sums.update(judge(self.config, self.model, [batch]))  # of several windows the central one
+        self._n += len(batch.images)
 
     def on_validation_epoch_end(self) -> None:
-        n = self._seen["n"]
-        self.require_finite("validation loss", self._seen["loss"] / n)
-        self.log("val_loss", self._seen["loss"] / n, prog_bar=True, logger=False)
-        self.log("val_error", self._seen["error"] / n, prog_bar=True, logger=False)
+        self.require_finite("validation loss", self._sums["loss"] / self._n)
+        for name, total in self._sums.items():
+            self.log(f"val_{name}", total / self._n, prog_bar=True, logger=False)

@@ -49,9 +49,11 @@ def look(run: Run, root: str | Path | None = None) -> Tested:
     """Let a finished run predict its test split, whose files lie in ``root`` or where the run found them.
 
     Raises:
-        ValueError: its model or its data cannot be loaded.
+        ValueError: its model or its data cannot be loaded, or it is an auto-encoder's.
     """
     config, result = run.experiment(), run.read(run.result)
+    if config.data.transformed:
+        raise ValueError(f"{run.path} must hold a classifier, got an auto-encoder, which knows no classes")
     if root is not None:
         config = replace(config, data=replace(config.data, root=str(root)))
     trained, device = load_model(run), choose_device("auto")

@@ -23,12 +23,13 @@ from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTi
 from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.following import following
 from torchcaps.experiments.provenance import versions
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.task import Task
 from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.models import build
+from torchcaps.models import PlainAutoencoder, Transformed, build
 from torchcaps.models.baseline_cnn import count_parameters
 
 Progress = Literal["bar", "lines", "none"]
@@ -106,11 +107,13 @@ def train(
         model.to(device)
         tested = [name for name in dataset.splits if name != "train"]
         scores = {name: evaluate(config, model, batches[name], progress=progress == "bar") for name in tested}
+        if config.data.transformed and not isinstance(model, PlainAutoencoder):
+            for name in tested:
+                scores[name] |= following(model.eval(), batches[name])
         result = {
             "recipe": config.recipe,
             "seed": config.seed,
-            **{f"{name}_error": scores[name]["error"] for name in tested},
-            **{f"{name}_loss": scores[name]["loss"] for name in tested},
+            **{f"{split}_{name}": value for split in tested for name, value in scores[split].items()},
             "epochs": metrics.rows[-1]["epoch"],  # fewer than config's where stop_at ended it
             "steps": steps,
             "seconds": round(metrics.elapsed(), 1),
@@ -202,9 +205,12 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
     """
     shape = image_shape(config, dataset)
     model = build(config.model.name, shape, len(dataset.classes), **config.model.options)
-    capsules = model.eval()(torch.zeros(1, *shape)).capsules
+    output = model.eval()(torch.zeros(1, *shape))
     model.train()
-    if config.loss != "cross_entropy" and not capsules:
+    if isinstance(output, Transformed) != (config.loss == "squared_error"):
+        fitting = "squared_error" if isinstance(output, Transformed) else "another than squared_error"
+        raise ValueError(f"loss must be {fitting} for the model {config.model.name}, got {config.loss}")
+    if config.loss in ("margin", "spread") and not output.capsules:
         raise ValueError(
             f"loss must be cross_entropy for the model {config.model.name}, which has logits and no capsules; "
             f"got {config.loss}"

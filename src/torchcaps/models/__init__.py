@@ -1,11 +1,13 @@
 """The networks of the papers, made of layers alone.
 
 ``build("capsnet", image_shape=(1, 28, 28), n_classes=10)`` makes any of :data:`MODELS`. Every model
-takes images ``[B, C, H, W]`` with values 0 … 1 and returns a :class:`~torchcaps.models.output.Output`.
+takes images ``[B, C, H, W]`` with values 0 … 1 and returns an :class:`~torchcaps.models.output.Output`, or, if it is
+an auto-encoder, :class:`~torchcaps.models.output.Transformed`.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -14,20 +16,33 @@ from torch import nn
 from torchcaps.models.baseline_cnn import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_small, capsnet_stacked
 from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_small
-from torchcaps.models.output import Output
+from torchcaps.models.output import Output, Transformed
+from torchcaps.models.plain_autoencoder import PlainAutoencoder, plain_autoencoder
+from torchcaps.models.template_autoencoder import TemplateAutoencoder, template_autoencoder
+from torchcaps.models.transforming_autoencoder import (
+    TransformingAutoencoder,
+    affine_autoencoder,
+    local_autoencoder,
+    translation_autoencoder,
+)
 from torchcaps.ops.checks import check_choice
 
 #: Every model, by the name under which ``build`` and the experiments take it.
 MODELS: dict[str, Callable[..., nn.Module]] = {
+    "affine_autoencoder": affine_autoencoder,
     "baseline_cnn": baseline_cnn,
     "capsnet": capsnet,
     "capsnet_small": capsnet_small,
     "capsnet_stacked": capsnet_stacked,
+    "local_autoencoder": local_autoencoder,
     "matched_cnn": matched_cnn,
     "matrix_capsnet": matrix_capsnet,
     "matrix_capsnet_small": matrix_capsnet_small,
     "multimnist_cnn": multimnist_cnn,
     "norb_cnn": norb_cnn,
+    "plain_autoencoder": plain_autoencoder,
+    "template_autoencoder": template_autoencoder,
+    "translation_autoencoder": translation_autoencoder,
 }
 
 
@@ -37,15 +52,18 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int, **option
     Args:
         name: one of :data:`MODELS`.
         image_shape: (channels, height, width).
-        n_classes: number of classes.
+        n_classes: number of classes; auto-encoders know of none.
         options: as the model's own function says.
 
     Raises:
         ValueError: an unknown name or option, or images too small for the model.
     """
     check_choice("model", name, MODELS)
+    function = MODELS[name]
+    if "n_classes" in inspect.signature(function).parameters:
+        options = {"n_classes": n_classes, **options}
     try:
-        return MODELS[name](image_shape=image_shape, n_classes=n_classes, **options)
+        return function(image_shape=image_shape, **options)
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
@@ -57,14 +75,23 @@ __all__ = [
     "CapsNet",
     "MatrixCapsNet",
     "Output",
+    "PlainAutoencoder",
+    "TemplateAutoencoder",
+    "Transformed",
+    "TransformingAutoencoder",
+    "affine_autoencoder",
     "baseline_cnn",
     "build",
     "capsnet",
     "capsnet_small",
     "capsnet_stacked",
+    "local_autoencoder",
     "matched_cnn",
     "matrix_capsnet",
     "matrix_capsnet_small",
     "multimnist_cnn",
     "norb_cnn",
+    "plain_autoencoder",
+    "template_autoencoder",
+    "translation_autoencoder",
 ]

@@ -20,3 +20,16 @@ class Output(NamedTuple):
 
     scores: Tensor
     capsules: tuple[Routed, ...] = ()
+
+
+class Transformed(NamedTuple):
+    """One forward pass of an auto-encoder that is told how its image is to be transformed.
+
+    Attributes:
+        images: as they should look transformed, ``[B, C, H, W]``.
+        capsules: found in the untransformed images: poses ``[B, J, 2]`` (points) or ``[B, J, 3, 3]``, presences
+            ``[B, J]`` as activation.
+    """
+
+    images: Tensor
+    capsules: Routed

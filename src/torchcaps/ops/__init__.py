@@ -4,12 +4,13 @@ One legend of axes holds everywhere: B batch, I lower capsules, J upper capsules
 pose size, H W height and width, T types of capsule in a map.
 """
 
+from torchcaps.ops.affine import AffineParts, affine_inverse, affine_matrix, affine_parts, transform_pose, warp
 from torchcaps.ops.conv import conv2d
 from torchcaps.ops.dynamic import dynamic_routing, dynamic_routing_from_votes
 from torchcaps.ops.em import conv_em_routing, em_routing, em_routing_from_votes
 from torchcaps.ops.em_settings import EM_SETTINGS, EMSettings
 from torchcaps.ops.fused import which_impl
-from torchcaps.ops.losses import margin_loss, reconstruction_loss, spread_loss, spread_margin
+from torchcaps.ops.losses import margin_loss, pose_loss, reconstruction_loss, spread_loss, spread_margin
 from torchcaps.ops.mask import mask_capsules
 from torchcaps.ops.routed import Routed
 from torchcaps.ops.squash import safe_norm, squash
@@ -17,8 +18,12 @@ from torchcaps.ops.votes import coordinate_offset, dense_votes, matrix_votes, re
 
 __all__ = [
     "EM_SETTINGS",
+    "AffineParts",
     "EMSettings",
     "Routed",
+    "affine_inverse",
+    "affine_matrix",
+    "affine_parts",
     "conv2d",
     "conv_em_routing",
     "coordinate_offset",
@@ -30,11 +35,14 @@ __all__ = [
     "margin_loss",
     "mask_capsules",
     "matrix_votes",
+    "pose_loss",
     "receptive_fields",
     "reconstruction_loss",
     "safe_norm",
     "spread_loss",
     "spread_margin",
     "squash",
+    "transform_pose",
+    "warp",
     "which_impl",
 ]

@@ -14,7 +14,7 @@ def check_shapes(**named: tuple[Tensor, str]) -> dict[str, int]:
 
     Args:
         named: for each argument its tensor and its axes, e.g. ``u=(u, "B I d_in")``. A letter
-            that occurs in several tensors must have one size in all of them.
+            that occurs in several tensors must have one size in all of them; a number is that size.
 
     Returns:
         The size of every letter.
@@ -31,6 +31,8 @@ def check_shapes(**named: tuple[Tensor, str]) -> dict[str, int]:
         if len(got) != len(letters):
             raise ValueError(f"{name} must be {wanted}, got shape {got}")
         for letter, size in zip(letters, got, strict=True):
+            if letter.isdigit() and size != int(letter):
+                raise ValueError(f"{name} must be {wanted}, got shape {got}")
             if sizes.setdefault(letter, size) != size:
                 raise ValueError(
                     f"{name} must be {wanted} with {letter}={sizes[letter]} as in {origin[letter]}, got shape {got}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.ops.checks import at_least_float32, check_choice, check_shapes
@@ -113,3 +114,32 @@ def reconstruction_loss(reconstruction: Tensor, image: Tensor) -> Tensor:
     sizes = check_shapes(reconstruction=(reconstruction, "B C H W"), image=(image, "B C H W"))
     difference = at_least_float32(reconstruction) - at_least_float32(image)
     return difference.square().sum() / max(1, sizes["B"])
+
+
+def pose_loss(found: Tensor, wanted: Tensor, unit: float = 1.0) -> Tensor:
+    """Squared difference of poses, relative to their size, mean over the batch and the capsules.
+
+    A pose is one point, or the three columns of a matrix. The size of a column (x, y, w) is x² + y² + (unit · w)²,
+    averaged over the batch: relative to it, capsules do not come nearer by making their matrices small.
+
+    Args:
+        found: ``[B, J, 2]`` or ``[B, J, 3, 3]``, in pixels.
+        wanted: of the same shape.
+        unit: pixels that are worth as much as a homogeneous coordinate of 1.
+
+    Returns:
+        A scalar; NaN for an empty batch.
+
+    Raises:
+        ValueError: the shapes differ, or are not those of poses.
+    """
+    if found.shape != wanted.shape or list(found.shape[2:]) not in ([2], [3, 3]):
+        raise ValueError(
+            f"found and wanted must both be [B, J, 2] or [B, J, 3, 3], got {list(found.shape)} and {list(wanted.shape)}"
+        )
+    if found.dim() == 3:  # points are columns (x, y, 1)
+        found, wanted = (F.pad(pose, (0, 1), value=1.0).unsqueeze(-1) for pose in (found, wanted))
+    weights = wanted.new_tensor(((1.0,), (1.0,), (unit,)))
+    error = ((found - wanted) * weights).square().sum(dim=-2).mean(dim=0)  # [J, columns]
+    size = (wanted * weights).square().sum(dim=-2).mean(dim=0)
+    return (error / size).mean()

@@ -23,6 +23,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     """
     if not runs or not all(runs.values()):
         raise ValueError(f"runs must have at least one row each, got { ({k: len(v) for k, v in runs.items()}) }")
+    errors = [100 * row["val_error"] for rows in runs.values() for row in rows if "val_error" in row]
     figure = new_figure(9.5, 3.3)
     loss, error, rate = figure.subplots(1, 3, width_ratios=(4, 4, 3))
     for k, (name, rows) in enumerate(runs.items()):
@@ -33,8 +34,9 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
         epochs = [row["epoch"] for row in rows]
         loss.plot(epochs, [row["train_loss"] for row in rows], **style | {"linewidth": 1.1, "linestyle": (0, (4, 2))})
         loss.plot(epochs, [row["val_loss"] for row in rows], **style)
-        percent = [100 * row["val_error"] for row in rows]
-        error.plot(epochs, percent, label=f"{name} ({percent[-1]:.2f} %)", **style)
+        if "val_error" in rows[0]:
+            percent = [100 * row["val_error"] for row in rows]
+            error.plot(epochs, percent, label=f"{name} ({percent[-1]:.2f} %)", **style)
         rate.plot(epochs, [row["lr"] for row in rows], **style)
     scales(loss, "Loss", "epoch")
     scales(error, "Validation error, %", "epoch")
@@ -42,10 +44,12 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     _logarithmic(loss)
     for line_style, label in (("-", "validation"), ((0, (4, 2)), "training")):
         loss.plot([], [], color=MUTED, linestyle=line_style, label=label)
-    _set_range(error, [100 * row["val_error"] for rows in runs.values() for row in rows])
+    if errors:
+        _set_range(error, errors)
     rate.set_ylim(bottom=0)
     rate.yaxis.set_major_formatter("{x:g}")
-    for axes in (loss, error):
+    error.set_visible(bool(errors))  # auto-encoders make none
+    for axes in (loss, error) if errors else (loss,):
         axes.legend(fontsize=SMALL, labelcolor=INK, frameon=False, loc="best")
     for axes in (loss, error, rate):
         axes.xaxis.get_major_locator().set_params(integer=True)

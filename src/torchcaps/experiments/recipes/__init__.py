@@ -8,6 +8,7 @@ from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.recipes import affine, mnist_rows, other_images, viewpoints
 from torchcaps.experiments.recipes import dynamic_routing as capsnet
 from torchcaps.experiments.recipes import matrix_capsules as matrix
+from torchcaps.experiments.recipes import transforming_autoencoders as transforming
 
 #: Every recipe, by name.
 RECIPES: dict[str, Callable[[], Experiment]] = {
@@ -16,12 +17,17 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "digits": capsnet.digits,
     "digits-cnn": capsnet.digits_cnn,
     "digits-pairs": capsnet.digits_pairs,
+    "digits-plain-autoencoder": transforming.digits_plain_autoencoder,
     "digits-stacked": capsnet.digits_stacked,
+    "digits-templates": transforming.digits_templates,
+    "digits-translation": transforming.digits_translation,
     "expanded-mnist": affine.expanded_mnist,
     "expanded-mnist-cnn": affine.expanded_mnist_cnn,
     "faces": capsnet.faces,
     "faces-cnn": capsnet.faces_cnn,
     "fashion-mnist": capsnet.fashion_mnist,
+    "fashion-mnist-affine": transforming.fashion_mnist_affine,
+    "fashion-mnist-templates": transforming.fashion_mnist_templates,
     "mnist": capsnet.mnist,
     "mnist-1-iteration": mnist_rows.mnist_1_iteration,
     "mnist-1-iteration-no-reconstruction": mnist_rows.mnist_1_iteration_no_reconstruction,
@@ -32,18 +38,26 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "mnist-100-labels": mnist_rows.mnist_100_labels,
     "mnist-1000-labels": mnist_rows.mnist_1000_labels,
     "mnist-10000-labels": mnist_rows.mnist_10000_labels,
+    "mnist-affine": transforming.mnist_affine,
+    "mnist-affine-consistent": transforming.mnist_affine_consistent,
+    "mnist-affine-local": transforming.mnist_affine_local,
     "mnist-cnn": capsnet.mnist_cnn,
     "mnist-cnn-100-labels": mnist_rows.mnist_cnn_100_labels,
     "mnist-cnn-1000-labels": mnist_rows.mnist_cnn_1000_labels,
     "mnist-cnn-10000-labels": mnist_rows.mnist_cnn_10000_labels,
     "mnist-em": matrix.mnist_em,
     "mnist-no-reconstruction": mnist_rows.mnist_no_reconstruction,
+    "mnist-plain-autoencoder": transforming.mnist_plain_autoencoder,
+    "mnist-templates": transforming.mnist_templates,
+    "mnist-translation": transforming.mnist_translation,
+    "mnist-translation-consistent": transforming.mnist_translation_consistent,
     "multimnist": capsnet.multimnist,
     "multimnist-cnn": capsnet.multimnist_cnn,
     "smallnorb": matrix.smallnorb,
     "smallnorb-1-iteration": matrix.smallnorb_1_iteration,
     "smallnorb-2-iterations": matrix.smallnorb_2_iterations,
     "smallnorb-5-iterations": matrix.smallnorb_5_iterations,
+    "smallnorb-affine": transforming.smallnorb_affine,
     "smallnorb-azimuth": viewpoints.smallnorb_azimuth,
     "smallnorb-azimuth-cnn": viewpoints.smallnorb_azimuth_cnn,
     "smallnorb-capsnet": other_images.smallnorb_capsnet,

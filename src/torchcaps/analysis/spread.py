@@ -1,0 +1,121 @@
+"""From a few labelled points to all the others, along what is near to what."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchcaps.ops.checks import check_at_least, check_shapes
+
+
+class Neighbours(NamedTuple):
+    """The k nearest points of each, nearest first.
+
+    Attributes:
+        places: ``[N, k]`` int64.
+        squared: their squared distances, ``[N, k]``.
+    """
+
+    places: Tensor
+    squared: Tensor
+
+
+def nearest(x: Tensor, points: Tensor, k: int, *, same: bool = False, chunk: int = 1000) -> Neighbours:
+    """The k nearest of ``points`` ``[M, D]`` of each of ``x`` ``[N, D]``.
+
+    Args:
+        x: whose neighbours.
+        points: among which.
+        k: how many.
+        same: ``x`` are the points themselves, none of which is its own neighbour.
+        chunk: how many at a time.
+
+    Raises:
+        ValueError: the shapes do not fit, or there are too few points.
+    """
+    sizes = check_shapes(x=(x, "N D"), points=(points, "M D"))
+    check_at_least("k", k, 1)
+    if sizes["M"] - same < k:
+        raise ValueError(f"points must be at least k={k}{' besides each itself' * same}, got {sizes['M']}")
+    norms, found = points.square().sum(dim=1), []
+    for first in range(0, len(x), chunk):
+        part = x[first : first + chunk]
+        squared = torch.addmm(norms, part, points.T, alpha=-2)  # but for the norm of x, the same for all
+        if same:
+            row = torch.arange(len(part), device=x.device)
+            squared[row, first + row] = torch.inf
+        value, index = squared.topk(k, dim=1, largest=False)
+        found.append((index, (value + part.square().sum(dim=1, keepdim=True)).clamp_min(0)))
+    return Neighbours(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+
+def affinity(found: Neighbours) -> Tensor:
+    """A graph of points: the sparse matrix ``[N, N]``, symmetric and normalised by the degrees.
+
+    Two points are joined if one is among the other's nearest, with weight exp(−4 d² / d_k²), where d_k is the
+    distance of the last of the nearest.
+
+    Source: Calder, Cook, Thorpe, Slepčev 2020 for the weights.
+    """
+    n, k = found.places.shape
+    weight = torch.exp(-4 * found.squared / found.squared[:, -1:].clamp_min(1e-12))
+    row = torch.arange(n, device=weight.device).repeat_interleave(k)
+    both = torch.stack((torch.cat((row, found.places.flatten())), torch.cat((found.places.flatten(), row))))
+    graph = torch.sparse_coo_tensor(both, weight.flatten().repeat(2) / 2, (n, n), check_invariants=False).coalesce()
+    at, values = graph.indices(), graph.values()
+    degree = torch.zeros(n).to(values).index_add(0, at[0], values)
+    values = values / (degree[at[0]] * degree[at[1]]).sqrt().clamp_min(1e-12)
+    return torch.sparse_coo_tensor(at, values, (n, n), is_coalesced=True, check_invariants=False)
+
+
+def spread_labels(graph: Tensor, places: Tensor, labels: Tensor, n_classes: int, n_iters: int = 100) -> Tensor:
+    """Let the labelled points hand their labels on to their neighbours, and these to theirs.
+
+    Args:
+        graph: as :func:`affinity` gives it, ``[N, N]``.
+        places: which n points are labelled, for R draws at once, ``[R, n]``.
+        labels: of these, ``[R, n]`` int64.
+        n_classes: K.
+        n_iters: how often.
+
+    Returns:
+        scores ``[R, N, K]``. Each class has the same total, so that one with well-placed examples does not take over.
+
+    Source: Zhou et al. 2003, "Learning with local and global consistency", with α = 0.99; the totals after Zhu,
+    Ghahramani, Lafferty 2003 (class mass normalisation).
+    """
+    n_draws = check_shapes(places=(places, "R n"), labels=(labels, "R n"))["R"]
+    first = torch.zeros(graph.shape[0], n_draws, n_classes).to(graph.dtype).to(graph.device)
+    first[places, torch.arange(n_draws, device=graph.device).unsqueeze(1), labels] = 1.0
+    first = (first / first.sum(dim=0).clamp_min(1)).flatten(1)  # [N, R·K]: one product serves all draws
+    scores = first
+    for _ in range(n_iters):
+        scores = 0.99 * torch.sparse.mm(graph, scores) + 0.01 * first
+    return (scores / scores.sum(dim=0).clamp_min(1e-12)).unflatten(1, (n_draws, n_classes)).transpose(0, 1)
+
+
+def anchored_classes(shares: Tensor, index: Tensor, labels: Tensor, n_classes: int, smoothness: float = 0.01) -> Tensor:
+    """Classes of clusters, from a few labelled points and from which clusters share points.
+
+    Args:
+        shares: to which clusters each point belongs, ``[N, K]`` with rows that sum to 1.
+        index: which points are labelled, ``[n]``.
+        labels: of these, ``[n]`` int64.
+        n_classes: C.
+        smoothness: γ, how much clusters that share points must agree.
+
+    Returns:
+        ``[K, C]``: scores of points are ``shares @`` that.
+
+    Source: Liu, He, Chang 2010, "Large graph construction for scalable semi-supervised learning".
+    """
+    check_shapes(shares=(shares, "N K"), index=(index, "n"), labels=(labels, "n"))
+    z = shares.double()
+    together = z.T @ z  # [K, K]
+    rough = together - together @ (together / z.sum(dim=0).clamp_min(1e-12).unsqueeze(1))
+    known = z[index]
+    left = known.T @ known + smoothness * rough + 1e-9 * torch.eye(z.shape[1]).to(z)
+    return torch.linalg.solve(left, known.T @ F.one_hot(labels, n_classes).to(z)).to(shares)

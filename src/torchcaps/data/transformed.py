@@ -1,0 +1,77 @@
+"""Images, a known transformation, and the transformed images: what a transforming auto-encoder learns from."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchcaps.ops.affine import AffineParts, affine_inverse, affine_matrix, warp
+
+
+class Limits(NamedTuple):
+    """How far random transformations go.
+
+    Attributes:
+        shift: pixels in each direction; whole ones if nothing else changes, so that images stay as sharp.
+        degrees: rotation within ±degrees.
+        scale: size within 1 ± scale, along x and y each.
+        shear: shear within ±shear.
+    """
+
+    shift: float = 0.0
+    degrees: float = 0.0
+    scale: float = 0.0
+    shear: float = 0.0
+
+    def draw(self, n: int, generator: torch.Generator) -> Tensor:
+        """n of them as matrices ``[n, 3, 3]`` (:mod:`torchcaps.ops.affine`), on the CPU.
+
+        Args:
+            n: how many.
+            generator: on the CPU, so that every device draws the same.
+        """
+        draw = 2 * torch.rand(n, 6, generator=generator) - 1  # in −1 … 1
+        shift = self.shift * draw[:, 4:]
+        if not (self.degrees or self.scale or self.shear):
+            # The same chance for each of the whole numbers.
+            shift = ((2 * self.shift + 1) * draw[:, 4:] / 2).round().clamp(-self.shift, self.shift)
+        angle = math.radians(self.degrees) * draw[:, 0]
+        return affine_matrix(AffineParts(angle, 1 + self.scale * draw[:, 1:3], self.shear * draw[:, 3], shift))
+
+
+class TransformedPair(NamedTuple):
+    """What the network sees, what it is told, and what it is to paint.
+
+    Attributes:
+        images: ``[B, C, H, W]``.
+        transformation: T of each, ``[B, 3, 3]``.
+        transformed: ``[B, C, H, W]``.
+    """
+
+    images: Tensor
+    transformation: Tensor
+    transformed: Tensor
+
+
+def transformed_pairs(
+    images: Tensor, limits: Limits, generator: torch.Generator, size: tuple[int, int] | None = None
+) -> TransformedPair:
+    """Transform each image in two ways, on the device where they live.
+
+    With random S and S' the network sees S x, is told T = S' S⁻¹, and is to paint S' x = T S x. Both are made from x,
+    so that each is interpolated once, and both go equally far, so that what it learns to see is also what it is
+    asked about when poses are compared. (Images of a data set are often centred and upright: shown as they are, they
+    would all have the same pose.)
+
+    Args:
+        images: x, floats ``[B, C, h, w]``.
+        limits: of S and of S'; shifts within ±2 make those of T within ±4.
+        generator: on the CPU, so that every device draws the same.
+        size: (H, W) of both results, cut about the centre; that of the images by default.
+    """
+    first, second = (limits.draw(len(images), generator).to(images.device) for _ in range(2))
+    told = second @ affine_inverse(first)
+    return TransformedPair(warp(images, first, size), told, warp(images, second, size))

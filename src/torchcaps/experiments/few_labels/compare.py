@@ -1,0 +1,153 @@
+"""The experiment: one auto-encoder's poses beside everything else, on the same few labels."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchcaps.data import Dataset, Images
+from torchcaps.data.augment import central_crop
+from torchcaps.experiments.devices import device_in_words
+from torchcaps.experiments.few_labels.codes import Codes, model_codes, pixel_codes
+from torchcaps.experiments.few_labels.draws import draw_labelled
+from torchcaps.experiments.few_labels.readouts import READOUTS, Draw, Readout, one_by_one
+from torchcaps.experiments.few_labels.supervised import NETWORKS, classes_of, train_on_few
+from torchcaps.experiments.provenance import commit, versions
+from torchcaps.experiments.run import Run
+from torchcaps.experiments.saved import data_for, load_model
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is compared.
+
+    Attributes:
+        labels: numbers of labelled examples.
+        draws: how often they are drawn; the same draws for all.
+        n_unlabelled: of the training images, how many are seen without labels; None for all.
+        steps: of the supervised networks; 0 leaves them out.
+
+    Raises:
+        ValueError: nothing to do.
+    """
+
+    labels: tuple[int, ...] = (10, 25, 50, 100, 1000)
+    draws: int = 10
+    n_unlabelled: int | None = None
+    steps: int = 300
+
+    def __post_init__(self) -> None:
+        if not self.labels or self.draws < 1 or self.steps < 0:
+            raise ValueError(f"labels and draws must be at least one, steps not negative; got {self}")
+
+
+def compare(
+    run: Run,
+    beside: Sequence[Run],
+    settings: Settings,
+    root: str | Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Measure every kind of code with every read-out, and the supervised networks.
+
+    Args:
+        run: a finished run of an auto-encoder; its data are used.
+        beside: further ones on the same data, such as a plain auto-encoder's.
+        settings: what is compared.
+        root: folder of the data files, where they are no longer where the run found them.
+        say: is told of each row when it is done.
+
+    Returns:
+        what ``few-labels.json`` holds: ``rows`` of code, read-out and, for every number of labels, mean validation
+        error, mean test error, its standard deviation over the draws, and the test errors of all draws.
+
+    Raises:
+        ValueError: a run is no auto-encoder's, or the data do not fit.
+    """
+    began = time.monotonic()
+    config = run.experiment()
+    if root is not None:
+        config = replace(config, data=replace(config.data, root=str(root)))
+    dataset = data_for(config, load_model(run))
+    train, val, test = _images(dataset, config.data.crop, settings.n_unlabelled)
+    draws = {
+        n: [draw_labelled(train.labels, n, len(dataset.classes), seed) for seed in range(settings.draws)]
+        for n in settings.labels
+    }
+    splits = (train.images, val.images, test.images)
+    codes = pixel_codes(splits)
+    for each in (*beside, run):
+        codes += model_codes(each.path.resolve().name, load_model(each).model, splits)
+    rows = []
+    for code, readout, ask in _methods(codes, train, splits, len(dataset.classes), settings.steps):
+        row = {"code": code, "readout": readout, "errors": _errors(ask, draws, train.labels, val.labels, test.labels)}
+        rows.append(row)
+        say(f"{code}, {readout}: " + ", ".join(f"{n} labels {e['test_error']:.2%}" for n, e in row["errors"].items()))
+    return {
+        "run": run.path.resolve().name,
+        "recipe": config.recipe,
+        "seed": config.seed,
+        "beside": [other.experiment().recipe for other in beside],
+        "data": config.data.name,
+        "n_unlabelled": len(train),
+        "draws": settings.draws,
+        "steps": settings.steps,
+        "rows": rows,
+        "seconds": round(time.monotonic() - began, 1),
+        "device": device_in_words(torch.device("cpu")),
+        "versions": versions(),
+        "commit": commit() or "unknown",
+    }
+
+
+def _images(dataset: Dataset, crop: tuple[int, int] | None, n: int | None) -> tuple[Images, Images, Images]:
+    """What a model sees of each split when nothing is transformed."""
+    parts = (dataset.train if n is None else dataset.train.take(slice(n)), dataset.val, dataset.test)
+    train, val, test = (Images(central_crop(p.images, crop), p.labels) if crop else p for p in parts)
+    return train, val, test
+
+
+def _methods(
+    codes: Sequence[Codes], train: Images, splits: tuple[Tensor, Tensor, Tensor], n_classes: int, steps: int
+) -> Iterator[tuple[str, str, Readout]]:
+    for code in codes:
+        for name, readout in READOUTS.items():
+            if code.name != "pixels" or name == "nearest labelled":  # the others take fewer dimensions
+                yield code.name, name, readout(code, n_classes)
+    for name in NETWORKS if steps else ():
+        yield "none: labelled images alone", name, _network(name, train, splits, n_classes, steps)
+
+
+def _network(name: str, train: Images, splits: tuple[Tensor, Tensor, Tensor], n_classes: int, steps: int) -> Readout:
+    def classes(draw: Draw) -> tuple[Tensor, Tensor]:
+        index, labels = draw
+        labelled = Images(train.images[index], labels)
+        model = train_on_few(name, labelled, n_classes, steps, seed=int(index.sum()))
+        return classes_of(model, splits[1]), classes_of(model, splits[2])
+
+    return one_by_one(classes)
+
+
+def _errors(
+    ask: Readout, draws: dict[int, list[Tensor]], train: Tensor, val: Tensor, test: Tensor
+) -> dict[str, dict[str, Any]]:
+    found = {}
+    for n, places in draws.items():
+        answers = ask([(index, train[index]) for index in places])
+        on_val, on_test = (
+            [(answer[k] != true).float().mean().item() for answer in answers] for k, true in enumerate((val, test))
+        )
+        found[str(n)] = {
+            "val_error": statistics.mean(on_val),
+            "test_error": statistics.mean(on_test),
+            "test_std": statistics.stdev(on_test) if len(on_test) > 1 else 0.0,
+            "test_errors": on_test,
+        }
+    return found

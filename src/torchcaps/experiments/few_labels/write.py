@@ -1,0 +1,79 @@
+"""``few-labels.json``, ``few-labels.md`` and ``pictures/few-labels.png`` in the folder of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torchcaps import analysis
+from torchcaps.experiments.album import DPI
+from torchcaps.experiments.few_labels.compare import Settings, compare
+from torchcaps.experiments.markdown import markdown_table
+from torchcaps.experiments.run import Run, write_atomically
+
+
+def few_labels(
+    run_path: str | Path, beside: Sequence[str | Path], settings: Settings, root: str | Path | None = None
+) -> tuple[Path, dict[str, Any]]:
+    """Compare, and write down what came of it.
+
+    Args:
+        run_path: folder of a finished run of an auto-encoder.
+        beside: folders of further ones on the same data.
+        settings: what is compared.
+        root: folder of the data files, where they are no longer where the run found them.
+
+    Returns:
+        the path of the table, and what the JSON holds.
+
+    Raises:
+        ValueError: as :func:`~torchcaps.experiments.few_labels.compare.compare`, or a run is not finished.
+    """
+    run, others = Run(run_path), [Run(path) for path in beside]
+    for each in (run, *others):
+        if not each.result.is_file():
+            raise ValueError(f"{each.path} must hold a finished run, but it has no result.json")
+    found = compare(run, others, settings, root, say=lambda text: print(text, flush=True))
+    run.write(run.path / "few-labels.json", found)
+    table, picture = run.path / "few-labels.md", run.path / "pictures" / "few-labels.png"
+    write_atomically(table, lambda path: path.write_text(as_markdown(found), encoding="utf-8"))
+    figure = analysis.draw_few_labels(found["rows"])
+    write_atomically(picture, lambda path: figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None}))
+    return table, found
+
+
+def best(rows: Sequence[dict[str, Any]], n: str) -> dict[str, Any]:
+    """The row of the lowest validation error with n labels: what one would choose."""
+    return min(rows, key=lambda row: row["errors"][n]["val_error"])
+
+
+def as_markdown(found: dict[str, Any]) -> str:
+    """The table: test errors in per cent, mean ± standard deviation over the draws."""
+    numbers = list(found["rows"][0]["errors"])
+    lines = [
+        f"# Few labels: {found['run']}",
+        "",
+        f"Test error in per cent on {found['data']}, mean ± standard deviation over {found['draws']} draws of the "
+        f"labelled examples (the same for all; as many of each class as of every other, or one more of some), "
+        f"{found['n_unlabelled']:,} images without labels. Nothing was fitted to test images. With as few labels, the "
+        "row to choose by its error on validation images (which are labelled only for this choice) is "
+        + "; ".join(f"of {n}: {_name(best(found['rows'], n))}" for n in numbers)
+        + ".",
+        "",
+    ]
+    rows = [
+        (row["code"], row["readout"], *(_cell(errors) for errors in row["errors"].values())) for row in found["rows"]
+    ]
+    head = ("what neighbours are found by", "how classes are found", *(f"{n} labels" for n in numbers))
+    lines += markdown_table(head, rows)
+    lines += ["", f"Recipe {found['recipe']}, seed {found['seed']}, commit {found['commit']}, {found['device']}.", ""]
+    return "\n".join(lines)
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['code']}, {row['readout']}"
+
+
+def _cell(errors: dict[str, Any]) -> str:
+    return f"{100 * errors['test_error']:.2f} ± {100 * errors['test_std']:.2f}"

@@ -1,0 +1,59 @@
+"""The head of a report: what was run, and the numbers that it came to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchcaps.experiments import page
+from torchcaps.experiments.experiment import FURTHER
+from torchcaps.experiments.run import Run
+from torchcaps.experiments.saved import load_model
+
+
+def headline(run: Run) -> str:
+    """Title, one sentence, and the facts in boxes."""
+    config, result = run.experiment(), run.read(run.result)
+    n_classes = len(load_model(run).classes)
+    what = "pairs of overlapping images" if config.data.pairs else "images"
+    on = f"{config.data.name} ({'without labels' if config.data.transformed else f'{n_classes} classes'})"
+    text = (
+        f"{config.model.name}, trained for {result['epochs']} epochs on {on}, measured on {what} that it never saw. "
+        f"Seed {result['seed']}, commit {_commit(result)}, on {result['device']}."
+    )
+    facts = [
+        *(_of_an_autoencoder(result) if config.data.transformed else _of_a_classifier(result)),
+        ("parameters", f"{result['n_parameters']:,}"),
+        ("training time", _time(result["seconds"])),
+    ]
+    return page.headline(run.path.resolve().name, text, facts)
+
+
+def percent(fraction: float) -> str:
+    """Such as "12.34 %"."""
+    return f"{100 * fraction:.2f} %"
+
+
+def _of_a_classifier(result: dict[str, Any]) -> list[tuple[str, str]]:
+    further = [(text, percent(result[f"{name}_error"])) for name, text in FURTHER.items() if f"{name}_error" in result]
+    return [("test error", percent(result["test_error"])), *further, ("validation error", percent(result["val_error"]))]
+
+
+def _of_an_autoencoder(result: dict[str, Any]) -> list[tuple[str, str]]:
+    loss = ("squared error of an image", f"{result['test_loss']:.1f}")
+    if "test_follows" not in result:
+        return [loss]
+    follows = [(f"R² of {name}", f"{found['r2']:.3f}") for name, found in result["test_follows"].items()]
+    return [*follows, loss, ("error, of that without T", percent(result["test_told"]))]
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _commit(result: dict[str, Any]) -> str:
+    commit = result.get("commit") or "unknown"
+    return commit[:10] + ("-dirty" if commit.endswith("-dirty") else "")

@@ -1,0 +1,88 @@
+"""Places side by side, each with weights of its own: windows of an image, and linear maps of what is in them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchcaps.layers.sizes import as_image_shape, conv_size
+from torchcaps.ops.checks import check_at_least
+
+
+class Windows:
+    """P square windows of an image: what is seen in each, and what is painted about its centre.
+
+    Args:
+        image_shape: (channels, height, width).
+        field: side of the windows; None makes the whole image the only one.
+        stride: pixels from one to the next.
+        patch: side of what is painted, larger than the field by an even number; by default about twice
+            as large.
+
+    Raises:
+        ValueError: a size that does not fit.
+    """
+
+    def __init__(
+        self, image_shape: tuple[int, int, int], field: int | None = None, stride: int = 1, patch: int | None = None
+    ) -> None:
+        channels, height, width = as_image_shape(image_shape)
+        self.size = (height, width)
+        self.field, self.patch, self.stride, self.padding, places = self.size, self.size, 1, 0, (1, 1)
+        if field is not None:
+            check_at_least("field", field, 1)
+            check_at_least("stride", stride, 1)
+            places = conv_size(self.size, field, stride)
+            patch = field + 2 * (field // 2) if patch is None else patch
+            check_at_least("patch", patch, field)
+            if (patch - field) % 2:
+                raise ValueError(f"patch must be larger than field={field} by an even number, got {patch}")
+            self.field, self.patch, self.stride, self.padding = (field,) * 2, (patch,) * 2, stride, (patch - field) // 2
+        self.n = places[0] * places[1]
+        self.n_seen = channels * self.field[0] * self.field[1]  #: numbers in a window
+        self.n_painted = channels * self.patch[0] * self.patch[1]  #: numbers in what is painted for it
+        rows, columns = (
+            stride * torch.arange(n) + (side - size) / 2
+            for n, side, size in zip(places, self.field, self.size, strict=True)
+        )
+        grid = torch.meshgrid(rows, columns, indexing="ij")
+        #: (x, y) of each window's centre in pixels from the image's, ``[P, 2]``
+        self.centres = torch.stack((grid[1].flatten(), grid[0].flatten()), dim=1).float()
+
+    def take(self, images: Tensor) -> Tensor:
+        """What is in each window: ``[B, C, H, W]`` to ``[B, P, n_seen]``."""
+        if self.n == 1 and self.field == self.size:
+            return images.flatten(1).unsqueeze(1)  # unfold would copy
+        return F.unfold(images, self.field, stride=self.stride).transpose(1, 2)
+
+    def put(self, patches: Tensor) -> Tensor:
+        """Add up what was painted for each window: ``[B, P, n_painted]`` to ``[B, C, H, W]``."""
+        if self.n == 1 and self.patch == self.size:
+            return patches.reshape(len(patches), -1, *self.size)
+        return F.fold(patches.transpose(1, 2), self.size, self.patch, padding=self.padding, stride=self.stride)
+
+
+class Local(nn.Module):
+    """P linear maps at once, each of its own input: ``[B, P, I]`` to ``[B, P, O]``.
+
+    Args:
+        n: P.
+        n_in: I.
+        n_out: O.
+        bias: add a learned number to each output.
+        spread: how many times larger than in torch.nn.Linear all numbers may be at first.
+    """
+
+    def __init__(self, n: int, n_in: int, n_out: int, *, bias: bool = True, spread: float = 1.0) -> None:
+        super().__init__()
+        limit = spread / math.sqrt(n_in)
+        self.weight = nn.Parameter(torch.zeros(n, n_in, n_out).uniform_(-limit, limit))
+        self.bias = nn.Parameter(torch.zeros(n, 1, n_out).uniform_(-limit, limit)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(0, 1)
+        y = torch.bmm(x, self.weight) if self.bias is None else torch.baddbmm(self.bias, x, self.weight)
+        return y.transpose(0, 1)

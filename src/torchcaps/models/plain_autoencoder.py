@@ -1,0 +1,71 @@
+"""An ordinary auto-encoder, to compare capsules with: a code without poses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchcaps.layers.sizes import as_image_shape, require_images
+from torchcaps.models.output import Transformed
+from torchcaps.ops import Routed
+from torchcaps.ops.checks import check_at_least
+
+
+class PlainAutoencoder(nn.Module):
+    """Fully connected layers down to a code, and up again.
+
+    Its code stands where capsules have their poses: one vector, always there.
+
+    Args:
+        image_shape: (channels, height, width).
+        code: size of the code.
+        hidden: widths of the ReLU layers above it; those below it mirror them.
+
+    Raises:
+        ValueError: a number below 1.
+    """
+
+    def __init__(
+        self, image_shape: tuple[int, int, int], *, code: int = 32, hidden: Sequence[int] = (512, 256)
+    ) -> None:
+        super().__init__()
+        for name, value in (("code", code), *(("hidden", width) for width in hidden)):
+            check_at_least(name, value, 1)
+        self.image_shape = channels, height, width = as_image_shape(image_shape)
+        sizes = (channels * height * width, *hidden, code)
+        self.down = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
+        self.up = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes[::-1]))
+
+    def forward(self, x: Tensor, transformation: Tensor | None = None) -> Transformed:
+        """Paint images ``[B, C, H, W]`` again. It has no way to follow a transformation: it must be None or identity.
+
+        Raises:
+            ValueError: images of another shape than the model was made for.
+        """
+        found = self.recognise(x)
+        y = _through(self.up, found.pose.squeeze(1)).unflatten(1, self.image_shape)
+        return Transformed(y, found)
+
+    def recognise(self, x: Tensor) -> Routed:
+        """The code ``[B, 1, D]`` of images ``[B, C, H, W]``, with activation 1."""
+        require_images(x, self.image_shape)
+        code = _through(self.down, x.flatten(1))
+        return Routed(code.unsqueeze(1), torch.ones_like(code[:, :1]))
+
+
+def _through(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    *hidden, last = layers
+    for layer in hidden:
+        x = F.relu(layer(x))
+    return last(x)
+
+
+def plain_autoencoder(
+    image_shape: tuple[int, int, int] = (1, 28, 28), code: int = 32, hidden: Sequence[int] = (512, 256)
+) -> PlainAutoencoder:
+    """An ordinary auto-encoder: 512, 256, code of 32, and back."""
+    return PlainAutoencoder(image_shape, code=code, hidden=hidden)

@@ -1,0 +1,114 @@
+"""A transforming auto-encoder whose capsules each own a template, after Tieleman's thesis (2014)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchcaps.layers.sizes import as_image_shape, require_images
+from torchcaps.models.output import Transformed
+from torchcaps.ops import Routed
+from torchcaps.ops.affine import AffineParts, affine_inverse, affine_matrix, sample, transform_pose
+from torchcaps.ops.checks import check_at_least
+
+#: Numbers read for each capsule: angle, two scales, shear, two shifts, presence.
+_N_READ = 7
+
+
+class TemplateAutoencoder(nn.Module):
+    """Each capsule paints its learned template, warped by its pose and scaled by its presence.
+
+    With a generator that can do nothing else, the pose must be one: it cannot be used as a code for anything but
+    where, how large and how slanted the part is. In pixels from the image's centre, the columns of the pose say how far
+    the template's right and lower edges are from its middle, and where that is.
+
+    Args:
+        image_shape: (channels, height, width).
+        n_capsules: J.
+        template: side of the square templates in pixels.
+        hidden: widths of the ReLU layers that all capsules read from.
+        most_scale: largest factor by which a template is enlarged, or made smaller, before the transformation.
+
+    Raises:
+        ValueError: a number below 1.
+
+    Source: Tieleman 2014 (thesis, Toronto) for the generator; all sizes, and the encoder that the capsules share, are
+    ours.
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        *,
+        n_capsules: int,
+        template: int = 11,
+        hidden: Sequence[int] = (512, 256),
+        most_scale: float = 2.0,
+    ) -> None:
+        super().__init__()
+        for name, value in (("n_capsules", n_capsules), ("template", template), *(("hidden", h) for h in hidden)):
+            check_at_least(name, value, 1)
+        if not 1 < most_scale < math.inf:
+            raise ValueError(f"most_scale must be above 1 and finite, got {most_scale}")
+        self.image_shape = channels, height, width = as_image_shape(image_shape)
+        self.n_capsules, self.most_scale = n_capsules, most_scale
+        self.unit = min(height, width) / 4  #: pixels that the encoder counts as one
+        sizes = (channels * height * width, *hidden)
+        self.encoder = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
+        self.read = nn.Linear(sizes[-1], n_capsules * _N_READ)
+        self.templates = nn.Parameter(_blobs(n_capsules, channels, template))
+        self.ground = nn.Parameter(torch.zeros(image_shape))
+        with torch.no_grad():  # parts begin at places of their own: those that begin alike remain alike
+            self.read.bias.view(n_capsules, _N_READ)[:, 4:6].uniform_(-1, 1)
+
+    def forward(self, x: Tensor, transformation: Tensor | None = None) -> Transformed:
+        """Paint images ``[B, C, H, W]`` as they will look transformed by T ``[B, 3, 3]`` (None for not at all).
+
+        Raises:
+            ValueError: images of another shape than the model was made for.
+        """
+        found = self.recognise(x)
+        pose = found.pose if transformation is None else transform_pose(found.pose, transformation)
+        return Transformed(self.generate(pose, found.activation), found)
+
+    def recognise(self, x: Tensor) -> Routed:
+        """Poses ``[B, J, 3, 3]`` and presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
+        require_images(x, self.image_shape)
+        x = x.flatten(1)
+        for layer in self.encoder:
+            x = F.relu(layer(x))
+        angle, sx, sy, shear, right, down, presence = self.read(x).unflatten(1, (-1, _N_READ)).unbind(-1)
+        scale = (math.log(self.most_scale) * torch.stack((sx, sy), dim=-1).tanh()).exp()
+        shift = torch.stack((right, down), dim=-1) * self.unit
+        matrix = affine_matrix(AffineParts(angle, scale, shear.tanh(), shift))
+        return Routed(matrix * self._half_sides(), presence.sigmoid())
+
+    def generate(self, pose: Tensor, presence: Tensor) -> Tensor:
+        """What the capsules paint together: ``[B, J, 3, 3]`` and ``[B, J]`` to ``[B, C, H, W]``."""
+        back = affine_inverse((pose / self._half_sides()).flatten(0, 1))
+        size = self.image_shape[1], self.image_shape[2]
+        templates = (presence[..., None, None, None] * self.templates).flatten(0, 1)
+        return sample(templates, back, size).unflatten(0, presence.shape).sum(dim=1) + self.ground
+
+    def _half_sides(self) -> Tensor:
+        """What makes columns in the template's pixels such in half its sides."""
+        half = self.templates.shape[-1] / 2
+        return self.templates.new_tensor((half, half, 1.0))
+
+
+def _blobs(n: int, channels: int, side: int) -> Tensor:
+    """Soft spots with some noise, ``[n, channels, side, side]``."""
+    along = torch.linspace(-1, 1, side) if side > 1 else torch.zeros(1)
+    spot = torch.exp(-3 * (along[:, None] ** 2 + along[None, :] ** 2))
+    return spot * torch.zeros(n, channels, side, side).uniform_(0, 1)
+
+
+def template_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TemplateAutoencoder:
+    """Capsules with a template each: 16 of 11×11 pixels."""
+    return TemplateAutoencoder(image_shape, **{"n_capsules": 16, **options})

@@ -1,0 +1,147 @@
+"""Transforming auto-encoders: capsules that learn the poses of parts without labels (Hinton et al. 2011)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.layers.local import Local, Windows
+from torchcaps.layers.sizes import require_images
+from torchcaps.models.output import Transformed
+from torchcaps.ops import Routed
+from torchcaps.ops.affine import transform_pose
+from torchcaps.ops.checks import check_at_least, check_choice
+
+POSES = ("translation", "affine")
+
+
+class TransformingAutoencoder(nn.Module):
+    """Capsules find pose and presence of their parts; the poses are transformed, and the parts painted again.
+
+    Poses are in pixels from the image's centre, x to the right and y down, so that a transformation of the image
+    applies to them as it is.
+
+    Args:
+        image_shape: (channels, height, width).
+        n_capsules: in each window.
+        n_recognition: sigmoid units of each capsule that see its window.
+        n_generation: sigmoid units of each capsule that see its transformed pose, and paint.
+        pose: "translation", a point (x, y), or "affine", a 3×3 matrix.
+        field: side of the windows; None lets every capsule see the whole image.
+        stride: pixels from one window to the next.
+        patch: side of what a capsule paints about its window's centre; about twice the field by default.
+
+    Raises:
+        ValueError: a number below 1, an unknown ``pose``, or windows that do not fit.
+
+    Source: Hinton, Krizhevsky, Wang 2011, figure 1. To the sum of what the capsules paint an image is added that is
+    always the same: the ground, which needs no capsule.
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        *,
+        n_capsules: int,
+        n_recognition: int,
+        n_generation: int,
+        pose: str,
+        field: int | None = None,
+        stride: int = 3,
+        patch: int | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (
+            ("n_capsules", n_capsules),
+            ("n_recognition", n_recognition),
+            ("n_generation", n_generation),
+        ):
+            check_at_least(name, value, 1)
+        check_choice("pose", pose, POSES)
+        self.windows = Windows(image_shape, field, stride, patch)
+        self.image_shape, self.pose = image_shape, pose
+        self.n_capsules = n = self.windows.n * n_capsules  #: J, window by window
+        n_pose = 2 if pose == "translation" else 9
+        self.recognition = Local(self.windows.n, self.windows.n_seen, n_capsules * n_recognition)
+        self.read = Local(n, n_recognition, n_pose + 1)
+        # Poses differ by fractions of the unit, which sigmoids must tell apart from the start.
+        self.generation = Local(n, n_pose, n_generation, spread=4.0)
+        self.paint = Local(self.windows.n, n_capsules * n_generation, self.windows.n_painted, bias=False)
+        self.ground = nn.Parameter(torch.zeros(image_shape))
+        self.register_buffer("centre", self.windows.centres.repeat_interleave(n_capsules, dim=0), persistent=False)
+        #: Pixels that the units count as one: a quarter of what they see, so that all they read is about 1.
+        self.unit = min(self.windows.field) / 4
+
+    def forward(self, x: Tensor, transformation: Tensor | None = None) -> Transformed:
+        """Paint images as they will look transformed.
+
+        Args:
+            x: ``[B, C, H, W]``, values 0 … 1.
+            transformation: T of each, ``[B, 3, 3]`` in pixels (:mod:`torchcaps.ops.affine`); None for none.
+
+        Raises:
+            ValueError: images of another shape than the model was made for.
+        """
+        found = self.recognise(x)
+        pose = found.pose if transformation is None else transform_pose(found.pose, transformation)
+        return Transformed(self.generate(pose, found.activation), found)
+
+    def recognise(self, x: Tensor) -> Routed:
+        """Poses ``[B, J, 2]`` or ``[B, J, 3, 3]``, presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
+        require_images(x, self.image_shape)
+        units = self.recognition(self.windows.take(x)).sigmoid()  # [B, P, ·]
+        numbers = self.read(units.reshape(len(x), self.n_capsules, -1))  # [B, J, 3 or 10]
+        return Routed(self._pose_of(numbers[..., :-1]), numbers[..., -1].sigmoid())
+
+    def generate(self, pose: Tensor, presence: Tensor) -> Tensor:
+        """What the capsules paint together: ``[B, J, …]`` and ``[B, J]`` to ``[B, C, H, W]``."""
+        units = self.generation(self._numbers_of(pose)).sigmoid() * presence.unsqueeze(-1)  # [B, J, ·]
+        patches = self.paint(units.reshape(len(pose), self.windows.n, -1))
+        return self.windows.put(patches) + self.ground
+
+    def _pose_of(self, numbers: Tensor) -> Tensor:
+        """What was read, at first near the window's centre and unturned, as a pose in pixels."""
+        assert isinstance(self.centre, Tensor)
+        if self.pose == "translation":
+            return numbers * self.unit + self.centre
+        matrix = numbers.unflatten(-1, (3, 3)) + torch.eye(3, device=numbers.device)
+        return _shifted(matrix * self._rows(numbers), self.centre)
+
+    def _numbers_of(self, pose: Tensor) -> Tensor:
+        """The inverse, as the generation units take it."""
+        assert isinstance(self.centre, Tensor)
+        if self.pose == "translation":
+            return (pose - self.centre) / self.unit
+        return (_shifted(pose, -self.centre) / self._rows(pose)).flatten(2)
+
+    def _rows(self, like: Tensor) -> Tensor:
+        """Pixels in a unit, for each row of a matrix."""
+        return like.new_tensor(((self.unit,), (self.unit,), (1.0,)))
+
+
+def _shifted(matrix: Tensor, by: Tensor) -> Tensor:
+    """A shift of (x, y) ``[J, 2]`` after each matrix ``[B, J, 3, 3]``."""
+    return torch.cat((matrix[..., :2, :] + by.unsqueeze(-1) * matrix[..., 2:, :], matrix[..., 2:, :]), dim=-2)
+
+
+def translation_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TransformingAutoencoder:
+    """The paper's capsules of points: 30, each with 10 recognition and 20 generation units."""
+    settings = {"n_capsules": 30, "n_recognition": 10, "n_generation": 20, "pose": "translation"}
+    return TransformingAutoencoder(image_shape, **{**settings, **options})
+
+
+def affine_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TransformingAutoencoder:
+    """The paper's capsules of matrices: 25, each with 40 recognition and 40 generation units."""
+    settings = {"n_capsules": 25, "n_recognition": 40, "n_generation": 40, "pose": "affine"}
+    return TransformingAutoencoder(image_shape, **{**settings, **options})
+
+
+def local_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TransformingAutoencoder:
+    """Capsules of matrices, each of which sees an 11×11 window and paints 21×21 about it.
+
+    After the paper's last model, of cars; the numbers of units are ours.
+    """
+    settings = {"n_capsules": 1, "n_recognition": 32, "n_generation": 32, "pose": "affine"}
+    return TransformingAutoencoder(image_shape, **{**settings, "field": 11, **options})

@@ -1,0 +1,132 @@
+"""Affine transformations of the image plane: made, taken apart, applied to poses and to images.
+
+A transformation is a matrix ``[..., 3, 3]`` on columns (x, y, 1): x to the right, y down, in pixels from the
+image's centre. T₂T₁ is T₁, then T₂.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchcaps.ops.checks import check_shapes
+
+
+class AffineParts(NamedTuple):
+    """What an affine transformation does, as T = shift · rotation · shear · scale.
+
+    Attributes:
+        angle: rotation in radians from x towards y, which is clockwise on the screen, ``[...]``.
+        scale: (along x, along y), ``[..., 2]``.
+        shear: how far x moves with y, ``[...]``.
+        shift: (x, y) in pixels, ``[..., 2]``.
+    """
+
+    angle: Tensor
+    scale: Tensor
+    shear: Tensor
+    shift: Tensor
+
+
+def affine_matrix(parts: AffineParts) -> Tensor:
+    """The matrix ``[..., 3, 3]`` of these parts."""
+    cos, sin = parts.angle.cos(), parts.angle.sin()
+    (sx, sy), shear = parts.scale.unbind(-1), parts.shear
+    linear = torch.stack((cos * sx, (cos * shear - sin) * sy, sin * sx, (sin * shear + cos) * sy), dim=-1)
+    return _with_last_row(torch.cat((linear.unflatten(-1, (2, 2)), parts.shift.unsqueeze(-1)), dim=-1))
+
+
+def affine_parts(matrix: Tensor) -> AffineParts:
+    """Take transformations apart; :func:`affine_matrix` puts them together again.
+
+    Args:
+        matrix: ``[..., 3, 3]``, of which the first two rows count; no reflections.
+
+    Raises:
+        ValueError: another shape.
+    """
+    a, b, x, c, d, y = _entries(matrix)
+    sx = torch.hypot(a, c)
+    sy = (a * d - b * c) / sx
+    shear = (a * b + c * d) / (sx * sy)
+    return AffineParts(torch.atan2(c, a), torch.stack((sx, sy), dim=-1), shear, torch.stack((x, y), dim=-1))
+
+
+def affine_inverse(matrix: Tensor) -> Tensor:
+    """The inverse of matrices ``[..., 3, 3]`` with last row 0, 0, 1, in closed form.
+
+    Raises:
+        ValueError: another shape.
+    """
+    a, b, x, c, d, y = _entries(matrix)
+    top = torch.stack((d, -b, b * y - d * x, -c, a, c * x - a * y), dim=-1) / (a * d - b * c).unsqueeze(-1)
+    return _with_last_row(top.unflatten(-1, (2, 3)))
+
+
+def transform_pose(pose: Tensor, matrix: Tensor) -> Tensor:
+    """Apply each image's T to the poses of its capsules, from the left.
+
+    Args:
+        pose: points (x, y) ``[B, J, 2]``, or matrices A ``[B, J, 3, 3]``.
+        matrix: T, ``[B, 3, 3]``.
+
+    Returns:
+        T(x, y), or T·A, of the pose's shape.
+
+    Raises:
+        ValueError: the shapes do not fit.
+
+    Source: Hinton, Krizhevsky, Wang 2011.
+    """
+    if pose.dim() == 3:
+        check_shapes(pose=(pose, "B J 2"), matrix=(matrix, "B 3 3"))
+        return torch.einsum("bxy,bjy->bjx", matrix[:, :2, :2], pose) + matrix[:, None, :2, 2]
+    check_shapes(pose=(pose, "B J 3 3"), matrix=(matrix, "B 3 3"))
+    return torch.einsum("bxy,bjyk->bjxk", matrix, pose)
+
+
+def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+    """Transform each image by its own matrix, interpolating bilinearly; beyond the image all is 0.
+
+    What was at p is at T p afterwards. A shift by whole pixels moves them unchanged.
+
+    Args:
+        images: ``[B, C, h, w]``.
+        matrix: T, ``[B, 3, 3]`` with last row 0, 0, 1, invertible.
+        size: (H, W) of the result, by default that of the images; their centres lie on each other.
+
+    Returns:
+        ``[B, C, H, W]``.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    check_shapes(images=(images, "B C H W"), matrix=(matrix, "B 3 3"))
+    return sample(images, affine_inverse(matrix), size)
+
+
+def sample(images: Tensor, back: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+    """As :func:`warp`, by the inverse T⁻¹ ``[B, 3, 3]``: where in the image each pixel of the result comes from."""
+    height, width = images.shape[2:]
+    to = size or (height, width)
+    # grid_sample counts in halves of the width and the height.
+    halves = back.new_tensor((to[1] / 2, to[0] / 2, 1.0))
+    per_pixel = back.new_tensor(((2 / width,), (2 / height,)))
+    grid = F.affine_grid(back[:, :2] * halves * per_pixel, [len(images), 1, *to], align_corners=False)
+    return F.grid_sample(images, grid, align_corners=False)
+
+
+def _with_last_row(top: Tensor) -> Tensor:
+    """``[..., 2, 3]`` with the row 0, 0, 1 under it."""
+    last = top.new_tensor((0.0, 0.0, 1.0)).expand(*top.shape[:-2], 1, 3)
+    return torch.cat((top, last), dim=-2)
+
+
+def _entries(matrix: Tensor) -> tuple[Tensor, ...]:
+    """a, b, x, c, d, y of the first two rows."""
+    if matrix.shape[-2:] != (3, 3):
+        raise ValueError(f"matrix must be [..., 3, 3], got shape {list(matrix.shape)}")
+    return matrix[..., :2, :].flatten(-2).unbind(-1)

@@ -1,0 +1,62 @@
+"""Mixtures of factor analysers: EM climbs, and finds what the points were made of."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from torchcaps.analysis import FactorMixture, fit_factor_mixture
+
+
+def made(n: int = 400) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points of three components in six dimensions that overlap unless their directions are known."""
+    torch.manual_seed(1)
+    label = torch.arange(n) % 3
+    direction = torch.eye(6)[:3]
+    mean = 1.5 * torch.eye(6)[3:]
+    x = mean[label] + 4 * torch.randn(n, 1) * direction[label] + 0.3 * torch.randn(n, 6)
+    return x, label
+
+
+def test_the_density_is_that_of_a_normal() -> None:
+    mixture = FactorMixture(torch.tensor([0.25, 0.75]), torch.randn(2, 4), torch.randn(2, 4, 2), 0.5 + torch.rand(2, 4))
+    x = torch.randn(5, 4)
+    for k in range(2):
+        covariance = mixture.loading[k] @ mixture.loading[k].T + mixture.noise[k].diag()
+        normal = torch.distributions.MultivariateNormal(mixture.mean[k], covariance)
+        wanted = mixture.weight[k].log() + normal.log_prob(x)
+        torch.testing.assert_close(mixture.log_joint(x)[:, k], wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_em_climbs_and_finds_the_components() -> None:
+    x, label = made()
+    mixture, likelihood = fit_factor_mixture(x, 3, 1, n_iters=60)
+    assert all(b >= a - 1e-4 for a, b in itertools.pairwise(likelihood))
+    assert likelihood[-1] > likelihood[0] + 0.5
+    found = mixture.log_joint(x).argmax(dim=1)
+    purity = sum(torch.bincount(label[found == k], minlength=3).max().item() for k in range(3) if (found == k).any())
+    assert purity / len(x) > 0.95
+    torch.testing.assert_close(mixture.weight.sum(), torch.tensor(1.0))
+
+
+def test_one_component_has_the_mean_and_nearly_the_covariance() -> None:
+    x = torch.randn(2000, 3) @ torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, 0.3]]) + 4
+    mixture, _ = fit_factor_mixture(x, 1, 2, n_iters=200)
+    torch.testing.assert_close(mixture.mean[0], x.mean(dim=0), atol=1e-4, rtol=1e-4)
+    covariance = mixture.loading[0] @ mixture.loading[0].T + mixture.noise[0].diag()
+    torch.testing.assert_close(covariance, x.T.cov(correction=0), atol=0.05, rtol=0.05)
+
+
+def test_the_same_seed_gives_the_same_mixture() -> None:
+    x, _ = made(60)
+    one, two = (fit_factor_mixture(x, 3, 1, n_iters=3, seed=5)[0] for _ in range(2))
+    assert torch.equal(one.mean, two.mean)
+
+
+def test_too_few_points_or_dimensions_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"N ≥ n_components=9 and D > n_factors=2, got shape \[8, 3\]"):
+        fit_factor_mixture(torch.rand(8, 3), 9, 2)
+    with pytest.raises(ValueError, match=r"D > n_factors=3, got shape \[8, 3\]"):
+        fit_factor_mixture(torch.rand(8, 3), 2, 3)

@@ -1,0 +1,115 @@
+"""What was done to images, read off poses that are known; and what is painted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchcaps.analysis import generative_units, line, painted_alone, quantities, recover, sweep, told
+from torchcaps.data.transformed import Limits
+from torchcaps.models import TransformingAutoencoder, build
+from torchcaps.ops import Routed, transform_pose
+
+
+class Knowing(TransformingAutoencoder):
+    """Capsules that are told their poses: image k is a number, the place of its poses in a list."""
+
+    def __init__(self, pose: Tensor, presence: Tensor) -> None:
+        kind = "translation" if pose.dim() == 3 else "affine"
+        super().__init__((1, 4, 4), n_capsules=pose.shape[1], n_recognition=1, n_generation=1, pose=kind)
+        self.known, self.presence = pose, presence
+
+    def recognise(self, x: Tensor) -> Routed:
+        k = x[:, 0, 0, 0].long()
+        return Routed(self.known[k], self.presence[k])
+
+
+def numbered(*k: int) -> Tensor:
+    return torch.tensor(k, dtype=torch.float32).view(-1, 1, 1, 1).expand(-1, 1, 4, 4)
+
+
+def drawn(n: int) -> Tensor:
+    return Limits(3, 25, 0.3, 0.3).draw(n, torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 3)])
+def test_poses_that_follow_give_the_transformation_back(shape: tuple[int, ...]) -> None:
+    matrix = drawn(5)
+    if shape == (2,):
+        matrix[:, :2, :2] = torch.eye(2)
+    pose = 0.3 * torch.randn(5, 6, *shape) + (torch.eye(3) if shape == (3, 3) else 0)
+    model = Knowing(torch.cat((pose, transform_pose(pose, matrix))), torch.rand(10, 6))
+    found = recover(model, numbered(0, 1, 2, 3, 4), numbered(5, 6, 7, 8, 9))
+    torch.testing.assert_close(found.together, matrix, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(found.each[:, 2], matrix, atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(quantities(found.together), quantities(matrix), atol=1e-2, rtol=1e-2)
+
+
+def test_absent_capsules_have_no_say() -> None:
+    pose = torch.zeros(2, 3, 2)
+    pose[1] = torch.tensor([[1.0, 2.0], [1.0, 2.0], [50.0, 50.0]])
+    presence = torch.tensor([[0.9, 0.6, 0.9], [0.8, 0.4, 0.0]])
+    found = recover(Knowing(pose, presence), numbered(0), numbered(1))
+    assert found.together[0, :2, 2].tolist() == [1.0, 2.0]
+    assert found.active.tolist() == [[True, False, False]]
+    torch.testing.assert_close(found.presence, torch.tensor([[0.8, 0.4, 0.0]]))
+
+
+def test_quantities_by_hand() -> None:
+    # Turned by 90° from x towards y, twice as large along x, shifted by (3, −1).
+    matrix = torch.tensor([[0.0, -1.0, 3.0], [2.0, 0.0, -1.0], [0.0, 0.0, 1.0]])
+    torch.testing.assert_close(quantities(matrix), torch.tensor([90.0, 2.0, 1.0, 0.0, 3.0, -1.0]))
+
+
+def test_a_line_by_hand() -> None:
+    true = torch.tensor([-1.0, 0.0, 1.0])
+    assert line(true, true) == (1.0, 1.0)
+    # Half as much: slope ½, and a quarter of the variance is missed.
+    assert line(true, true / 2) == (0.5, 0.75)
+    # A line through shifted numbers would fit, but they are wrong.
+    assert line(true, true + 1) == (1.0, 1 - 3 / 2)
+    with pytest.raises(ValueError, match="true must hold different numbers, got 3 equal ones"):
+        line(torch.ones(3), true)
+
+
+@pytest.mark.parametrize("name", ["affine_autoencoder", "local_autoencoder", "template_autoencoder"])
+def test_capsules_painted_alone_add_up(name: str) -> None:
+    model, image = build(name, (1, 28, 28), 10), torch.rand(1, 28, 28)
+    model.ground.data.uniform_(-1, 1)
+    alone = painted_alone(model, image)
+    assert alone.shape == (model.n_capsules, 1, 28, 28)
+    torch.testing.assert_close(alone.sum(dim=0) + model.ground, model(image[None]).images[0], atol=1e-4, rtol=1e-4)
+
+
+def test_generative_units_are_what_is_painted_when_they_are_on() -> None:
+    model = build("affine_autoencoder", (1, 12, 12), 10, n_capsules=3, n_generation=5)
+    units = generative_units(model)
+    assert units.shape == (3, 5, 1, 12, 12)
+    on = torch.zeros(1, 1, 15)
+    on[0, 0, 2 * 5 + 3] = 1.0  # the fourth unit of the third capsule
+    torch.testing.assert_close(model.windows.put(model.paint(on))[0], units[2, 3])
+    assert generative_units(build("template_autoencoder", (1, 28, 28), 10)).shape == (16, 1, 1, 11, 11)
+
+
+def test_told_compares_with_the_same_model_that_ignores() -> None:
+    model, x = build("affine_autoencoder", (1, 12, 12), 10), torch.rand(2, 2, 1, 12, 12)
+    matrix = drawn(2)
+    found = told(model, x[0], matrix, x[1])
+    there = model(x[1]).images
+    wanted = (model(x[0], matrix).images - x[1]), (model(x[0], matrix).images - there), (model(x[0]).images - there)
+    for got, difference in zip(found, wanted):
+        torch.testing.assert_close(got, difference.square().sum(dim=(1, 2, 3)))
+
+
+def test_a_sweep_has_the_image_itself_where_nothing_is_done() -> None:
+    model, image = build("template_autoencoder", (1, 28, 28), 10), torch.rand(1, 28, 28)
+    true, painted = sweep(model, image, torch.stack((torch.eye(3), drawn(1)[0])))
+    torch.testing.assert_close(true[0], image)
+    torch.testing.assert_close(painted[0], model(image[None]).images[0])
+    assert (painted[1] - painted[0]).abs().max() > 1e-4
+
+
+def test_other_models_are_refused() -> None:
+    with pytest.raises(ValueError, match="model must be a transforming auto-encoder, got a CapsNet"):
+        recover(build("capsnet_small", (1, 28, 28), 10), torch.rand(1, 1, 28, 28), torch.rand(1, 1, 28, 28))

@@ -1,0 +1,204 @@
+"""Auto-encoders by the same commands as the classifiers: training, resuming, evaluation, report, few labels."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("matplotlib")
+
+from torchcaps.cli import main
+from torchcaps.data import load
+from torchcaps.experiments import Data, Experiment, Model, album
+from torchcaps.experiments.batches import split
+from torchcaps.experiments.evaluate import evaluate
+from torchcaps.experiments.few_labels.draws import draw_labelled
+from torchcaps.experiments.few_labels.write import as_markdown
+from torchcaps.experiments.following import following
+from torchcaps.experiments.objective import total_loss
+from torchcaps.models import build
+from torchcaps.ops import pose_loss, transform_pose
+
+SMALL = ["--data.n_train=96", "--data.n_eval=60", "--batch_size=32", "--threads=1", "--device=cpu"]
+UNITS = '--model.options={"n_capsules": 4, "n_recognition": 5, "n_generation": 6}'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs "capsules", "templates" and "plain" on a few of the bundled digits."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, recipe, options in (
+        ("capsules", "digits-translation", UNITS),
+        ("templates", "digits-templates", '--model.options={"n_capsules": 3, "hidden": [8]}'),
+        ("plain", "digits-plain-autoencoder", '--model.options={"code": 3, "hidden": [8]}'),
+    ):
+        assert main(["train", recipe, "--out", str(folder / name), "--epochs=2", *SMALL, options]) == 0
+    return folder
+
+
+def test_the_result_says_how_poses_follow(folder: Path) -> None:
+    result = json.loads((folder / "capsules" / "result.json").read_text())
+    assert "test_error" not in result and result["test_loss"] > 0
+    assert set(result["test_follows"]) == {"shift x", "shift y"}
+    assert set(result["test_follows"]["shift x"]) == {"slope", "r2"}
+    assert result["test_capsules"]["n"] == 4 and result["test_told"] > 0
+    templates = json.loads((folder / "templates" / "result.json").read_text())
+    assert set(templates["val_follows"]) == {"rotation", "scale x", "scale y", "shear", "shift x", "shift y"}
+    plain = json.loads((folder / "plain" / "result.json").read_text())
+    assert "test_follows" not in plain and "test_loss" in plain
+
+
+def test_metrics_have_no_column_of_errors(folder: Path) -> None:
+    head, *rows = (folder / "capsules" / "metrics.csv").read_text().splitlines()
+    assert head == "epoch,step,lr,train_loss,val_loss,seconds" and len(rows) == 2
+
+
+def test_a_broken_off_run_ends_as_an_unbroken_one(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "broken"
+    arguments = ["train", "digits-translation", "--out", str(out), *SMALL, UNITS]
+    assert main([*arguments, "--epochs=2"]) == 0
+    for name in ("result.json", "model.pt"):
+        (out / name).unlink()
+    assert main([*arguments, "--epochs=2"]) == 0  # from the last checkpoint: nothing is left to train
+    one, two = (json.loads((path / "result.json").read_text()) for path in (folder / "capsules", out))
+    assert one["test_loss"] == two["test_loss"] and one["test_follows"] == two["test_follows"]
+
+
+def test_evaluate_repeats_the_loss(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(folder / "capsules"), "--split", "val"]) == 0
+    loss = json.loads((folder / "capsules" / "result.json").read_text())["val_loss"]
+    said = capsys.readouterr().out
+    assert f"val loss {loss:.5f}, 60 examples" in said and "error" not in said
+
+
+def test_predict_has_nothing_to_say(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(folder / "capsules"), "any.png"]) == 2
+    assert "must hold a classifier, got an auto-encoder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("capsules", ["Poses follow the image", "What it paints", "Transformations never seen in training",
+                      "Part by part", "What each capsule paints with"]),
+        ("templates", ["Poses follow the image", "What it paints", "Transformations never seen in training",
+                       "Part by part", "What each capsule owns"]),
+        ("plain", ["What it paints"]),
+    ],
+)  # fmt: skip
+def test_the_report_shows_what_was_learned(
+    folder: Path, name: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(album, "DPI", 30)
+    assert main(["report", str(folder / name)]) == 0
+    html = (folder / name / "report.html").read_text(encoding="utf-8")
+    assert re.findall(r"<h2>(.*?)</h2>", html) == ["Training", *wanted, "How it was made"]
+    assert "digits (without labels)" in html and "test error" not in html
+
+
+def test_few_labels_beside_all_alternatives(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = folder / "templates"
+    arguments = ["--beside", str(folder / "plain"), "--labels", "10", "25", "--draws", "2", "--steps", "1"]
+    assert main(["few-labels", str(run), *arguments, "--unlabelled", "300"]) == 0
+    found = json.loads((run / "few-labels.json").read_text())
+    named = [(row["code"], row["readout"]) for row in found["rows"]]
+    assert len(set(named)) == len(named) == 1 + 6 * 3 + 2
+    assert ("pixels", "nearest labelled") in named and ("none: labelled images alone", "CapsNet") in named
+    for row in found["rows"]:
+        assert set(row["errors"]) == {"10", "25"}
+        for errors in row["errors"].values():
+            assert errors["test_error"] == pytest.approx(sum(errors["test_errors"]) / 2)
+            assert 0 <= errors["val_error"] <= 1
+    by_name = {name: row["errors"]["25"]["test_error"] for name, row in zip(named, found["rows"])}
+    assert by_name["pixels", "nearest labelled"] < 0.5  # of ten classes, with two or three examples each
+    assert by_name["principal components of pixels", "spread over neighbours"] < 0.4
+    table = (run / "few-labels.md").read_text(encoding="utf-8")
+    assert table == as_markdown(found) and (run / "pictures" / "few-labels.png").is_file()
+    assert table.count("\n| ") == 2 + len(named)
+    monkeypatch.setattr(album, "DPI", 30)
+    assert main(["report", str(run)]) == 0
+    assert "<h2>Few labels</h2>" in (run / "report.html").read_text(encoding="utf-8")
+    assert "wrote" in capsys.readouterr().out
+
+
+def test_few_labels_wants_an_autoencoder_that_is_finished(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["few-labels", str(tmp_path)]) == 2
+    assert "must hold a finished run" in capsys.readouterr().err
+
+
+def test_draws_have_as_many_of_each_class() -> None:
+    labels = torch.arange(100) % 10
+    for seed in range(5):
+        counts = labels[draw_labelled(labels, 25, 10, seed)].bincount(minlength=10)
+        assert sorted(counts.tolist()) == [2] * 5 + [3] * 5
+    one, two = (draw_labelled(labels, 25, 10, seed) for seed in (0, 1))
+    assert not torch.equal(one, two) and torch.equal(one, draw_labelled(labels, 25, 10, 0))
+    with pytest.raises(ValueError, match="labels must be at least one of each of the 10 classes, got 9"):
+        draw_labelled(labels, 9, 10, 0)
+    with pytest.raises(ValueError, match="class 0 must have 11 examples for 110 labels, got 10"):
+        draw_labelled(labels, 110, 10, 0)
+
+
+CONFIG = Experiment(
+    data=Data("digits", transformed=True, shift=1, degrees=5.0, n_eval=50),
+    model=Model("affine_autoencoder", {"n_capsules": 3}),
+    loss="squared_error",
+    batch_size=20,
+)
+
+
+def test_the_loss_is_squared_error_and_inconsistency() -> None:
+    config = replace(CONFIG, consistency=3.0)
+    batch = next(iter(split(config, load("digits"), "val", torch.device("cpu"))))
+    assert batch.transformation is not None
+    model = build("affine_autoencoder", (1, 28, 28), 10, n_capsules=3)
+    output = model(batch.images, batch.transformation)
+    error = (output.images - batch.parts[:, 0]).square().sum() / 20
+    after = model.recognise(batch.parts[:, 0]).pose
+    apart = pose_loss(after, transform_pose(output.capsules.pose, batch.transformation), model.unit)
+    torch.testing.assert_close(total_loss(config, model, output, batch), error + 3 * apart)
+    torch.testing.assert_close(total_loss(CONFIG, model, output, batch), error)
+
+
+def test_evaluation_sees_the_same_pairs_every_time() -> None:
+    model, device = build("affine_autoencoder", (1, 28, 28), 10, n_capsules=3), torch.device("cpu")
+    batches = split(CONFIG, load("digits"), "test", device)
+    assert evaluate(CONFIG, model, batches) == evaluate(CONFIG, model, split(CONFIG, load("digits"), "test", device))
+    assert set(following(model, batches)["follows"]) == {"rotation", "shift x", "shift y"}
+    train = split(CONFIG, load("digits"), "train", device)
+    first = next(iter(train))
+    train.epoch = 1
+    assert not torch.equal(first.images, next(iter(train)).images)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"loss": "margin"}, "loss must be squared_error with data.transformed = True, got margin"),
+        ({"data": Data()}, "loss must be another than squared_error with data.transformed = False, got squared_error"),
+        (
+            {"data": Data(transformed=True, brightness=0.1)},
+            "data.brightness must be 0.0 with data.transformed, got 0.1",
+        ),
+        ({"data": Data(transformed=True, pairs=True)}, "data.pairs must be False with data.transformed, got True"),
+        ({"consistency": -1.0}, "consistency must be at least 0 and finite, got -1.0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        replace(CONFIG, **change)  # type: ignore[arg-type]
+
+
+def test_a_classifier_cannot_paint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "digits-translation", "--smoke", "--out", str(tmp_path / "a"), "--model.options={}"]
+    assert main([*arguments, "--model.name=matched_cnn"]) == 2
+    assert "loss must be another than squared_error for the model matched_cnn" in capsys.readouterr().err

@@ -1,0 +1,118 @@
+"""Auto-encoders of capsules: sizes, what a transformation does to them, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchcaps.models import build
+from torchcaps.models.baseline_cnn import count_parameters
+
+NAMES = ("translation_autoencoder", "affine_autoencoder", "local_autoencoder", "template_autoencoder")
+
+
+def shifts(*by: tuple[float, float]) -> torch.Tensor:
+    matrix = torch.eye(3).repeat(len(by), 1, 1)
+    matrix[:, :2, 2] = torch.tensor(by)
+    return matrix
+
+
+def test_the_papers_networks_have_their_units() -> None:
+    # 30·(784+1)·10 see; 30·(10+1)·3 say x, y, p; 30·(2+1)·20 take x, y; 30·20·784 paint; 784 ground
+    translation = 235_500 + 990 + 1_800 + 470_400 + 784
+    assert count_parameters(build("translation_autoencoder", (1, 28, 28), 10)) == translation
+    affine = 25 * 785 * 40 + 25 * 41 * 10 + 25 * 10 * 40 + 25 * 40 * 784 + 784
+    assert count_parameters(build("affine_autoencoder", (1, 28, 28), 10)) == affine
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_identity_changes_nothing_and_a_shift_does(name: str) -> None:
+    model, x = build(name, (1, 28, 28), 10), torch.rand(3, 1, 28, 28)
+    plain, identity = model(x), model(x, shifts((0, 0), (0, 0), (0, 0)))
+    torch.testing.assert_close(plain.images, identity.images)
+    assert plain.images.shape == x.shape
+    pose, presence, _ = plain.capsules
+    assert presence.shape == (3, model.n_capsules)
+    assert presence.min() > 0 and presence.max() < 1
+    assert pose.shape == (3, model.n_capsules, *((2,) if "translation" in name else (3, 3)))
+    moved = model(x, shifts((0, 0), (2, 0), (0, 3))).images
+    torch.testing.assert_close(moved[0], plain.images[0])
+    assert all((moved[k] - plain.images[k]).abs().max() > 1e-4 for k in (1, 2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_image_does_not_depend_on_its_batch_mates_and_everything_learns(name: str) -> None:
+    model, x = build(name, (1, 20, 24), 10), torch.rand(3, 1, 20, 24)
+    matrix = shifts((1, 0), (0, 1), (2, 2))
+    torch.testing.assert_close(model(x, matrix).images[1:2], model(x[1:2], matrix[1:2]).images)
+    model(x, matrix).images.square().sum().backward()
+    for parameter, value in model.named_parameters():
+        assert value.grad is not None and value.grad.isfinite().all() and value.grad.abs().sum() > 0, parameter
+
+
+def test_local_capsules_see_their_window_and_paint_about_it() -> None:
+    model = build("local_autoencoder", (1, 20, 17), 10, field=5, patch=7, stride=6, n_capsules=2)
+    assert (model.windows.n, model.n_capsules) == (9, 18)
+    centres = model.windows.centres.tolist()
+    assert centres[0] == [-6.0, -7.5] and centres[1] == [0.0, -7.5] and centres[3] == [-6.0, -1.5]
+    x = torch.rand(1, 1, 20, 17, requires_grad=True)
+    found = model.recognise(x)
+    (seen,) = torch.autograd.grad(found.pose[:, 2:4].sum(), x)  # the two of the second window
+    rows, columns = (seen.abs().sum(dim=(0, 1, axis)).nonzero().flatten().tolist() for axis in (3, 2))
+    assert (rows, columns) == (list(range(5)), list(range(6, 11)))
+    presence = torch.zeros(1, 18)
+    presence[0, 3] = 1.0
+    painted = model.generate(found.pose, presence)[0, 0].detach()
+    rows, columns = (painted.abs().sum(dim=axis).nonzero().flatten().tolist() for axis in (1, 0))
+    assert (rows, columns) == (list(range(6)), list(range(5, 12)))  # cut off at the image's edge
+
+
+def test_local_capsules_paint_about_twice_as_far_by_default() -> None:
+    model = build("local_autoencoder", (1, 28, 28), 10)
+    assert (model.windows.field, model.windows.patch, model.windows.n) == ((11, 11), (21, 21), 36)
+
+
+def test_local_capsules_begin_near_their_windows() -> None:
+    model = build("local_autoencoder", (1, 20, 20), 10, field=5, patch=7, stride=5)
+    x, y, w = model.recognise(torch.rand(50, 1, 20, 20)).pose[..., 2].mean(dim=0).unbind(-1)
+    assert (torch.stack((x / w, y / w), dim=1) - model.windows.centres).abs().max() < 2.5
+
+
+def test_a_template_in_its_own_size_is_painted_pixel_by_pixel() -> None:
+    model = build("template_autoencoder", (1, 12, 10), 10, n_capsules=2, template=4)
+    pose = torch.diag(torch.tensor([2.0, 2.0, 1.0])).repeat(1, 2, 1, 1)  # edges are 2 pixels from the middle
+    painted = model.generate(pose, torch.tensor([[0.5, 0.0]]))
+    wanted = torch.zeros(12, 10)
+    wanted[4:8, 3:7] = 0.5 * model.templates[0, 0].detach()
+    torch.testing.assert_close(painted[0, 0], wanted)
+    pose[:, 0, :2, 2] = torch.tensor([2.0, -3.0])
+    moved = model.generate(pose, torch.tensor([[0.5, 0.0]]))
+    torch.testing.assert_close(moved[0, 0, 1:5, 5:9], wanted[4:8, 3:7])
+
+
+def test_a_shifted_answer_of_templates_is_the_shifted_answer() -> None:
+    """The generator has no other way: whole pixels move unchanged. With neural units this need not be so."""
+    model, x = build("template_autoencoder", (1, 28, 28), 10), torch.rand(2, 1, 28, 28)
+    plain, moved = model(x).images, model(x, shifts((3, -2), (3, -2))).images
+    torch.testing.assert_close(moved[:, :, 5:20, 8:20], plain[:, :, 7:22, 5:17], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("affine_autoencoder", {"pose": "projective"}, "pose must be one of translation, affine; got 'projective'"),
+        ("affine_autoencoder", {"n_capsules": 0}, "n_capsules must be an integer of at least 1, got 0"),
+        ("local_autoencoder", {"patch": 12}, "patch must be larger than field=11 by an even number, got 12"),
+        ("local_autoencoder", {"field": 30}, "a 30×30 kernel does not fit into a map of 28×28"),
+        ("template_autoencoder", {"most_scale": 1.0}, "most_scale must be above 1 and finite, got 1.0"),
+        ("template_autoencoder", {"template": 0}, "template must be an integer of at least 1, got 0"),
+    ],
+)
+def test_bad_options_are_refused_by_name(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(name, (1, 28, 28), 10, **options)
+
+
+def test_images_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"x must be images of \[1, 28, 28\], got \[1, 20, 20\]"):
+        build("affine_autoencoder", (1, 28, 28), 10)(torch.rand(1, 1, 20, 20))

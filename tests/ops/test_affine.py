@@ -1,0 +1,123 @@
+"""Affine transformations: worked by hand, and warping as one expects of a group."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from torchcaps.ops import AffineParts, affine_inverse, affine_matrix, affine_parts, pose_loss, transform_pose, warp
+
+
+def drawn(n: int, dtype: torch.dtype = torch.float64) -> AffineParts:
+    u = 2 * torch.rand(n, 6, dtype=dtype) - 1
+    return AffineParts(0.5 * u[:, 0], 1 + 0.3 * u[:, 1:3], 0.3 * u[:, 3], 3 * u[:, 4:])
+
+
+def smooth(n: int, size: int = 51) -> torch.Tensor:
+    """Soft spots at different places, well inside of the image."""
+    along = torch.arange(size) - (size - 1) / 2
+    y, x = torch.meshgrid(along, along, indexing="ij")
+    at = 5 * (2 * torch.rand(n, 3, 2, 1, 1) - 1)
+    return torch.exp(-((x - at[:, :, 0]) ** 2 + (y - at[:, :, 1]) ** 2) / 40).sum(dim=1, keepdim=True)
+
+
+def test_by_hand() -> None:
+    quarter = AffineParts(
+        torch.tensor(math.pi / 2), torch.tensor([2.0, 3.0]), torch.tensor(0.5), torch.tensor([10.0, 20.0])
+    )
+    # (1, 1) is scaled to (2, 3), sheared to (3.5, 3), turned from x towards y to (−3, 3.5), shifted to (7, 23.5).
+    got = affine_matrix(quarter) @ torch.tensor([1.0, 1.0, 1.0])
+    torch.testing.assert_close(got, torch.tensor([7.0, 23.5, 1.0]))
+
+
+def test_parts_and_inverse_are_inverse() -> None:
+    parts = drawn(50)
+    matrix = affine_matrix(parts)
+    for got, wanted in zip(affine_parts(matrix), parts):
+        torch.testing.assert_close(got, wanted)
+    torch.testing.assert_close(affine_inverse(matrix) @ matrix, torch.eye(3, dtype=torch.float64).repeat(50, 1, 1))
+
+
+def test_a_pixel_lands_where_the_matrix_says() -> None:
+    image = torch.zeros(1, 1, 9, 9)
+    image[0, 0, 4 - 2, 4 + 1] = 1.0  # at (x, y) = (1, −2)
+    turn = affine_matrix(
+        AffineParts(torch.tensor([math.pi / 2]), torch.ones(1, 2), torch.zeros(1), torch.tensor([[1.0, 0.0]]))
+    )
+    wanted = torch.zeros(1, 1, 9, 9)
+    wanted[0, 0, 4 + 1, 4 + 3] = 1.0  # turned to (2, 1), shifted to (3, 1)
+    torch.testing.assert_close(warp(image, turn), wanted, atol=1e-5, rtol=0)
+
+
+def test_whole_pixels_move_unchanged() -> None:
+    image = torch.rand(2, 3, 8, 6)
+    shift = torch.eye(3).repeat(2, 1, 1)
+    shift[:, :2, 2] = torch.tensor([[2.0, -1.0], [0.0, 0.0]])
+    got = warp(image, shift)
+    torch.testing.assert_close(got[0, :, :-1, 2:], image[0, :, 1:, :-2])
+    assert got[0, :, -1].abs().max() < 1e-5 and got[0, :, :, :2].abs().max() < 1e-5
+    torch.testing.assert_close(got[1], image[1])
+
+
+def test_a_smaller_result_is_the_middle() -> None:
+    image = torch.rand(2, 1, 12, 10)
+    got = warp(image, torch.eye(3).repeat(2, 1, 1), (6, 4))
+    torch.testing.assert_close(got, image[:, :, 3:9, 3:7])
+
+
+def test_one_after_the_other_is_their_product() -> None:
+    first, second = (affine_matrix(drawn(20, torch.float32)) for _ in range(2))
+    image = smooth(20)
+    twice, once = warp(warp(image, first), second), warp(image, second @ first)
+    error = (twice - once).abs().amax(dim=(1, 2, 3))
+    assert error.max() < 0.03 * image.max()  # interpolation
+    other_order = (twice - warp(image, first @ second)).abs().amax(dim=(1, 2, 3))
+    assert (other_order > 2 * error).float().mean() > 0.8
+    back = warp(warp(image, first), affine_inverse(first))
+    assert (back - image).abs().max() < 0.03 * image.max()
+
+
+def test_poses_move_with_the_image() -> None:
+    matrix = affine_matrix(drawn(4))
+    points = torch.rand(4, 5, 2, dtype=torch.float64)
+    moved = transform_pose(points, matrix)
+    for b in range(4):
+        for j in range(5):
+            wanted = matrix[b] @ torch.cat((points[b, j], torch.ones(1, dtype=torch.float64)))
+            torch.testing.assert_close(moved[b, j], wanted[:2])
+    frames = torch.rand(4, 5, 3, 3, dtype=torch.float64)
+    torch.testing.assert_close(transform_pose(frames, matrix)[2, 3], matrix[2] @ frames[2, 3])
+
+
+def test_pose_loss_by_hand() -> None:
+    wanted = torch.tensor([[[3.0, 4.0]]])
+    # |(1, 0)|² over 3² + 4² + 5²
+    assert pose_loss(wanted + torch.tensor([1.0, 0.0]), wanted, unit=5.0).item() == pytest.approx(1 / 50)
+    frames = torch.eye(3).view(1, 1, 3, 3).repeat(2, 1, 1, 1)
+    other = frames.clone()
+    other[..., 0, 2] = 2.0
+    # Only the third of three columns differs: 2² over 7².
+    assert pose_loss(other, frames, unit=7.0).item() == pytest.approx(4 / 49 / 3)
+
+
+def test_pose_loss_does_not_fall_when_matrices_shrink() -> None:
+    found, wanted = torch.rand(2, 6, 4, 3, 3).unbind(0)
+    found[..., 2, :] = wanted[..., 2, :] = torch.tensor([0.0, 0.0, 1.0])
+    small = torch.tensor([0.1, 0.1, 1.0])  # the two directions, not the point
+    ratio = pose_loss(found * small, wanted * small, 7.0) / pose_loss(found, wanted, 7.0)
+    assert ratio.item() == pytest.approx(1.0, rel=1e-5)
+
+
+def test_bad_shapes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"matrix must be \[\.\.\., 3, 3\], got shape \[2, 2\]"):
+        affine_parts(torch.eye(2))
+    with pytest.raises(ValueError, match=r"matrix must be \[B, 3, 3\] with B=2 as in images"):
+        warp(torch.rand(2, 1, 4, 4), torch.eye(3)[None])
+    with pytest.raises(ValueError, match=r"matrix must be \[B, 3, 3\] with B=2 as in pose"):
+        transform_pose(torch.rand(2, 5, 2), torch.eye(3)[None])
+    with pytest.raises(
+        ValueError, match=r"must both be \[B, J, 2\] or \[B, J, 3, 3\], got \[1, 1, 2\] and \[1, 2, 2\]"
+    ):
+        pose_loss(torch.rand(1, 1, 2), torch.rand(1, 2, 2))
