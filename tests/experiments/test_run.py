@@ -96,7 +96,7 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         ({"epochs": 0}, "epochs must be at least 1 and whole, got 0"),
         ({"epochs": 2.5}, "epochs must be at least 1 and whole, got 2.5"),
         ({"batch_size": 0}, "batch_size must be at least 1 and whole, got 0"),
-        ({"loss": "hinge"}, "loss must be one of margin, spread, cross_entropy; got 'hinge'"),
+        ({"loss": "hinge"}, "loss must be one of margin, spread, cross_entropy, squared_error; got 'hinge'"),
         ({"precision": "16"}, "precision must be one of 32, bf16; got '16'"),
         ({"device": "tpu"}, "device must be one of auto, cpu, cuda, mps; got 'tpu'"),
         ({"reconstruction": -1.0}, "reconstruction must be at least 0 and finite, got -1.0"),
@@ -118,7 +118,7 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         ({"data": Data(contrast=(0.0, -1.0))}, r"data.contrast\[1\] must be at least 0 and finite, got -1.0"),
         ({"data": Data(test_crops=5)}, "data.test_crops must be one of 1, 13; got 5"),  # type: ignore[arg-type]
         ({"data": Data(test_crops=13)}, "data.crop must be given for data.test_crops = 13, got None"),
-        ({"data": Data(pairs=True, crop=(9, 9))}, r"data.crop must be None with data.pairs, .* got \(9, 9\)"),
+        ({"data": Data(pairs=True, crop=(9, 9))}, r"data.crop must be None with data.pairs, got \(9, 9\)"),
         (
             {"data": Data(pairs=True, degrees=3.0)},
             "data.degrees must be 0.0 with data.pairs, got 3.0",
