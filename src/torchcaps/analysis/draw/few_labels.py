@@ -49,7 +49,7 @@ def draw_few_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes.set_yscale("log", subs=[2, 5])
     ticks = sorted({int(n) for row in rows for n in row["errors"]})
     axes.set_xticks(ticks, [f"{n:,}" for n in ticks])
-    axes.minorticks_off()
+    axes.xaxis.minorticks_off()
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
     figure.legend(loc="outside right upper", fontsize=SMALL, labelcolor=INK, frameon=False, title_fontsize=TEXT)
