@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation errors that come as :data:`ERRORS` says, whatever is learned."""
 
     def step(self: Task, batch: object, k: int) -> None:
-        self._seen = {"loss": 1.0, "error": ERRORS[self.current_epoch], "n": 1.0}
+        self._sums, self._n = Counter(loss=1.0, error=ERRORS[self.current_epoch]), 1
 
     monkeypatch.setattr(Task, "validation_step", step)
 
