@@ -240,6 +240,7 @@ class FinalPass {
 template <class T>
 bool backward(const Problem<T>& p, const Gradients<T>& out) {
   const int64_t all = p.all(), blocks = p.blocks(), n = p.n_iters;
+  large_pages(out.d_weight, p.I * p.d_in * all);
   Buffer<T> u(blocks * p.I * p.d_in);
   Upper<T> s(p, n), totals(p, n), ds(p, n), dv(p);  // totals: V of every iteration
   bool good = lanes_of_u(p, u) && parallel(blocks, p.threads, [&](int64_t block) {

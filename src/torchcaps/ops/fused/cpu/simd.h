@@ -7,6 +7,8 @@
 #include <new>
 #include <utility>
 
+#include "pages.h"
+
 namespace torchcaps {
 
 #if defined(__AVX512F__)
@@ -42,7 +44,9 @@ constexpr int kLanes = kBytes / sizeof(T);
 template <class T>
 class Buffer {
  public:
-  explicit Buffer(int64_t n) : data_(static_cast<Vec<T>*>(::operator new(bytes(n), align()))) {}
+  explicit Buffer(int64_t n) : data_(static_cast<Vec<T>*>(::operator new(bytes(n), align()))) {
+    large_pages(get(), n);
+  }
   Vec<T>* get() { return data_.get(); }
   Vec<T>* operator+(int64_t n) { return data_.get() + n; }
   Vec<T>& operator[](int64_t n) { return data_.get()[n]; }
