@@ -8,7 +8,13 @@ import torch
 from torchcaps.models import build
 from torchcaps.models.baseline_cnn import count_parameters
 
-NAMES = ("translation_autoencoder", "affine_autoencoder", "local_autoencoder", "template_autoencoder")
+NAMES = (
+    "translation_autoencoder",
+    "affine_autoencoder",
+    "parts_autoencoder",
+    "local_autoencoder",
+    "template_autoencoder",
+)
 
 
 def shifts(*by: tuple[float, float]) -> torch.Tensor:
@@ -48,6 +54,18 @@ def test_an_image_does_not_depend_on_its_batch_mates_and_everything_learns(name:
     model(x, matrix).images.square().sum().backward()
     for parameter, value in model.named_parameters():
         assert value.grad is not None and value.grad.isfinite().all() and value.grad.abs().sum() > 0, parameter
+
+
+def test_matrices_of_parts_have_an_inverse_whatever_is_read() -> None:
+    model = build("parts_autoencoder", (1, 28, 28), 10)
+    with torch.no_grad():
+        model.read.weight.normal_(std=30.0)
+    matrix = model.recognise(torch.rand(4, 1, 28, 28)).pose
+    # the area of a unit is unit² · sx · sy, each scale within ½ … 2
+    area = torch.linalg.det(matrix) / model.unit**2
+    assert area.min() > 0.249 and area.max() < 4.01
+    assert area.std() > 0.5
+    assert torch.equal(matrix[..., 2, :], torch.tensor((0.0, 0.0, 1.0)).expand(4, 25, 3))
 
 
 def test_local_capsules_see_their_window_and_paint_about_it() -> None:
@@ -100,7 +118,11 @@ def test_a_shifted_answer_of_templates_is_the_shifted_answer() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("affine_autoencoder", {"pose": "projective"}, "pose must be one of translation, affine; got 'projective'"),
+        (
+            "affine_autoencoder",
+            {"pose": "projective"},
+            "pose must be one of translation, affine, parts; got ",
+        ),
         ("affine_autoencoder", {"n_capsules": 0}, "n_capsules must be an integer of at least 1, got 0"),
         ("local_autoencoder", {"patch": 12}, "patch must be larger than field=11 by an even number, got 12"),
         ("local_autoencoder", {"field": 30}, "a 30×30 kernel does not fit into a map of 28×28"),

@@ -40,6 +40,14 @@ def test_parts_and_inverse_are_inverse() -> None:
     torch.testing.assert_close(affine_inverse(matrix) @ matrix, torch.eye(3, dtype=torch.float64).repeat(50, 1, 1))
 
 
+def test_parts_of_numbers_by_hand() -> None:
+    parts = affine_parts_of(torch.tensor([[0.0] * 6, [0.5, 100.0, -100.0, -100.0, 3.0, -4.0]]), most_scale=3.0)
+    torch.testing.assert_close(affine_matrix(parts)[0], torch.eye(3))
+    assert parts.angle[1] == 0.5 and parts.shear[1] == -1
+    torch.testing.assert_close(parts.scale[1], torch.tensor((3.0, 1 / 3)))
+    assert parts.shift[1].tolist() == [3.0, -4.0]
+
+
 def test_a_pixel_lands_where_the_matrix_says() -> None:
     image = torch.zeros(1, 1, 9, 9)
     image[0, 0, 4 - 2, 4 + 1] = 1.0  # at (x, y) = (1, −2)

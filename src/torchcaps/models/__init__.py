@@ -23,6 +23,7 @@ from torchcaps.models.transforming_autoencoder import (
     TransformingAutoencoder,
     affine_autoencoder,
     local_autoencoder,
+    parts_autoencoder,
     translation_autoencoder,
 )
 from torchcaps.ops.checks import check_choice
@@ -40,6 +41,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "matrix_capsnet_small": matrix_capsnet_small,
     "multimnist_cnn": multimnist_cnn,
     "norb_cnn": norb_cnn,
+    "parts_autoencoder": parts_autoencoder,
     "plain_autoencoder": plain_autoencoder,
     "template_autoencoder": template_autoencoder,
     "translation_autoencoder": translation_autoencoder,
@@ -91,6 +93,7 @@ __all__ = [
     "matrix_capsnet_small",
     "multimnist_cnn",
     "norb_cnn",
+    "parts_autoencoder",
     "plain_autoencoder",
     "template_autoencoder",
     "translation_autoencoder",

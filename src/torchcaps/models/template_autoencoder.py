@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.output import Transformed
 from torchcaps.ops import Routed
-from torchcaps.ops.affine import AffineParts, affine_inverse, affine_matrix, sample, transform_pose
+from torchcaps.ops.affine import affine_inverse, affine_matrix, affine_parts_of, sample, transform_pose
 from torchcaps.ops.checks import check_at_least
 
 #: Numbers read for each capsule: angle, two scales, shear, two shifts, presence.
@@ -83,11 +83,10 @@ class TemplateAutoencoder(nn.Module):
         x = x.flatten(1)
         for layer in self.encoder:
             x = F.relu(layer(x))
-        angle, sx, sy, shear, right, down, presence = self.read(x).unflatten(1, (-1, _N_READ)).unbind(-1)
-        scale = (math.log(self.most_scale) * torch.stack((sx, sy), dim=-1).tanh()).exp()
-        shift = torch.stack((right, down), dim=-1) * self.unit
-        matrix = affine_matrix(AffineParts(angle, scale, shear.tanh(), shift))
-        return Routed(matrix * self._half_sides(), presence.sigmoid())
+        numbers = self.read(x).unflatten(1, (-1, _N_READ))
+        parts = affine_parts_of(numbers[..., :-1], self.most_scale)
+        matrix = affine_matrix(parts._replace(shift=parts.shift * self.unit))
+        return Routed(matrix * self._half_sides(), numbers[..., -1].sigmoid())
 
     def generate(self, pose: Tensor, presence: Tensor) -> Tensor:
         """What the capsules paint together: ``[B, J, 3, 3]`` and ``[B, J]`` to ``[B, C, H, W]``."""

@@ -11,10 +11,11 @@ from torchcaps.layers.local import Local, Windows
 from torchcaps.layers.sizes import require_images
 from torchcaps.models.output import Transformed
 from torchcaps.ops import Routed
-from torchcaps.ops.affine import transform_pose
+from torchcaps.ops.affine import affine_matrix, affine_parts_of, transform_pose
 from torchcaps.ops.checks import check_at_least, check_choice
 
-POSES = ("translation", "affine")
+#: Kinds of pose, and how many numbers are read of each.
+POSES = {"translation": 2, "affine": 9, "parts": 6}
 
 
 class TransformingAutoencoder(nn.Module):
@@ -28,7 +29,8 @@ class TransformingAutoencoder(nn.Module):
         n_capsules: in each window.
         n_recognition: sigmoid units of each capsule that see its window.
         n_generation: sigmoid units of each capsule that see its transformed pose, and paint.
-        pose: "translation", a point (x, y), or "affine", a 3×3 matrix.
+        pose: "translation", a point (x, y); "affine", a 3×3 matrix, read as nine numbers as in the paper; or "parts", a
+            3×3 matrix that is read as angle, scales, shear and shift, so that it always has an inverse.
         field: side of the windows; None lets every capsule see the whole image.
         stride: pixels from one window to the next.
         patch: side of what a capsule paints about its window's centre; about twice the field by default.
@@ -63,11 +65,10 @@ class TransformingAutoencoder(nn.Module):
         self.windows = Windows(image_shape, field, stride, patch)
         self.image_shape, self.pose = image_shape, pose
         self.n_capsules = n = self.windows.n * n_capsules  #: J, window by window
-        n_pose = 2 if pose == "translation" else 9
         self.recognition = Local(self.windows.n, self.windows.n_seen, n_capsules * n_recognition)
-        self.read = Local(n, n_recognition, n_pose + 1)
+        self.read = Local(n, n_recognition, POSES[pose] + 1)
         # Poses differ by fractions of the unit, which sigmoids must tell apart from the start.
-        self.generation = Local(n, n_pose, n_generation, spread=4.0)
+        self.generation = Local(n, 2 if pose == "translation" else 9, n_generation, spread=4.0)
         self.paint = Local(self.windows.n, n_capsules * n_generation, self.windows.n_painted, bias=False)
         self.ground = nn.Parameter(torch.zeros(image_shape))
         self.register_buffer("centre", self.windows.centres.repeat_interleave(n_capsules, dim=0), persistent=False)
@@ -92,7 +93,7 @@ class TransformingAutoencoder(nn.Module):
         """Poses ``[B, J, 2]`` or ``[B, J, 3, 3]``, presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
         require_images(x, self.image_shape)
         units = self.recognition(self.windows.take(x)).sigmoid()  # [B, P, ·]
-        numbers = self.read(units.reshape(len(x), self.n_capsules, -1))  # [B, J, 3 or 10]
+        numbers = self.read(units.reshape(len(x), self.n_capsules, -1))  # [B, J, POSES[pose] + 1]
         return Routed(self._pose_of(numbers[..., :-1]), numbers[..., -1].sigmoid())
 
     def generate(self, pose: Tensor, presence: Tensor) -> Tensor:
@@ -106,7 +107,10 @@ class TransformingAutoencoder(nn.Module):
         assert isinstance(self.centre, Tensor)
         if self.pose == "translation":
             return numbers * self.unit + self.centre
-        matrix = numbers.unflatten(-1, (3, 3)) + torch.eye(3, device=numbers.device)
+        if self.pose == "parts":
+            matrix = affine_matrix(affine_parts_of(numbers))
+        else:
+            matrix = numbers.unflatten(-1, (3, 3)) + torch.eye(3, device=numbers.device)
         return _shifted(matrix * self._rows(numbers), self.centre)
 
     def _numbers_of(self, pose: Tensor) -> Tensor:
@@ -136,6 +140,11 @@ def affine_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **option
     """The paper's capsules of matrices: 25, each with 40 recognition and 40 generation units."""
     settings = {"n_capsules": 25, "n_recognition": 40, "n_generation": 40, "pose": "affine"}
     return TransformingAutoencoder(image_shape, **{**settings, **options})
+
+
+def parts_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TransformingAutoencoder:
+    """Those of :func:`affine_autoencoder`, but that matrices are read as angle, scales, shear and shift."""
+    return affine_autoencoder(image_shape, **{"pose": "parts", **options})
 
 
 def local_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TransformingAutoencoder:

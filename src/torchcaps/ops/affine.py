@@ -6,6 +6,7 @@ image's centre. T₂T₁ is T₁, then T₂.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -53,6 +54,17 @@ def affine_parts(matrix: Tensor) -> AffineParts:
     sy = (a * d - b * c) / sx
     shear = (a * b + c * d) / (sx * sy)
     return AffineParts(torch.atan2(c, a), torch.stack((sx, sy), dim=-1), shear, torch.stack((x, y), dim=-1))
+
+
+def affine_parts_of(numbers: Tensor, most_scale: float = 2.0) -> AffineParts:
+    """Parts from six numbers of any size, such that the matrix they make has an inverse.
+
+    Args:
+        numbers: angle, two scales, shear and two shifts, ``[..., 6]``; zeros make the identity.
+        most_scale: scales lie between 1 / this and this.
+    """
+    scale = (math.log(most_scale) * numbers[..., 1:3].tanh()).exp()
+    return AffineParts(numbers[..., 0], scale, numbers[..., 3].tanh(), numbers[..., 4:])
 
 
 def affine_inverse(matrix: Tensor) -> Tensor:

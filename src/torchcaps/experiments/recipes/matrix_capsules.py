@@ -1,8 +1,9 @@
 """Matrix Capsules with EM Routing (Hinton, Sabour, Frosst, ICLR 2018).
 
-The data, losses and optimizer are those of the authors' released code, but for what a shorter run asks for: a cosine
-instead of a slow exponential, and the spread loss's margin raised linearly over the run, as the paper has it. The
-validation split is one toy of each category, never trained on.
+The data, losses, optimizer, constants of the routing and initial values are those of the authors' released code, but
+for what a shorter run asks for: a cosine instead of a slow exponential, and the spread loss's margin raised linearly
+over the run, as the paper has it. The validation split is one toy of each category, never trained on, but where a
+recipe says so.
 """
 
 from __future__ import annotations
@@ -12,17 +13,29 @@ from typing import Any
 
 from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
 
+#: In 6 epochs of the small network with one toy held out, these came to a validation error of 15 %, the paper's
+#: constants with initial values of half-active capsules to 35 %.
+_RELEASED = {"settings": "released", "initial": "released"}
 
-def smallnorb_small() -> Experiment:
+
+def smallnorb_em_small() -> Experiment:
     """The paper's small network (A=64, B=8, C=D=16; 68 K parameters) on small NORB: 2.2 % in its section 4.1.
 
-    Ours: 25.16 % (1 seed, 31 min a run; Intel(R) Xeon(R) Processor, 1 thread).
+    Trained on all toys of the training half; the choices were made with one toy of each category held out, in runs of
+    6 epochs. Among them are two iterations instead of three, with which Gritzman (2019) too came furthest.
     """
+    base = smallnorb_em_held_out()
+    data = replace(base.data, options={"val_toy": None})
+    return replace(base, recipe="smallnorb-em-small", data=data, epochs=72)
+
+
+def smallnorb_em_held_out() -> Experiment:
+    """The same with a toy of each category held out, and shorter."""
     return Experiment(
-        recipe="smallnorb-small",
+        recipe="smallnorb-em-held-out",
         data=Data("smallnorb", shift=0, brightness=63 / 255, contrast=(0.2, 1.8), crop=(32, 32)),
-        model=Model("matrix_capsnet_small"),
-        optim=Optim(lr=3e-3, schedule="cosine", warmup=0.02, weight_decay=2e-7),
+        model=Model("matrix_capsnet_small", {**_RELEASED, "n_iters": 2}),
+        optim=Optim(lr=1e-2, schedule="cosine", warmup=0.02, weight_decay=2e-7),
         loss="spread",
         epochs=16,
         batch_size=64,
@@ -89,7 +102,7 @@ def smallnorb_cnn_small() -> Experiment:
 
 def mnist_em() -> Experiment:
     """The small network on MNIST: 0.44 % in the paper's section 4.1 (which does not say with which network)."""
-    return replace(smallnorb_small(), recipe="mnist-em", data=Data("mnist"))
+    return replace(smallnorb_em_held_out(), recipe="mnist-em", data=Data("mnist"))
 
 
 def cifar10_em() -> Experiment:
@@ -104,9 +117,9 @@ def cifar10_em() -> Experiment:
 
 def _row(name: str, **options: Any) -> Experiment:
     """A row of table 1, by what it changes of the network."""
-    return replace(smallnorb_small(), recipe=name, model=Model("matrix_capsnet", options))
+    return replace(smallnorb_em_held_out(), recipe=name, model=Model("matrix_capsnet", {**_RELEASED, **options}))
 
 
 def _cnn(name: str, model: Model) -> Experiment:
     optim = Optim(lr=1e-3, schedule="cosine", warmup=0.02)
-    return replace(smallnorb_small(), recipe=name, model=model, optim=optim, loss="cross_entropy")
+    return replace(smallnorb_em_held_out(), recipe=name, model=model, optim=optim, loss="cross_entropy")

@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.recipes.matrix_capsules import smallnorb_cnn, smallnorb_small
+from torchcaps.experiments.recipes.matrix_capsules import smallnorb_cnn, smallnorb_em_held_out
 
 
 def smallnorb_azimuth() -> Experiment:
     """The small matrix capsules, trained on a third of the azimuths: 13.5 % on the others, 3.7 % on those."""
-    return _by("azimuth", smallnorb_small(), "smallnorb-azimuth")
+    return _by("azimuth", smallnorb_em_held_out(), "smallnorb-azimuth")
 
 
 def smallnorb_azimuth_cnn() -> Experiment:
@@ -29,7 +29,7 @@ def smallnorb_azimuth_cnn() -> Experiment:
 
 def smallnorb_elevation() -> Experiment:
     """The small matrix capsules, trained on the three lowest elevations: 12.3 % on the others, 4.3 % on those."""
-    return _by("elevation", smallnorb_small(), "smallnorb-elevation")
+    return _by("elevation", smallnorb_em_held_out(), "smallnorb-elevation")
 
 
 def smallnorb_elevation_cnn() -> Experiment:

@@ -15,7 +15,7 @@ SMALLNORB = Table(
     title="Small NORB",
     source=f"{_SOURCE}, table 1 and section 4",
     rows=(
-        _row("matrix capsules A=64, B=8, C=D=16", "smallnorb-small", "2.2"),
+        _row("matrix capsules A=64, B=8, C=D=16", "smallnorb-em-small", "2.2"),
         _row("3 iterations, matrix, spread loss, coordinates", "smallnorb", "1.8"),
         _row("1 iteration", "smallnorb-1-iteration", "9.7"),
         _row("2 iterations", "smallnorb-2-iterations", "2.2"),
@@ -30,7 +30,8 @@ SMALLNORB = Table(
         _row("CNN with as many parameters as the small capsules", "smallnorb-cnn-small"),
     ),
     note=(
-        "One toy of each category is held out of training for validation. Where the images are 48×48 copies of the "
+        "One toy of each category is held out of training for validation, but from `smallnorb-em-small`, which has two "
+        "iterations. Where the images are 48×48 copies of the "
         "official ones, the result's `data` says so."
     ),
 )
