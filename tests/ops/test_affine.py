@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from torchcaps.ops import AffineParts, affine_inverse, affine_matrix, affine_parts, pose_loss, transform_pose, warp
+from torchcaps.ops.affine import affine_parts_of
 
 
 def drawn(n: int, dtype: torch.dtype = torch.float64) -> AffineParts:
