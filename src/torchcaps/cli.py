@@ -229,8 +229,12 @@ def _few_labels(parsed: argparse.Namespace) -> None:
 
 def _measure(parsed: argparse.Namespace) -> None:
     from torchcaps.experiments.measures.record import record
+    from torchcaps.experiments.measures.write import as_markdown
+    from torchcaps.experiments.run import read_json
 
-    print(f"wrote {record(parsed.name, parsed.run, beside=parsed.beside, n=parsed.n, root=parsed.root)}")
+    path = record(parsed.name, parsed.run, beside=parsed.beside, n=parsed.n, root=parsed.root)
+    print("\n".join(as_markdown(read_json(path))))
+    print(f"wrote {path}")
 
 
 def _predict(parsed: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ from tests.experiments.test_report import CAPSULES, CNN, finished
 from torchcaps.experiments import Data
 from torchcaps.experiments.measures import equivariance, record, robustness, routing, transfer
 from torchcaps.experiments.measures.sample import spaced
+from torchcaps.experiments.measures.write import as_markdown, recorded
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.tested import look
 
@@ -44,7 +45,11 @@ def measured(name: str, run: Path, **options: Any) -> dict[str, Any]:
     with Image.open(path.with_suffix(".png")) as picture:
         picture.verify()
     assert sorted(p.suffix for p in path.parent.glob(f"*{name}*")) == [".json", ".png"]
-    return json.loads(path.read_text(encoding="utf-8"))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    head, _, *rows = as_markdown(content)
+    assert head.startswith(f"| {name} | `{run.name}` |")
+    assert rows and {row.count("|") for row in rows} == {3 if content["beside"] is None else 4}
+    return content
 
 
 def test_robustness(folder, monkeypatch):
@@ -135,3 +140,31 @@ def test_images_are_evenly_spaced():
     assert spaced(4, 99, 3).tolist() == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="n must be at least 1, got 0"):
         spaced(4, 0, 3)
+
+
+def test_what_to_read_first_by_hand(tmp_path: Path) -> None:
+    one, other = ({"trained": 0.8123, "untrained": 0.7, "n_features": 160}, {"trained": None, "untrained": 0.71})
+    content = {
+        "measure": "transfer",
+        "values": {"to": "fashion-mnist", "pixels": 0.795, "run": one, "beside": other},
+        "n": [5, 1, 2],
+        "device": "a computer",
+        "run": {"folder": "caps"},
+        "beside": {"folder": "cnn"},
+    }
+    table = [
+        "| transfer | `caps` | `cnn` |",
+        "| --- | --- | --- |",
+        "| features: accuracy on fashion-mnist | 81.2 % | – |",
+        "| the same network untrained | 70.0 % | 71.0 % |",
+        "| pixels | 79.5 % | 79.5 % |",
+    ]
+    assert as_markdown(content) == table
+    folder = tmp_path / "results" / "measures"
+    (folder / "mnist-0").mkdir(parents=True)
+    (folder / "mnist-0" / "transfer.json").write_text(json.dumps(content))
+    where = "[file](../results/measures/mnist-0/transfer.json), [picture](../results/measures/mnist-0/transfer.png)"
+    assert recorded(folder) == ["", *table, "", f"5 + 1 + 2 images, a computer: {where}."]
+    (folder / "mnist-0" / "transfer.json").write_text(json.dumps(content | {"measure": "taste"}))
+    with pytest.raises(ValueError, match=r"transfer.json must be of one of robustness, .*, got taste"):
+        recorded(folder)

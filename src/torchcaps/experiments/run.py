@@ -110,15 +110,24 @@ class Run:
         Raises:
             ValueError: it is missing or broken.
         """
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
+        return read_json(path)
 
     def write(self, path: Path, content: dict[str, Any]) -> None:
         """Write one of the run's JSON files, whole or not at all."""
         text = json.dumps(content, indent=2, allow_nan=False) + "\n"
         write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What a JSON file holds.
+
+    Raises:
+        ValueError: it is missing or broken.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def experiment_from(content: dict[str, Any]) -> Experiment:

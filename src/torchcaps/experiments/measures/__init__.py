@@ -22,18 +22,20 @@ class Measure(NamedTuple):
         measure: of a :class:`~torchcaps.experiments.tested.Tested`, ``beside`` another one or None, of ``n`` test
             images or its own number; plain JSON values.
         draw: of these values and the same runs.
+        headline: of these values and "run" or "beside", what to read first, in words.
     """
 
     measure: Callable[..., dict[str, Any]]
     draw: Callable[..., Figure]
+    headline: Callable[[dict[str, Any], str], dict[str, str]]
 
 
 #: Every measure, by name.
 MEASURES: dict[str, Measure] = {
-    "robustness": Measure(robustness.measure, robustness.draw),
-    "equivariance": Measure(equivariance.measure, equivariance.draw),
-    "picasso": Measure(picasso.measure, picasso.draw),
-    "routing": Measure(routing.measure, routing.draw),
-    "pairs": Measure(pairs.measure, pairs.draw),
-    "transfer": Measure(transfer.measure, transfer.draw),
+    "robustness": Measure(robustness.measure, robustness.draw, robustness.headline),
+    "equivariance": Measure(equivariance.measure, equivariance.draw, equivariance.headline),
+    "picasso": Measure(picasso.measure, picasso.draw, picasso.headline),
+    "routing": Measure(routing.measure, routing.draw, routing.headline),
+    "pairs": Measure(pairs.measure, pairs.draw, pairs.headline),
+    "transfer": Measure(transfer.measure, transfer.draw, transfer.headline),
 }

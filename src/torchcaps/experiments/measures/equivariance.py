@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchcaps import analysis
 from torchcaps.analysis.draw.charts import Bars, Lines, draw_charts
 from torchcaps.data.transform import TRANSFORMATIONS
-from torchcaps.experiments.measures.sample import bar, name_of, networks, number, numbers, sample
+from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, number, numbers, sample
 from torchcaps.experiments.tested import Tested
 
 if TYPE_CHECKING:
@@ -68,6 +68,21 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
                 },
             }
     return values
+
+
+def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+    """What to read first: R² over the probed range, and accuracy at its ends."""
+    made = {}
+    for name, (low, high) in PROBED.items():
+        found = values[part][name]
+        probed = [k for k, x in enumerate(found["values"]) if low <= x <= high]
+        first, last = (f"{in_words(found['accuracy'][k])} at {found['values'][k]}" for k in (probed[0], probed[-1]))
+        made[f"{name}: R² of a probe, {values['n_components']} components"] = in_words(
+            found["r2"]["pose_reduced"], ".2f"
+        )
+        made[f"{name}: R² of a probe, all features"] = in_words(found["r2"]["pose"], ".2f")
+        made[f"{name}: accuracy at the ends, {UNITS[name]}"] = f"{first}, {last}"
+    return made
 
 
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:

@@ -15,7 +15,7 @@ from torchcaps.analysis.draw.examples import draw_examples
 from torchcaps.data.disarrange import shift_halves, shuffle_tiles
 from torchcaps.data.faces import ARRANGEMENTS, draw_faces
 from torchcaps.data.images import to_float
-from torchcaps.experiments.measures.sample import bar, name_of, networks, number, sample
+from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, number, sample
 from torchcaps.experiments.tested import Tested
 
 if TYPE_CHECKING:
@@ -78,6 +78,11 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
 def _of_faces(tested: Tested, labels: Tensor) -> Tensor:
     """What is asked for: each image's own class, or always a face."""
     return torch.zeros_like(labels) if tested.config.data.name == "faces" else labels
+
+
+def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+    """What to read first: how many figures are still called what they were."""
+    return {f"{name}: still called the same": in_words(found["still"]) for name, found in values[part].items()}
 
 
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchcaps import analysis
 from torchcaps.analysis.draw.charts import Lines, draw_charts
-from torchcaps.experiments.measures.sample import bar, name_of, networks, number, numbers, sample
+from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, number, numbers, sample
 from torchcaps.experiments.tested import Tested
 
 if TYPE_CHECKING:
@@ -67,6 +67,22 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
             for name, attack in weak.items()
         }
     return values
+
+
+def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+    """What to read first: at the smallest ε that is checked."""
+    found, at = values[part], values["checked"][0]
+    k = values["epsilons"].index(at)
+    made = {
+        "unchanged images: accuracy": in_words(found["fgsm"]["accuracy"][0]),
+        f"FGSM, ε = {at}: accuracy": in_words(found["fgsm"]["accuracy"][k]),
+        f"BIM, ε = {at}: accuracy": in_words(found["bim"]["accuracy"][k]),
+        f"the strongest of all attacks, ε = {at}: accuracy": in_words(found["robust"][0]),
+        "images without a gradient": in_words(found["zero_gradients"]),
+    }
+    if part == "run" and "transferred" in values:
+        made[f"BIM against the other, ε = {at}: accuracy"] = in_words(values["transferred"]["bim"][k])
+    return made
 
 
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:

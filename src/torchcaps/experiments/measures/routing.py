@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchcaps import analysis
 from torchcaps.analysis.draw.charts import Lines, draw_charts
-from torchcaps.experiments.measures.sample import bar, name_of, networks, numbers, sample
+from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, numbers, sample
 from torchcaps.experiments.tested import Tested
 
 if TYPE_CHECKING:
@@ -47,6 +47,18 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
             **{what: numbers(sums / len(images)) for what, sums in total.items()},
         }
     return values
+
+
+def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+    """What to read first: the fewest iterations, those of training, and the most."""
+    found, made = values[part], {}
+    for n in sorted({values["n_iters"][0], found["trained_with"], values["n_iters"][-1]}):
+        k = values["n_iters"].index(n)
+        made[f"iterations in test: {n}"] = (
+            f"error {in_words(found['error'][k])}, entropy {in_words(found['active_entropy'][k], '.3f')}, "
+            f"agreement {in_words(found['agreement'][k], '.3f')}"
+        )
+    return made
 
 
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:

@@ -14,7 +14,7 @@ from torchcaps.analysis.probes import choose
 from torchcaps.data import Dataset, Images, load
 from torchcaps.data.images import to_float
 from torchcaps.experiments.batches import image_shape
-from torchcaps.experiments.measures.sample import bar, name_of, networks, number, spaced
+from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, number, spaced
 from torchcaps.experiments.tested import Tested
 from torchcaps.models import build
 
@@ -95,6 +95,15 @@ def _accuracy(features: Any, splits: list[tuple[Tensor, Tensor]], n_classes: int
 
     probe = choose(lambda penalty: analysis.logistic(x, y, n_classes, penalty), lambda p: right(p, x_choose, y_choose))
     return number(right(probe, x_test, y_test))
+
+
+def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+    """What to read first."""
+    return {
+        f"features: accuracy on {values['to']}": in_words(values[part]["trained"]),
+        "the same network untrained": in_words(values[part]["untrained"]),
+        "pixels": in_words(values["pixels"]),
+    }
 
 
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:

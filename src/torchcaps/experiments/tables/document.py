@@ -1,9 +1,10 @@
-"""``docs/results.md``: every table, from the results that are kept."""
+"""``docs/results.md``: every table and measure, from the results that are kept."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from torchcaps.experiments.measures.write import recorded
 from torchcaps.experiments.run import write_atomically
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.kept import read_results
@@ -18,6 +19,10 @@ images than its row asks for reads "smoke", and "–" is a row without a run. `t
 anew, going on where it stopped, and shows its own numbers beside the recorded ones.
 """
 
+_BEYOND = """## Beyond error
+
+What `torchcaps measure` found; [protocols.md](protocols.md) says how, and what would speak against each claim."""
+
 
 def document(results: str | Path) -> str:
     """All tables with the recorded numbers.
@@ -28,9 +33,10 @@ def document(results: str | Path) -> str:
     Raises:
         ValueError: a file there cannot be read.
     """
-    recorded = read_results(Path(results))
-    parts = [as_markdown(table, {"recorded": recorded}, name, level=2) for name, table in TABLES.items()]
-    return "\n".join([_HEAD, *parts])
+    kept = read_results(Path(results))
+    parts = [as_markdown(table, {"recorded": kept}, name, level=2) for name, table in TABLES.items()]
+    beyond = recorded(Path(results) / "measures")
+    return "\n".join([_HEAD, *parts, _BEYOND, *beyond]) + "\n"
 
 
 def write_document(results: str | Path, to: str | Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.recipes import RECIPES
-from torchcaps.experiments.run import WHERE, Run, experiment_from, flat, write_atomically
+from torchcaps.experiments.run import WHERE, Run, experiment_from, flat, read_json, write_atomically
 
 Result = dict[str, Any]
 
@@ -43,7 +43,7 @@ def read_results(folder: Path) -> dict[str, list[Result]]:
     """
     found: dict[str, list[Result]] = {}
     for path in sorted(folder.glob("*.json")):
-        result = _read(path)
+        result = read_json(path)
         if path.stem != f"{result.get('recipe')}-{result.get('seed')}":
             raise ValueError(
                 f"{path} must be named after its recipe and seed, {result.get('recipe')}, {result.get('seed')}"
@@ -79,10 +79,3 @@ def keep(result: Result, folder: Path) -> Path:
 def seeded(config: Experiment, n: int) -> list[Experiment]:
     """The experiment with the seeds 0 … n − 1."""
     return [replace(config, seed=seed) for seed in range(n)]
-
-
-def _read(path: Path) -> Result:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
