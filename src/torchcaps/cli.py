@@ -30,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"torchcaps: {error}; the command line needs pip install 'torchcaps[train]'", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        more = "; the same command goes on from the last checkpoint, if there is one yet" * (arguments[:1] == ["train"])
+        resumed = bool({"train", "reproduce"} & set(arguments[:1]))
+        more = "; the same command goes on from the last checkpoint, if there is one yet" * resumed
         print(f"torchcaps: stopped{more}", file=sys.stderr)
         return 130
 
@@ -113,6 +114,7 @@ def _train(arguments: list[str]) -> None:
     if name is None and not {"-h", "--help"} & set(arguments):
         raise ValueError(f"train needs a recipe, one of {', '.join(RECIPES)}")
     config, out = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
+    from torchcaps.experiments.experiment import FURTHER
     from torchcaps.experiments.run import Run
     from torchcaps.experiments.train import default_folder, train
 
@@ -123,6 +125,8 @@ def _train(arguments: list[str]) -> None:
     name = "error" if "test_error" in result else "loss"
     test, val = (f"{result[f'{s}_{name}']:{'.2%' if name == 'error' else '.5f'}}" for s in ("test", "val"))
     print(f"{result['recipe']}, seed {result['seed']}: test {name} {test}, ", end="")
+    further = (f"{words} {result[f'{key}_error']:.2%}, " for key, words in FURTHER.items() if f"{key}_error" in result)
+    print("".join(further), end="")
     print(f"validation {name} {val}, {result['n_parameters']:,} parameters, ", end="")
     print(f"{result['epochs']} epochs in {result['seconds']:.0f} s; see {out}")
 

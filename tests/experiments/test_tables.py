@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,26 @@ def test_markdown_has_paper_and_places_side_by_side() -> None:
     assert len({row.count("|") for row in rows}) == 1
 
 
+def test_facts_are_those_of_the_number_beside_them() -> None:
+    """Not those of a smoke run here, where the recorded one has the number; and each says what its data are."""
+    places = {
+        "recorded": {"digits": [result(data="small copies")]},
+        "here": {"digits": [result(steps=1, data="crumbs")]},
+    }
+    lines = as_markdown(TABLE, places, "digits").splitlines()
+    row = next(line for line in lines if line.startswith("| ours"))
+    assert row == "| ours | `digits` | 0.25 ± 0.005 | 1.00 | smoke | 1 | 3,200 | 7 | 2 | abacus, 1 thread |"
+    assert lines[-3:] == ["Data of `digits`: small copies.", "", "Data of `digits`: crumbs."]
+
+
+@pytest.mark.parametrize(
+    "other", [{"data": "half-size copies"}, {"config": replace(recipe("digits"), epochs=3).to_dict()}]
+)
+def test_what_differs_has_no_mean(other: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"results of digits must be of the same data and epochs, got .*"):
+        summarise(TABLE, ROW, [result(), result(seed=1) | other])
+
+
 def test_json_has_every_seed() -> None:
     rows = as_json(TABLE, {"here": {"digits": [result(), result(seed=1, error=0.03)]}})["rows"]
     assert rows[0]["here"]["per_cent"] == {"test_error": [1.0, 3.0]} and not rows[0]["here"]["smoke"]
@@ -83,6 +104,9 @@ def test_a_result_is_of_its_recipe_wherever_it_ran() -> None:
     assert is_of(mine, replace(recipe("digits"), epochs=21))  # how much training that was, the minimum judges
     assert not is_of(mine, replace(recipe("digits"), batch_size=31))
     assert not is_of({"recipe": "digits"}, recipe("digits"))
+    affine = recipe("expanded-mnist")
+    tested_on_more = replace(affine, data=replace(affine.data, options={"affnist": True}))
+    assert is_of({"config": tested_on_more.to_dict()}, affine)
 
 
 def test_results_are_read_in_the_order_of_seeds(tmp_path: Path) -> None:
@@ -183,6 +207,24 @@ def test_a_used_up_budget_is_gone_on_with(tiny: list[str], tmp_path: Path) -> No
     mine, other = (torch.load(path / "tiny-a" / "model.pt") for path in (tmp_path / "runs", whole))
     for name, value in mine["state_dict"].items():
         torch.testing.assert_close(value, other["state_dict"][name], rtol=0, atol=0)
+
+
+def test_what_is_kept_is_not_trained_again(tiny: list[str], tmp_path: Path) -> None:
+    options: Mapping[str, Any] = {"runs": tmp_path / "runs", "progress": "none", "threads": 1, "device": "cpu"}
+    kept, said = tmp_path / "kept", []
+    reproduce("tiny", ["tiny-a"], keep_in=kept, say=said.append, **options)
+    shutil.rmtree(tmp_path / "runs")
+    reproduce("tiny", ["tiny-a"], seeds=2, keep_in=kept, say=said.append, **options)
+    assert "first: tiny-a, seed 0, is kept already" in said and "first: tiny-a, seed 1" in said
+    assert not (tmp_path / "runs" / "tiny-a").exists() and (kept / "tiny-a-1.json").is_file()
+    before, path = len(tiny), kept / "tiny-b-0.json"
+    other = json.loads((kept / "tiny-a-0.json").read_text())
+    path.write_text(json.dumps(other | {"config": other["config"] | {"batch_size": 4}}))
+    with pytest.raises(ValueError, match=r"tiny-b-0.json must be a result of tiny-b as it is now"):
+        reproduce("tiny", seeds=3, keep_in=kept, say=said.append, **options)
+    with pytest.raises(ValueError, match=r"keep_in must be None for a smoke run"):
+        reproduce("tiny", keep_in=kept, quick=True, say=said.append, **options)
+    assert len(tiny) == before  # before any work
 
 
 def test_smoke_reads_smoke(tiny: list[str], tmp_path: Path) -> None:

@@ -102,13 +102,19 @@ def test_poses_move_with_the_image() -> None:
 
 def test_pose_loss_by_hand() -> None:
     wanted = torch.tensor([[[3.0, 4.0]]])
-    # |(1, 0)|² over 3² + 4² + 5²
-    assert pose_loss(wanted + torch.tensor([1.0, 0.0]), wanted, unit=5.0).item() == pytest.approx(1 / 50)
+    # |(2, 0)|² over 5², wherever the point is
+    assert pose_loss(wanted + torch.tensor([2.0, 0.0]), wanted, unit=5.0).item() == pytest.approx(4 / 25)
     frames = torch.eye(3).view(1, 1, 3, 3).repeat(2, 1, 1, 1)
     other = frames.clone()
     other[..., 0, 2] = 2.0
     # Only the third of three columns differs: 2² over 7².
     assert pose_loss(other, frames, unit=7.0).item() == pytest.approx(4 / 49 / 3)
+    other = frames.clone()
+    other[..., 1, 0] = 0.5
+    frames[..., 0, 0] = other[..., 0, 0] = 2.0
+    # Only the first: 0.5² over 2².
+    assert pose_loss(other, frames, unit=7.0).item() == pytest.approx(0.25 / 4 / 3)
+    assert pose_loss(other.bfloat16(), frames.bfloat16(), unit=7.0).dtype == torch.float32
 
 
 def test_pose_loss_does_not_fall_when_matrices_shrink() -> None:
@@ -117,6 +123,16 @@ def test_pose_loss_does_not_fall_when_matrices_shrink() -> None:
     small = torch.tensor([0.1, 0.1, 1.0])  # the two directions, not the point
     ratio = pose_loss(found * small, wanted * small, 7.0) / pose_loss(found, wanted, 7.0)
     assert ratio.item() == pytest.approx(1.0, rel=1e-5)
+
+
+def test_pose_loss_does_not_fall_when_capsules_move_away() -> None:
+    """That would cost nothing under shifts: the generation units could take any offset back."""
+    found, wanted = torch.rand(2, 6, 4, 3, 3, dtype=torch.float64).unbind(0)
+    away = torch.zeros(3, 3, dtype=torch.float64)
+    away[:2, 2] = torch.tensor((40.0, -30.0))
+    torch.testing.assert_close(pose_loss(found + away, wanted + away, 7.0), pose_loss(found, wanted, 7.0))
+    found, wanted = found[..., 0, :2], wanted[..., 0, :2]
+    torch.testing.assert_close(pose_loss(found + 40, wanted + 40, 7.0), pose_loss(found, wanted, 7.0))
 
 
 def test_bad_shapes_are_named() -> None:

@@ -108,11 +108,13 @@ def robust_accuracy(
         if strengths and epsilon < strengths[-1]:
             raise ValueError(f"epsilons must ascend, got {epsilon} after {strengths[-1]}")
         for attack in attacks:
+            if not len(left):
+                break
             stands = [
                 predict(model, attack(model, images[some], labels[some], epsilon)) == labels[some]
                 for some in left.split(batch_size)
             ]
-            left = left[torch.cat(stands)] if len(left) else left
+            left = left[torch.cat(stands)]
         strengths.append(float(epsilon))
         accuracy.append(len(left) / len(images))
     return UnderAttack(torch.tensor(strengths), torch.tensor(accuracy), None)

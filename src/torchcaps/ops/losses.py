@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -117,18 +118,18 @@ def reconstruction_loss(reconstruction: Tensor, image: Tensor) -> Tensor:
 
 
 def pose_loss(found: Tensor, wanted: Tensor, unit: float = 1.0) -> Tensor:
-    """Squared difference of poses, relative to their size, mean over the batch and the capsules.
+    """Squared difference of poses, mean over the batch, the capsules and the columns of their matrices.
 
-    A pose is one point, or the three columns of a matrix. The size of a column (x, y, w) is x² + y² + (unit · w)²,
-    averaged over the batch: relative to it, capsules do not come nearer by making their matrices small.
+    A direction counts relative to its own mean square over the batch, so that capsules do not come nearer by making
+    their matrices small; a point (x, y, w) in units of (unit · w)², so that they do not by moving away from the centre.
 
     Args:
-        found: ``[B, J, 2]`` or ``[B, J, 3, 3]``, in pixels.
+        found: ``[B, J, 2]``, points, or ``[B, J, 3, 3]``, matrices of two directions and a point; in pixels.
         wanted: of the same shape.
-        unit: pixels that are worth as much as a homogeneous coordinate of 1.
+        unit: pixels in which points count.
 
     Returns:
-        A scalar; NaN for an empty batch.
+        A scalar, float32 at least; NaN for an empty batch.
 
     Raises:
         ValueError: the shapes differ, or are not those of poses.
@@ -137,9 +138,11 @@ def pose_loss(found: Tensor, wanted: Tensor, unit: float = 1.0) -> Tensor:
         raise ValueError(
             f"found and wanted must both be [B, J, 2] or [B, J, 3, 3], got {list(found.shape)} and {list(wanted.shape)}"
         )
+    found, wanted = at_least_float32(found), at_least_float32(wanted)
     if found.dim() == 3:  # points are columns (x, y, 1)
         found, wanted = (F.pad(pose, (0, 1), value=1.0).unsqueeze(-1) for pose in (found, wanted))
     weights = wanted.new_tensor(((1.0,), (1.0,), (unit,)))
     error = ((found - wanted) * weights).square().sum(dim=-2).mean(dim=0)  # [J, columns]
-    size = (wanted * weights).square().sum(dim=-2).mean(dim=0)
+    squares = (wanted * weights).square().mean(dim=0)  # [J, 3, columns]
+    size = torch.cat((squares[..., :-1].sum(dim=-2), squares[..., 2, -1:]), dim=-1)
     return (error / size).mean()

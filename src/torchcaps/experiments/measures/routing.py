@@ -52,7 +52,8 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
 def headline(values: dict[str, Any], part: str) -> dict[str, str]:
     """What to read first: the fewest iterations, those of training, and the most."""
     found, made = values[part], {}
-    for n in sorted({values["n_iters"][0], found["trained_with"], values["n_iters"][-1]}):
+    first, last = values["n_iters"][0], values["n_iters"][-1]
+    for n in sorted({first, found["trained_with"], last} & set(values["n_iters"])):
         k = values["n_iters"].index(n)
         made[f"iterations in test: {n}"] = (
             f"error {in_words(found['error'][k])}, entropy {in_words(found['active_entropy'][k], '.3f')}, "

@@ -1,9 +1,11 @@
 """Matrix Capsules with EM Routing (Hinton, Sabour, Frosst, ICLR 2018).
 
-The data, losses, optimizer, constants of the routing and initial values are those of the authors' released code, but
-for what a shorter run asks for: a cosine instead of a slow exponential, and the spread loss's margin raised linearly
-over the run, as the paper has it. The validation split is one toy of each category, never trained on, but where a
-recipe says so.
+The optimizer, constants of the routing and initial values are those of the authors' released code, but for what a
+shorter run asks for: a cosine instead of a slow exponential, and the spread loss's margin raised linearly over the run,
+as the paper has it. As the paper has it, too, coordinates are added to the right-hand column (the code: to the first
+row), and the spread loss is a sum over the classes (the code: a mean). Images of 96×96 become 48×48 by the mean of
+2×2 pixels (the code takes every second one). The validation split is one toy of each category, never trained on, but
+where a recipe says so.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ def smallnorb_cnn_small() -> Experiment:
 
 
 def mnist_em() -> Experiment:
-    """The small network on MNIST: 0.44 % in the paper's section 4.1 (which does not say with which network)."""
+    """The small network on MNIST, two iterations: 0.44 % in the paper's section 4.1, which does not say with which."""
     return replace(smallnorb_em_held_out(), recipe="mnist-em", data=Data("mnist"))
 
 

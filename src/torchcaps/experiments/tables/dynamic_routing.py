@@ -84,13 +84,14 @@ AFFINE = Table(
         Row("CNN with as many parameters", "expanded-mnist-cnn", 50_000, {"test_error": "0.78", "affnist_error": "34"}),
     ),
     columns={
+        "val_error": "validation, %",
         "test_error": "expanded MNIST, %",
         "affine_mnist_error": "affine-MNIST, %",
         "affnist_error": "affNIST, %",
     },
     note=(
-        "Both are stopped when they misread at most 0.77 % of the expanded validation digits. Affine-MNIST is this "
-        "library's own test set, for which the paper has no number."
+        "Both are stopped at the end of the first epoch in which they misread at most 0.77 % of the validation digits. "
+        "Affine-MNIST is this library's own test set, for which the paper has no number."
     ),
 )
 
@@ -101,6 +102,7 @@ CIFAR10 = Table(
         _row("CapsNet, one network", "cifar10", "10.6"),
         _row("matrix capsules with EM routing", "cifar10-em", "11.9"),
     ),
+    note="A tenth of the training images is held out for validation. The papers do not say how many networks EM took.",
 )
 
 SVHN = Table(title="SVHN", source=f"{_SOURCE}, section 7", rows=(_row("CapsNet, a small one", "svhn", "4.3"),))

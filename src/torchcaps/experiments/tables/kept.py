@@ -18,14 +18,14 @@ Result = dict[str, Any]
 def is_of(result: Mapping[str, Any], config: Experiment) -> bool:
     """Whether a result is one of this experiment, wherever, with whatever seed and for how many epochs it ran.
 
-    Whether those were enough is the row's minimum to say.
+    Whether those were enough is the row's minimum to say. That it was tested on affNIST besides changes nothing.
     """
     try:
         ran = flat(experiment_from(result["config"]).to_dict())
     except (KeyError, ValueError):
         return False
     now = flat(config.to_dict())
-    free = {*WHERE, "seed", "epochs"}
+    free = {*WHERE, "seed", "epochs", "data.options.affnist"}
     return {k: v for k, v in ran.items() if k not in free} == {k: v for k, v in now.items() if k not in free}
 
 
@@ -60,6 +60,20 @@ def results_of_runs(configs: Iterable[Experiment], folders: Iterable[Path]) -> l
     return [
         run.read(run.result) for config, run in runs if run.result.is_file() and is_of(run.read(run.result), config)
     ]
+
+
+def is_kept(config: Experiment, folder: Path) -> bool:
+    """Whether a result of this experiment and seed is kept.
+
+    Raises:
+        ValueError: one of another experiment is, under its name.
+    """
+    path = folder / f"{config.recipe}-{config.seed}.json"
+    if not path.is_file():
+        return False
+    if not is_of(read_json(path), config):
+        raise ValueError(f"{path} must be a result of {config.recipe} as it is now, got one of other settings; move it")
+    return True
 
 
 def keep(result: Result, folder: Path) -> Path:

@@ -14,7 +14,7 @@ from torchcaps.experiments.recipes import recipe
 from torchcaps.experiments.run import write_atomically
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.draw import draw
-from torchcaps.experiments.tables.kept import Result, keep, read_results, results_of_runs, seeded
+from torchcaps.experiments.tables.kept import Result, is_kept, keep, read_results, results_of_runs, seeded
 from torchcaps.experiments.tables.table import Row, Table
 from torchcaps.experiments.tables.write import Results, as_json, as_markdown
 from torchcaps.experiments.train import Progress, default_folder, train
@@ -52,7 +52,8 @@ def reproduce(
         root: folder of the data files, or the folder of the data sets' folders.
         runs: where runs are kept, ``<runs>/<recipe>`` as ``torchcaps train`` has it.
         recorded: folder of results that are kept for good, shown beside; it need not be there.
-        keep_in: folder to put the finished results into; None keeps them in their run folders alone.
+        keep_in: folder to put the finished results into; what is kept there is not trained again. None keeps
+            results in their run folders alone.
         threads: threads on a CPU; 0 takes all cores.
         device: where to train.
         quick: two steps of every run, to see that all of it runs; the table then reads "smoke".
@@ -63,24 +64,29 @@ def reproduce(
         The table as Markdown.
 
     Raises:
-        ValueError: unknown table or row, a number out of range, data that are not to be had; another result is
-            kept already.
+        ValueError: unknown table or row, a number out of range, data that are not to be had; a result of another
+            experiment is kept under a run's name, or a smoke run is to be kept.
     """
     check_choice("table", name, TABLES)
     check_at_least("seeds", seeds, 1)
     if budget is not None and not budget > 0:
         raise ValueError(f"budget must be above 0 minutes, got {budget}")
+    if quick and keep_in is not None:
+        raise ValueError(f"keep_in must be None for a smoke run, which is no result; got {keep_in}")
     table, runs = TABLES[name], Path(runs)
     wanted = [table.row(row) for row in dict.fromkeys(rows)] or list(table.rows)
+    configs = [(row, config) for row in wanted for config in _configs(row, seeds, epochs, quick)]
+    kept = [keep_in is not None and is_kept(config, Path(keep_in)) for _, config in configs]
     end = None if budget is None else time.monotonic() + 60 * budget
     try:
-        for row in wanted:
-            for config in _configs(row, seeds, epochs, quick):
-                say(f"{row.label}: {config.recipe}, seed {config.seed}")
-                folder = runs / default_folder(config).name
-                result = train(_placed(config, root, threads, device), folder, progress=progress, until=end)
-                if keep_in is not None:
-                    keep(result, Path(keep_in))
+        for (row, config), done in zip(configs, kept, strict=True):
+            say(f"{row.label}: {config.recipe}, seed {config.seed}{', is kept already' if done else ''}")
+            if done:
+                continue
+            folder = runs / default_folder(config).name
+            result = train(_placed(config, root, threads, device), folder, progress=progress, until=end)
+            if keep_in is not None:
+                keep(result, Path(keep_in))
     except OutOfTime:
         say("the budget is used up; the same command goes on")
     places = {"recorded": read_results(Path(recorded)), "here": _here(table, runs, seeds, epochs, quick)}

@@ -23,6 +23,7 @@ class Summary:
         minutes: mean time of a run.
         n_parameters: of the model.
         devices: what the runs ran on.
+        data: what the data say of themselves, such as that they are half-size copies; "" for nothing.
     """
 
     values: Mapping[str, tuple[float, ...]]
@@ -32,6 +33,7 @@ class Summary:
     minutes: float
     n_parameters: int
     devices: tuple[str, ...]
+    data: str
 
     def cell(self, column: str) -> str:
         """Mean, and standard deviation over seeds where there are several; "smoke", or "–" for nothing."""
@@ -57,13 +59,21 @@ class Summary:
             "minutes": round(self.minutes, 1),
             "n_parameters": self.n_parameters,
             "devices": list(self.devices),
+            "data": self.data,
         }
 
 
 def summarise(table: Table, row: Row, results: Sequence[Result]) -> Summary | None:
-    """The results of a row in one; None where there are none."""
+    """The results of a row in one; None where there are none.
+
+    Raises:
+        ValueError: they are of different data or epochs, which have no mean.
+    """
     if not results:
         return None
+    ran = {(result.get("data", ""), result["config"]["epochs"]) for result in results}
+    if len(ran) > 1:
+        raise ValueError(f"results of {row.recipe} must be of the same data and epochs, got {sorted(ran)}")
     values = {
         column: tuple(100 * result[column] for result in results if result.get(column) is not None)
         for column in table.columns
@@ -77,4 +87,5 @@ def summarise(table: Table, row: Row, results: Sequence[Result]) -> Summary | No
         minutes=statistics.mean(result["seconds"] for result in results) / 60,
         n_parameters=results[0]["n_parameters"],
         devices=tuple(dict.fromkeys(result["device"] for result in results)),
+        data=results[0].get("data", ""),
     )

@@ -37,6 +37,8 @@ def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level
     lines += markdown_table(head, rows)
     if table.note:
         lines += ["", table.note]
+    for data, recipes in _data(table, places).items():
+        lines += ["", f"Data of {', '.join(f'`{recipe}`' for recipe in recipes)}: {data}."]
     return "\n".join(lines) + "\n"
 
 
@@ -44,11 +46,23 @@ def _cells(table: Table, row: Row, found: Sequence[Summary | None]) -> list[str]
     cells = [row.label, f"`{row.recipe}`"]
     for column in table.columns:
         cells += [row.paper.get(column, "–"), *("–" if one is None else one.cell(column) for one in found)]
-    last = next((one for one in reversed(found) if one is not None), None)
-    if last is None:
+    runs = [one for one in found if one is not None]
+    if not runs:
         return [*cells, "–", f"at least {row.minimum:,}", "–", "–", "–"]
-    where = "; ".join(last.devices)
-    return [*cells, f"{last.seeds}", f"{last.images:,}", f"{last.n_parameters:,}", f"{last.minutes:.0f}", where]
+    shown = next((one for one in runs if not one.smoke), runs[0])  # of several places, the first that has a number
+    where = "; ".join(shown.devices)
+    return [*cells, f"{shown.seeds}", f"{shown.images:,}", f"{shown.n_parameters:,}", f"{shown.minutes:.0f}", where]
+
+
+def _data(table: Table, places: Mapping[str, Results]) -> dict[str, list[str]]:
+    """What the data of the rows say of themselves, and the recipes that ran on them."""
+    said: dict[str, list[str]] = {}
+    for row in table.rows:
+        for results in places.values():
+            found = summarise(table, row, results.get(row.recipe, ()))
+            if found is not None and found.data and row.recipe not in said.get(found.data, ()):
+                said.setdefault(found.data, []).append(row.recipe)
+    return said
 
 
 def as_json(table: Table, places: Mapping[str, Results]) -> dict[str, Any]:
