@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for name, recipe, options in (
         ("capsules", "digits-translation", UNITS),
-        ("templates", "digits-templates", '--model.options={"n_capsules": 3, "hidden": [8]}'),
+        ("templates", "digits-templates", '--model.options={"n_capsules": 3, "channels": [2, 3], "width": 8}'),
         ("plain", "digits-plain-autoencoder", '--model.options={"code": 3, "hidden": [8]}'),
     ):
         assert main(["train", recipe, "--out", str(folder / name), "--epochs=2", *SMALL, options]) == 0
@@ -58,7 +58,7 @@ def test_metrics_have_no_column_of_errors(folder: Path) -> None:
     assert head == "epoch,step,lr,train_loss,val_loss,seconds" and len(rows) == 2
 
 
-def test_a_broken_off_run_ends_as_an_unbroken_one(folder: Path, tmp_path: Path) -> None:
+def test_what_follows_the_last_checkpoint_can_be_done_again(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "broken"
     arguments = ["train", "digits-translation", "--out", str(out), *SMALL, UNITS]
     assert main([*arguments, "--epochs=2"]) == 0
@@ -133,6 +133,35 @@ def test_few_labels_wants_an_autoencoder_that_is_finished(
 ) -> None:
     assert main(["few-labels", str(tmp_path)]) == 2
     assert "must hold a finished run" in capsys.readouterr().err
+
+
+def test_few_labels_wants_all_runs_on_the_same_data(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    resized = "--data.image_size=[20, 20]"
+    assert main(["train", "digits-plain-autoencoder", "--out", str(other), "--epochs=1", *SMALL, resized]) == 0
+    assert main(["few-labels", str(folder / "templates"), "--beside", str(other)]) == 2
+    assert "beside must be runs on the same data" in capsys.readouterr().err
+    assert main(["few-labels", str(folder / "templates"), "--beside", str(folder / "templates")]) == 2
+    assert "beside must be runs in folders of other names" in capsys.readouterr().err
+    assert main(["few-labels", str(folder / "templates"), "--unlabelled", "-1"]) == 2
+    assert "unlabelled images must be at least one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("changed", ["--consistency=1", "--data.shift=2"])
+def test_a_plain_one_cannot_follow(changed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "digits-plain-autoencoder", "--out", str(tmp_path / "a"), *SMALL, changed]) == 2
+    name = changed.strip("-").split("=")[0]
+    assert f"{name} must be 0 for the model plain_autoencoder, which has no poses" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
+
+
+def test_where_nothing_is_transformed_nothing_is_recovered() -> None:
+    config = replace(CONFIG, data=Data("digits", transformed=True, shift=0, n_eval=50))
+    batches = split(config, load("digits"), "test", torch.device("cpu"))
+    found = following(build("affine_autoencoder", (1, 28, 28), 10, n_capsules=3), batches)
+    assert found["follows"] == {} and found["told"] is None
 
 
 def test_draws_have_as_many_of_each_class() -> None:

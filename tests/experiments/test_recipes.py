@@ -42,7 +42,7 @@ def test_a_recipe_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     config = smoke(recipe(name))
     assert config.recipe == f"{name}-smoke"
 
-    def made_up(root: object, image_size: object, **_: object) -> Dataset:
+    def made_up(root: object, image_size: object, split: str = "official", val_toy: object = None) -> Dataset:
         n_classes = 5 if config.data.name == "smallnorb" else 10
         size = (40, *SHAPES[config.data.name])
         images = Images(torch.randint(0, 256, size, dtype=torch.uint8), torch.arange(40) % n_classes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from torchcaps.layers.local import Windows
 from torchcaps.models import build
 from torchcaps.models.baseline_cnn import count_parameters
 
@@ -72,17 +73,41 @@ def test_local_capsules_see_their_window_and_paint_about_it() -> None:
     model = build("local_autoencoder", (1, 20, 17), 10, field=5, patch=7, stride=6, n_capsules=2)
     assert (model.windows.n, model.n_capsules) == (9, 18)
     centres = model.windows.centres.tolist()
-    assert centres[0] == [-6.0, -7.5] and centres[1] == [0.0, -7.5] and centres[3] == [-6.0, -1.5]
+    # 17 rows of 20 are filled, the first of them row 1; all 17 columns
+    assert centres[0] == [-6.0, -6.5] and centres[1] == [0.0, -6.5] and centres[3] == [-6.0, -0.5]
     x = torch.rand(1, 1, 20, 17, requires_grad=True)
     found = model.recognise(x)
     (seen,) = torch.autograd.grad(found.pose[:, 2:4].sum(), x)  # the two of the second window
     rows, columns = (seen.abs().sum(dim=(0, 1, axis)).nonzero().flatten().tolist() for axis in (3, 2))
-    assert (rows, columns) == (list(range(5)), list(range(6, 11)))
+    assert (rows, columns) == (list(range(1, 6)), list(range(6, 11)))
     presence = torch.zeros(1, 18)
     presence[0, 3] = 1.0
     painted = model.generate(found.pose, presence)[0, 0].detach()
     rows, columns = (painted.abs().sum(dim=axis).nonzero().flatten().tolist() for axis in (1, 0))
-    assert (rows, columns) == (list(range(6)), list(range(5, 12)))  # cut off at the image's edge
+    assert (rows, columns) == (list(range(7)), list(range(5, 12)))
+    presence = torch.zeros(1, 18)
+    presence[0, -1] = 1.0
+    painted = model.generate(found.pose, presence)[0, 0].detach()
+    rows, columns = (painted.abs().sum(dim=axis).nonzero().flatten().tolist() for axis in (1, 0))
+    assert (rows, columns) == (list(range(12, 19)), list(range(11, 17)))  # cut off at the image's edge
+
+
+def test_one_window_smaller_than_what_it_paints() -> None:
+    windows = Windows((1, 28, 28), field=26, stride=3, patch=28)
+    assert windows.n == 1 and windows.centres.tolist() == [[0.0, 0.0]]
+    patch = torch.rand(2, 1, 28 * 28)
+    torch.testing.assert_close(windows.put(patch), patch.view(2, 1, 28, 28))
+    image = torch.rand(2, 1, 28, 28)
+    torch.testing.assert_close(windows.take(image).view(2, 26, 26), image[:, 0, 1:27, 1:27])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_of_none(name: str) -> None:
+    model = build(name, (1, 20, 24), 10)
+    painted, capsules = model(torch.zeros(0, 1, 20, 24), torch.zeros(0, 3, 3))[:2]
+    assert painted.shape == (0, 1, 20, 24) and len(capsules.pose) == len(capsules.activation) == 0
+    painted.sum().backward()
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
 
 
 def test_local_capsules_paint_about_twice_as_far_by_default() -> None:
@@ -125,6 +150,7 @@ def test_a_shifted_answer_of_templates_is_the_shifted_answer() -> None:
         ),
         ("affine_autoencoder", {"n_capsules": 0}, "n_capsules must be an integer of at least 1, got 0"),
         ("local_autoencoder", {"patch": 12}, "patch must be larger than field=11 by an even number, got 12"),
+        ("affine_autoencoder", {"patch": 12}, "patch must be None without a field, as the whole image is painted; got"),
         ("local_autoencoder", {"field": 30}, "a 30×30 kernel does not fit into a map of 28×28"),
         ("template_autoencoder", {"most_scale": 1.0}, "most_scale must be above 1 and finite, got 1.0"),
         ("template_autoencoder", {"template": 0}, "template must be an integer of at least 1, got 0"),

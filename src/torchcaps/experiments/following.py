@@ -31,7 +31,8 @@ def following(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
         ``follows``: slope and R² of each quantity that varies, as all capsules say it together. ``capsules``: the same
         as single capsules say it in the images where they are active: lowest, median and highest slope and R² over
         the capsules, and how many these are. ``told``: squared error of what is painted for (x, T) against what is
-        painted for (T x, identity), as a fraction of that of the same model with T ignored.
+        painted for (T x, identity), as a fraction of that of the same model with T ignored; None where nothing was
+        done.
     """
     true, together, each, active, errors = [], [], [], [], []
     for batch in batches:
@@ -45,12 +46,12 @@ def following(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
         active.append(found.active.cpu())
         errors.append(torch.stack((error.itself, error.ignoring)).sum(dim=1).double().cpu())
     itself, ignoring = torch.stack(errors).sum(dim=0).tolist()
-    done = torch.cat(true)
+    done, said = torch.cat(true), torch.cat(together).nan_to_num(0, 0, 0)  # not finite: from poses without inverse
     varying = [k for k in range(len(QUANTITIES)) if done[:, k].std() > _VARIES]
     return {
-        "follows": {QUANTITIES[k]: line(done[:, k], torch.cat(together)[:, k])._asdict() for k in varying},
+        "follows": {QUANTITIES[k]: line(done[:, k], said[:, k])._asdict() for k in varying},
         "capsules": _alone(done, torch.cat(each).nan_to_num(0, 0, 0), torch.cat(active), varying),
-        "told": itself / ignoring,
+        "told": itself / ignoring if ignoring else None,
     }
 
 

@@ -63,8 +63,8 @@ def _few_labels(album: Album, run: Run) -> str:
     ]
     text = (
         f"Test error in per cent when only so many training images have labels: means over {found['draws']} draws, the "
-        f"same for all. The other {found['n_unlabelled']:,} are seen without. Lines are one standard deviation long to "
-        "both sides. What is learned without labels pays where neighbours in its code are of one class."
+        f"same for all; neighbours are sought among {found['n_unlabelled']:,} images. Lines are one standard deviation "
+        "long to both sides. What is learned without labels pays where neighbours in its code are of one class."
     )
     head = ("what neighbours are found by", *(f"{n} labels" for n in numbers), "how classes are found")
     return page.section(
@@ -127,7 +127,7 @@ def _unseen(album: Album, model: nn.Module, batch: Batch, data: Data) -> str:
         figure = analysis.draw_sweep(true, painted, titles, within)
         text = (
             f"{name}: above the image transformed, below what the network paints when it sees the untransformed image "
-            "and is told how. Starred ones go further than any in training."
+            "and is told how. Starred ones go further than two such changes together do in training."
         )
         made.append(album.add(f"sweep-{k}", figure, text))
     return page.section("Transformations never seen in training", *made)

@@ -196,6 +196,11 @@ def compile_capsules(model: nn.Module) -> None:
             layer.compile()
 
 
+def _limits(config: Experiment) -> list[tuple[str, float]]:
+    """How far images are transformed, by the names of the fields."""
+    return [(f"data.{name}", getattr(config.data, name)) for name in ("shift", "degrees", "scale", "shear")]
+
+
 @torch.no_grad()
 def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
     """The model that the experiment names, for the shape of its images; it has seen one image without complaint.
@@ -210,6 +215,10 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
     if isinstance(output, Transformed) != (config.loss == "squared_error"):
         fitting = "squared_error" if isinstance(output, Transformed) else "another than squared_error"
         raise ValueError(f"loss must be {fitting} for the model {config.model.name}, got {config.loss}")
+    if isinstance(model, PlainAutoencoder):
+        for name, value in (("consistency", config.consistency), *_limits(config)):
+            if value:
+                raise ValueError(f"{name} must be 0 for the model {config.model.name}, which has no poses; got {value}")
     if config.loss in ("margin", "spread") and not output.capsules:
         raise ValueError(
             f"loss must be cross_entropy for the model {config.model.name}, which has logits and no capsules; "

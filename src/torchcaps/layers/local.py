@@ -15,12 +15,14 @@ from torchcaps.ops.checks import check_at_least
 class Windows:
     """P square windows of an image: what is seen in each, and what is painted about its centre.
 
+    Where they do not fill the image, they lie in its middle, and at the edges less than half a stride is not seen.
+
     Args:
         image_shape: (channels, height, width).
         field: side of the windows; None makes the whole image the only one.
         stride: pixels from one to the next.
         patch: side of what is painted, larger than the field by an even number; by default about twice
-            as large.
+            as large. Only with a field.
 
     Raises:
         ValueError: a size that does not fit.
@@ -29,9 +31,11 @@ class Windows:
     def __init__(
         self, image_shape: tuple[int, int, int], field: int | None = None, stride: int = 1, patch: int | None = None
     ) -> None:
-        channels, height, width = as_image_shape(image_shape)
+        self.channels, height, width = as_image_shape(image_shape)
         self.size = (height, width)
         self.field, self.patch, self.stride, self.padding, places = self.size, self.size, 1, 0, (1, 1)
+        if field is None and patch is not None:
+            raise ValueError(f"patch must be None without a field, as the whole image is painted; got {patch}")
         if field is not None:
             check_at_least("field", field, 1)
             check_at_least("stride", stride, 1)
@@ -42,11 +46,15 @@ class Windows:
                 raise ValueError(f"patch must be larger than field={field} by an even number, got {patch}")
             self.field, self.patch, self.stride, self.padding = (field,) * 2, (patch,) * 2, stride, (patch - field) // 2
         self.n = places[0] * places[1]
-        self.n_seen = channels * self.field[0] * self.field[1]  #: numbers in a window
-        self.n_painted = channels * self.patch[0] * self.patch[1]  #: numbers in what is painted for it
+        self.n_seen = self.channels * self.field[0] * self.field[1]  #: numbers in a window
+        self.n_painted = self.channels * self.patch[0] * self.patch[1]  #: numbers in what is painted for it
+        spans = [side + self.stride * (n - 1) for n, side in zip(places, self.field, strict=True)]
+        #: rows above and columns left of the first window
+        self.outside = [(size - span) // 2 for size, span in zip(self.size, spans, strict=True)]
+        self.canvas = [span + 2 * self.padding for span in spans]  #: of all that is painted
         rows, columns = (
-            stride * torch.arange(n) + (side - size) / 2
-            for n, side, size in zip(places, self.field, self.size, strict=True)
+            first + self.stride * torch.arange(n) + (side - size) / 2
+            for first, n, side, size in zip(self.outside, places, self.field, self.size, strict=True)
         )
         grid = torch.meshgrid(rows, columns, indexing="ij")
         #: (x, y) of each window's centre in pixels from the image's, ``[P, 2]``
@@ -54,15 +62,21 @@ class Windows:
 
     def take(self, images: Tensor) -> Tensor:
         """What is in each window: ``[B, C, H, W]`` to ``[B, P, n_seen]``."""
-        if self.n == 1 and self.field == self.size:
+        if self.field == self.size:
             return images.flatten(1).unsqueeze(1)  # unfold would copy
-        return F.unfold(images, self.field, stride=self.stride).transpose(1, 2)
+        first_row, first_column = self.outside
+        return F.unfold(images[..., first_row:, first_column:], self.field, stride=self.stride).transpose(1, 2)
 
     def put(self, patches: Tensor) -> Tensor:
         """Add up what was painted for each window: ``[B, P, n_painted]`` to ``[B, C, H, W]``."""
-        if self.n == 1 and self.patch == self.size:
-            return patches.reshape(len(patches), -1, *self.size)
-        return F.fold(patches.transpose(1, 2), self.size, self.patch, padding=self.padding, stride=self.stride)
+        if self.canvas == list(self.size) == list(self.patch):
+            return patches.reshape(len(patches), self.channels, *self.size)
+        painted = F.fold(patches.transpose(1, 2), self.canvas, self.patch, stride=self.stride)
+        above, left = (first - self.padding for first in self.outside)  # negative: what lies outside is cut off
+        below, right = (
+            size - before - canvas for size, before, canvas in zip(self.size, (above, left), self.canvas, strict=True)
+        )
+        return F.pad(painted, (left, right, above, below))
 
 
 class Local(nn.Module):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,7 +30,9 @@ class TemplateAutoencoder(nn.Module):
         image_shape: (channels, height, width).
         n_capsules: J.
         template: side of the square templates in pixels.
-        hidden: widths of the ReLU layers that all capsules read from.
+        channels: of two convolutions of stride 2, 5×5 and 3×3.
+        width: of the layer after them, which all capsules read from. (Layers without convolutions find poses less
+            exactly: after 4 epochs on MNIST the loss was half as large again.)
         most_scale: largest factor by which a template is enlarged, or made smaller, before the transformation.
 
     Raises:
@@ -48,22 +48,26 @@ class TemplateAutoencoder(nn.Module):
         *,
         n_capsules: int,
         template: int = 11,
-        hidden: Sequence[int] = (512, 256),
+        channels: tuple[int, int] = (32, 64),
+        width: int = 256,
         most_scale: float = 2.0,
     ) -> None:
         super().__init__()
-        for name, value in (("n_capsules", n_capsules), ("template", template), *(("hidden", h) for h in hidden)):
+        sizes = {"n_capsules": n_capsules, "template": template, "channels[0]": channels[0], "channels[1]": channels[1]}
+        for name, value in (sizes | {"width": width}).items():
             check_at_least(name, value, 1)
         if not 1 < most_scale < math.inf:
             raise ValueError(f"most_scale must be above 1 and finite, got {most_scale}")
-        self.image_shape = channels, height, width = as_image_shape(image_shape)
+        self.image_shape = depth, *size = as_image_shape(image_shape)
         self.n_capsules, self.most_scale = n_capsules, most_scale
-        self.unit = min(height, width) / 4  #: pixels that the encoder counts as one
-        sizes = (channels * height * width, *hidden)
-        self.encoder = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
-        self.read = nn.Linear(sizes[-1], n_capsules * _N_READ)
-        self.templates = nn.Parameter(_blobs(n_capsules, channels, template))
-        self.ground = nn.Parameter(torch.zeros(image_shape))
+        self.unit = min(size) / 4  #: pixels that the encoder counts as one
+        kernels = ((depth, channels[0], 5), (channels[0], channels[1], 3))
+        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, k, stride=2, padding=k // 2) for a, b, k in kernels)
+        places = math.prod(-(-side // 4) for side in size)  # a quarter of each side, rounded up
+        self.encoder = nn.Linear(channels[1] * places, width)
+        self.read = nn.Linear(width, n_capsules * _N_READ)
+        self.templates = nn.Parameter(_blobs(n_capsules, depth, template))
+        self.ground = nn.Parameter(torch.zeros(self.image_shape))
         with torch.no_grad():  # parts begin at places of their own: those that begin alike remain alike
             self.read.bias.view(n_capsules, _N_READ)[:, 4:6].uniform_(-1, 1)
 
@@ -80,9 +84,9 @@ class TemplateAutoencoder(nn.Module):
     def recognise(self, x: Tensor) -> Routed:
         """Poses ``[B, J, 3, 3]`` and presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
         require_images(x, self.image_shape)
-        x = x.flatten(1)
-        for layer in self.encoder:
+        for layer in self.convolutions:
             x = F.relu(layer(x))
+        x = F.relu(self.encoder(x.flatten(1)))
         numbers = self.read(x).unflatten(1, (-1, _N_READ))
         parts = affine_parts_of(numbers[..., :-1], self.most_scale)
         matrix = affine_matrix(parts._replace(shift=parts.shift * self.unit))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.layers.local import Local, Windows
-from torchcaps.layers.sizes import require_images
+from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.output import Transformed
 from torchcaps.ops import Routed
 from torchcaps.ops.affine import affine_matrix, affine_parts_of, transform_pose
@@ -63,14 +63,14 @@ class TransformingAutoencoder(nn.Module):
             check_at_least(name, value, 1)
         check_choice("pose", pose, POSES)
         self.windows = Windows(image_shape, field, stride, patch)
-        self.image_shape, self.pose = image_shape, pose
+        self.image_shape, self.pose = as_image_shape(image_shape), pose
         self.n_capsules = n = self.windows.n * n_capsules  #: J, window by window
         self.recognition = Local(self.windows.n, self.windows.n_seen, n_capsules * n_recognition)
         self.read = Local(n, n_recognition, POSES[pose] + 1)
         # Poses differ by fractions of the unit, which sigmoids must tell apart from the start.
         self.generation = Local(n, 2 if pose == "translation" else 9, n_generation, spread=4.0)
         self.paint = Local(self.windows.n, n_capsules * n_generation, self.windows.n_painted, bias=False)
-        self.ground = nn.Parameter(torch.zeros(image_shape))
+        self.ground = nn.Parameter(torch.zeros(self.image_shape))
         self.register_buffer("centre", self.windows.centres.repeat_interleave(n_capsules, dim=0), persistent=False)
         #: Pixels that the units count as one: a quarter of what they see, so that all they read is about 1.
         self.unit = min(self.windows.field) / 4
@@ -93,13 +93,14 @@ class TransformingAutoencoder(nn.Module):
         """Poses ``[B, J, 2]`` or ``[B, J, 3, 3]``, presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
         require_images(x, self.image_shape)
         units = self.recognition(self.windows.take(x)).sigmoid()  # [B, P, ·]
-        numbers = self.read(units.reshape(len(x), self.n_capsules, -1))  # [B, J, POSES[pose] + 1]
+        units = units.reshape(len(x), self.n_capsules, self.read.weight.shape[1])
+        numbers = self.read(units)  # [B, J, POSES[pose] + 1]
         return Routed(self._pose_of(numbers[..., :-1]), numbers[..., -1].sigmoid())
 
     def generate(self, pose: Tensor, presence: Tensor) -> Tensor:
         """What the capsules paint together: ``[B, J, …]`` and ``[B, J]`` to ``[B, C, H, W]``."""
         units = self.generation(self._numbers_of(pose)).sigmoid() * presence.unsqueeze(-1)  # [B, J, ·]
-        patches = self.paint(units.reshape(len(pose), self.windows.n, -1))
+        patches = self.paint(units.reshape(len(pose), self.windows.n, self.paint.weight.shape[1]))
         return self.windows.put(patches) + self.ground
 
     def _pose_of(self, numbers: Tensor) -> Tensor:

@@ -93,11 +93,11 @@ def transform_pose(pose: Tensor, matrix: Tensor) -> Tensor:
 
     Source: Hinton, Krizhevsky, Wang 2011.
     """
-    if pose.dim() == 3:
-        check_shapes(pose=(pose, "B J 2"), matrix=(matrix, "B 3 3"))
-        return torch.einsum("bxy,bjy->bjx", matrix[:, :2, :2], pose) + matrix[:, None, :2, 2]
-    check_shapes(pose=(pose, "B J 3 3"), matrix=(matrix, "B 3 3"))
-    return torch.einsum("bxy,bjyk->bjxk", matrix, pose)
+    check_shapes(pose=(pose, "B J 2" if pose.dim() == 3 else "B J 3 3"), matrix=(matrix, "B 3 3"))
+    with torch.autocast(pose.device.type, enabled=False):  # bfloat16 would round a pose by a tenth of a pixel
+        if pose.dim() == 3:
+            return torch.einsum("bxy,bjy->bjx", matrix[:, :2, :2], pose) + matrix[:, None, :2, 2]
+        return torch.einsum("bxy,bjyk->bjxk", matrix, pose)
 
 
 def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) -> Tensor:
@@ -124,6 +124,8 @@ def sample(images: Tensor, back: Tensor, size: tuple[int, int] | None = None) ->
     """As :func:`warp`, by the inverse T⁻¹ ``[B, 3, 3]``: where in the image each pixel of the result comes from."""
     height, width = images.shape[2:]
     to = size or (height, width)
+    if not len(images):  # which affine_grid refuses
+        return images.new_zeros(0, images.shape[1], *to) + 0 * back.sum()
     # grid_sample counts in halves of the width and the height.
     halves = back.new_tensor((to[1] / 2, to[0] / 2, 1.0))
     per_pixel = back.new_tensor(((2 / width,), (2 / height,)))

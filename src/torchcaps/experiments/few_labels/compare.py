@@ -15,13 +15,14 @@ from torch import Tensor
 from torchcaps.data import Dataset, Images
 from torchcaps.data.augment import central_crop
 from torchcaps.experiments.devices import device_in_words
+from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.few_labels.codes import Codes, model_codes, pixel_codes
 from torchcaps.experiments.few_labels.draws import draw_labelled
 from torchcaps.experiments.few_labels.readouts import READOUTS, Draw, Readout, one_by_one
 from torchcaps.experiments.few_labels.supervised import NETWORKS, classes_of, train_on_few
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.experiments.run import Run
-from torchcaps.experiments.saved import data_for, load_model
+from torchcaps.experiments.saved import Trained, data_for, load_model
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Settings:
     Attributes:
         labels: numbers of labelled examples.
         draws: how often they are drawn; the same draws for all.
-        n_unlabelled: of the training images, how many are seen without labels; None for all.
+        n_unlabelled: training images that read-outs are fitted to, the labelled ones among them; None for all. The
+            auto-encoders were trained on all that their runs say.
         steps: of the supervised networks; 0 leaves them out.
 
     Raises:
@@ -44,8 +46,10 @@ class Settings:
     steps: int = 300
 
     def __post_init__(self) -> None:
-        if not self.labels or self.draws < 1 or self.steps < 0:
-            raise ValueError(f"labels and draws must be at least one, steps not negative; got {self}")
+        if not self.labels or self.draws < 1 or self.steps < 0 or (self.n_unlabelled or 1) < 1:
+            raise ValueError(
+                f"labels, draws and unlabelled images must be at least one, steps not negative; got {self}"
+            )
 
 
 def compare(
@@ -75,7 +79,13 @@ def compare(
     config = run.experiment()
     if root is not None:
         config = replace(config, data=replace(config.data, root=str(root)))
-    dataset = data_for(config, load_model(run))
+    trained = load_model(run)
+    dataset = data_for(config, trained)
+    others = {each.path.resolve().name: load_model(each) for each in beside}
+    if len({run.path.resolve().name, *others}) != 1 + len(beside):
+        raise ValueError(f"beside must be runs in folders of other names, got {', '.join(map(str, beside))}")
+    for each in beside:
+        _require_same_data(each, others[each.path.resolve().name], config, trained)
     train, val, test = _images(dataset, config.data.crop, settings.n_unlabelled)
     draws = {
         n: [draw_labelled(train.labels, n, len(dataset.classes), seed) for seed in range(settings.draws)]
@@ -83,8 +93,8 @@ def compare(
     }
     splits = (train.images, val.images, test.images)
     codes = pixel_codes(splits)
-    for each in (*beside, run):
-        codes += model_codes(each.path.resolve().name, load_model(each).model, splits)
+    for name, each in (*others.items(), (run.path.resolve().name, trained)):
+        codes += model_codes(name, each.model, splits)
     rows = []
     for code, readout, ask in _methods(codes, train, splits, len(dataset.classes), settings.steps):
         row = {"code": code, "readout": readout, "errors": _errors(ask, draws, train.labels, val.labels, test.labels)}
@@ -94,6 +104,7 @@ def compare(
         "run": run.path.resolve().name,
         "recipe": config.recipe,
         "seed": config.seed,
+        "config": replace(run.experiment(), data=replace(config.data, root=None)).to_dict(),
         "beside": [other.experiment().recipe for other in beside],
         "data": config.data.name,
         "n_unlabelled": len(train),
@@ -105,6 +116,23 @@ def compare(
         "versions": versions(),
         "commit": commit() or "unknown",
     }
+
+
+def _require_same_data(run: Run, trained: Trained, config: Experiment, wanted: Trained) -> None:
+    """See that a run was trained on the same images: else it might be tested on what it was trained on.
+
+    Raises:
+        ValueError: it was not.
+    """
+
+    def of(each: Experiment, model: Trained) -> tuple[object, ...]:
+        return each.data.name, each.data.options, each.data.crop, each.data.image_size, model.data
+
+    if of(run.experiment(), trained) != of(config, wanted):
+        raise ValueError(
+            f"beside must be runs on the same data, {of(config, wanted)}; got {run.path}, on "
+            f"{of(run.experiment(), trained)}"
+        )
 
 
 def _images(dataset: Dataset, crop: tuple[int, int] | None, n: int | None) -> tuple[Images, Images, Images]:

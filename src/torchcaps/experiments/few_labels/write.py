@@ -56,8 +56,9 @@ def as_markdown(found: dict[str, Any]) -> str:
         "",
         f"Test error in per cent on {found['data']}, mean ± standard deviation over {found['draws']} draws of the "
         f"labelled examples (the same for all; as many of each class as of every other, or one more of some), "
-        f"{found['n_unlabelled']:,} images without labels. Nothing was fitted to test images. With as few labels, the "
-        "row to choose by its error on validation images (which are labelled only for this choice) is "
+        f"{found['n_unlabelled']:,} images to find neighbours among, most without a label. Nothing was fitted to test "
+        f"images. {'' if found['steps'] else 'Networks that see the labelled images alone were left out. '}With as few "
+        "labels, the row to choose by its error on validation images (which are labelled only for this choice) is "
         + "; ".join(f"of {n}: {_name(best(found['rows'], n))}" for n in numbers)
         + ".",
         "",
