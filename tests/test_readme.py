@@ -77,7 +77,20 @@ def test_few_labels_in_the_readme_are_those_of_the_file(path: Path) -> None:
     found = json.loads(path.read_text())
     table = path.with_suffix(".md").read_text(encoding="utf-8")
     assert table == as_markdown(found) and not found["commit"].endswith("-dirty")
-    assert found["recipe"] in RECIPES and path.stem == found["recipe"]
+    assert path.stem == found["recipe"] and is_of(found, RECIPES[found["recipe"]]())
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "results" / "measures").glob("*/*.json")), ids=lambda path: f"{path.parent.stem}-{path.stem}"
+)
+def test_a_measure_is_of_the_run_that_is_kept(path: Path) -> None:
+    found = json.loads(path.read_text())
+    run = json.loads((ROOT / "results" / f"{path.parent.name}.json").read_text())
+    assert found["measure"] == path.stem and path.with_suffix(".png").is_file()
+    assert {key: run[key] for key in ("recipe", "test_error", "commit")} == {
+        key: found["run"][key] for key in ("recipe", "test_error", "commit")
+    }
+    assert not found["commit"].endswith("-dirty")
 
 
 def test_rows_of_few_labels_are_in_a_table_of_the_results() -> None:

@@ -89,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--beside", metavar="RUN", help="another run on the same data to compare it with, such as a CNN")
     made.add_argument("--n", type=int, help="test images (default: as many as take some minutes on a CPU)")
+    made.add_argument("--keep", metavar="FOLDER", help="also put JSON and picture there, such as results/measures")
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made = command("predict", _predict, "say what is in images of your own")
     made.add_argument("run", metavar="RUN", help=run_help)
@@ -236,7 +237,7 @@ def _measure(parsed: argparse.Namespace) -> None:
     from torchcaps.experiments.measures.write import as_markdown
     from torchcaps.experiments.run import read_json
 
-    path = record(parsed.name, parsed.run, beside=parsed.beside, n=parsed.n, root=parsed.root)
+    path = record(parsed.name, parsed.run, beside=parsed.beside, n=parsed.n, root=parsed.root, keep_in=parsed.keep)
     print("\n".join(as_markdown(read_json(path))))
     print(f"wrote {path}")
 

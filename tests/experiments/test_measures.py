@@ -13,6 +13,7 @@ from PIL import Image
 pytest.importorskip("matplotlib")
 
 from tests.experiments.test_report import CAPSULES, CNN, finished
+from torchcaps.cli import main
 from torchcaps.experiments import Data
 from torchcaps.experiments.measures import equivariance, record, robustness, routing, transfer
 from torchcaps.experiments.measures.sample import spaced
@@ -89,6 +90,17 @@ def test_picasso(folder):
     assert list(values["run"]) == [*["as it is"], *[f"halves {k} px" for k in (2, 4, 6, 8)], "2×2 tiles", "4×4 tiles"]
     assert values["run"]["as it is"]["still"] == pytest.approx(float(1 - tested.wrong.float().mean()), abs=1e-4)
     assert values["beside"]["as it is"] != values["beside"]["4×4 tiles"]
+
+
+def test_what_is_kept_is_never_replaced(folder, tmp_path, capsys):
+    arguments = ["measure", "picasso", str(folder / "caps"), "--n", "4", "--keep", str(tmp_path)]
+    assert main(arguments) == 0
+    assert "| picasso | `caps` |" in capsys.readouterr().out
+    kept = tmp_path / "tiny-5" / "picasso.json"
+    before = kept.read_bytes()
+    assert json.loads(before)["n"] == 4 and kept.with_suffix(".png").stat().st_size > 1000
+    assert main([*arguments, "--n", "5"]) == 2 and kept.read_bytes() == before
+    assert "is kept already" in capsys.readouterr().err
 
 
 def test_routing(folder, monkeypatch):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from torchcaps.cli import main
 from torchcaps.data import DATASETS, Dataset, Images
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.recipes import RECIPES, recipe
@@ -230,6 +231,17 @@ def test_what_is_kept_is_not_trained_again(tiny: list[str], tmp_path: Path) -> N
 def test_smoke_reads_smoke(tiny: list[str], tmp_path: Path) -> None:
     text = reproduce("tiny", runs=tmp_path, quick=True, progress="none", threads=1, device="cpu", say=lambda _: None)
     assert text.count("| smoke |") == 2 and len(tiny) == 2
+
+
+def test_the_commands(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, kept, to = (str(tmp_path / name) for name in ("runs", "kept", "results.md"))
+    arguments = ["reproduce", "tiny", "--row", "tiny-a", "--runs", runs, "--threads", "1", "--device", "cpu"]
+    assert main([*arguments, "--keep", kept, "--epochs", "3"]) == 0
+    assert "| first | `tiny-a` |" in capsys.readouterr().out and len(tiny) == 1
+    assert json.loads((tmp_path / "kept" / "tiny-a-0.json").read_text())["epochs"] == 3
+    assert main(["results", "--from", kept, "--to", to]) == 0
+    line = next(line for line in Path(to).read_text().splitlines() if line.startswith("| first "))
+    assert "| 120 |" in line  # images seen
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ def record(
     beside: str | Path | None = None,
     n: int | None = None,
     root: str | Path | None = None,
+    keep_in: str | Path | None = None,
 ) -> Path:
     """Write ``measures/<name>.json`` and a picture of the same name into the folder of a finished run.
 
@@ -31,14 +32,15 @@ def record(
         beside: folder of another run on the same data to compare it with, such as a CNN's.
         n: test images; the measure's own number by default.
         root: folder of the data files, where they are no longer where the runs found them.
+        keep_in: folder to put both files into as well, as ``<recipe>-<seed>/<name>``; None keeps them in the run's.
 
     Returns:
         The path of the JSON file: measure, values, n and seconds; recipe, seed, test error and commit of either run;
         device, versions and commit of the measurement.
 
     Raises:
-        ValueError: an unknown measure, a folder without a finished run, or runs that the measure does not apply to;
-            nothing is written then.
+        ValueError: an unknown measure, a folder without a finished run, runs that the measure does not apply to, or
+            such a measure is kept already; nothing is written then.
     """
     check_choice("measure", name, MEASURES)
     if n is not None:
@@ -47,6 +49,12 @@ def record(
     for each in folders:
         if not each.result.is_file():
             raise ValueError(f"{each.path} must hold a finished run, but it has no result.json")
+    kept = None
+    if keep_in is not None:
+        result = folders[0].read(folders[0].result)
+        kept = Path(keep_in) / f"{result['recipe']}-{result['seed']}" / f"{name}.json"
+        if kept.exists():
+            raise ValueError(f"{kept} is kept already: remove it to keep another")
     device = choose_device("auto")
     tested, *others = (_moved(look(each, root), device) for each in folders)
     other = others[0] if others else None
@@ -67,12 +75,13 @@ def record(
     }
     path = tested.run.path / "measures" / f"{name}.json"
     figure = MEASURES[name].draw(values, tested, other)
-    # The picture first: where the numbers are, it is too.
-    write_atomically(
-        path.with_suffix(".png"),
-        lambda file: figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None}),
-    )
-    tested.run.write(path, content)
+    for each in (path, *([] if kept is None else [kept])):
+        # The picture first: where the numbers are, it is too.
+        write_atomically(
+            each.with_suffix(".png"),
+            lambda file: figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None}),
+        )
+        tested.run.write(each, content)
     return path
 
 
