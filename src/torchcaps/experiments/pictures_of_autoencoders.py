@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,12 +96,25 @@ def _following(album: Album, model: nn.Module, batch: Batch, result: dict[str, A
         "what a pose is. Rotations are in degrees, shifts in pixels. On the dashed line they would be right. Here all "
         f"capsules speak together; {alone['active']} of {alone['n']} are active in enough images to be asked alone."
     )
+    figures = [album.add("following", analysis.draw_following(panels), text)]
+    if found.active.any():
+        figures.append(_one_capsule(album, found, true, names))
     table = ""
     if alone["active"]:
         rows = [(name, *(f"{v:.3f}" for v in (*alone[name]["slope"], *alone[name]["r2"]))) for name in names]
         head = ("", "slope: lowest", "median", "highest", "R²: lowest", "median", "highest")
         table = page.paragraph("Single capsules, in the images where they are active:") + page.table(head, rows)
-    return page.section("Poses follow the image", album.add("following", analysis.draw_following(panels), text), table)
+    return page.section("Poses follow the image", *figures, table)
+
+
+def _one_capsule(album: Album, found: analysis.Recovered, true: Tensor, names: Sequence[str]) -> str:
+    """What a single capsule says, as in the paper's figure 2."""
+    j = int(found.active.sum(dim=0).argmax())
+    active = found.active[:, j]
+    got = analysis.quantities(found.each[:, j]).nan_to_num(0, 0, 0)
+    panels = [Followed(name, *(x[active, analysis.QUANTITIES.index(name)] for x in (true, got))) for name in names]
+    text = f"The same as one capsule says it: number {j}, the one most often active, in {int(active.sum()):,} pairs."
+    return album.add("one-capsule", analysis.draw_following(panels), text)
 
 
 def _painted(album: Album, model: nn.Module, batch: Batch) -> str:

@@ -51,7 +51,7 @@ class Windows:
         spans = [side + self.stride * (n - 1) for n, side in zip(places, self.field, strict=True)]
         #: rows above and columns left of the first window
         self.outside = [(size - span) // 2 for size, span in zip(self.size, spans, strict=True)]
-        self.canvas = [span + 2 * self.padding for span in spans]  #: of all that is painted
+        self.canvas = (spans[0] + 2 * self.padding, spans[1] + 2 * self.padding)  #: of all that is painted
         rows, columns = (
             first + self.stride * torch.arange(n) + (side - size) / 2
             for first, n, side, size in zip(self.outside, places, self.field, self.size, strict=True)
@@ -69,7 +69,7 @@ class Windows:
 
     def put(self, patches: Tensor) -> Tensor:
         """Add up what was painted for each window: ``[B, P, n_painted]`` to ``[B, C, H, W]``."""
-        if self.canvas == list(self.size) == list(self.patch):
+        if self.canvas == self.size == self.patch:
             return patches.reshape(len(patches), self.channels, *self.size)
         painted = F.fold(patches.transpose(1, 2), self.canvas, self.patch, stride=self.stride)
         above, left = (first - self.padding for first in self.outside)  # negative: what lies outside is cut off
