@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--labels", metavar="N", type=int, nargs="+", default=[10, 25, 50, 100, 1000])
     made.add_argument("--draws", type=int, default=10, help="draws of the labelled examples (default: 10)")
     made.add_argument("--unlabelled", type=int, help="training images to take without labels (default: all)")
-    made.add_argument("--steps", type=int, default=300, help="of the supervised networks; 0 leaves them out")
+    made.add_argument("--steps", type=int, default=100, help="of the supervised networks, at least; 0 leaves them out")
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made = command("measure", _measure, "ask more of a trained model than its error, as docs/protocols.md says")
     made.add_argument("name", metavar="NAME", help="such as robustness or equivariance; a wrong name lists them")

@@ -34,7 +34,7 @@ class Settings:
         draws: how often they are drawn; the same draws for all.
         n_unlabelled: training images that read-outs are fitted to, the labelled ones among them; None for all. The
             auto-encoders were trained on all that their runs say.
-        steps: of the supervised networks; 0 leaves them out.
+        steps: of the supervised networks, at least; 0 leaves them out.
 
     Raises:
         ValueError: nothing to do.
@@ -43,7 +43,7 @@ class Settings:
     labels: tuple[int, ...] = (10, 25, 50, 100, 1000)
     draws: int = 10
     n_unlabelled: int | None = None
-    steps: int = 300
+    steps: int = 100
 
     def __post_init__(self) -> None:
         if not self.labels or self.draws < 1 or self.steps < 0 or (self.n_unlabelled or 1) < 1:

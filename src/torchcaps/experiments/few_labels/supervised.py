@@ -18,7 +18,7 @@ NETWORKS: dict[str, tuple[str, dict[str, object], Loss]] = {
     "CNN": ("matched_cnn", {"n_parameters": 705_888}, "cross_entropy"),
     "CapsNet": ("capsnet_small", {}, "margin"),
 }
-_BATCH, _LR, _SHIFT = 50, 1e-3, 2
+_BATCH, _LR, _SHIFT, _EPOCHS = 50, 1e-3, 2, 15
 
 
 def train_on_few(name: str, labelled: Images, n_classes: int, steps: int, seed: int) -> torch.nn.Module:
@@ -30,7 +30,7 @@ def train_on_few(name: str, labelled: Images, n_classes: int, steps: int, seed: 
         name: one of :data:`NETWORKS`.
         labelled: all that it sees.
         n_classes: K.
-        steps: of Adam, in batches of at most 50.
+        steps: of Adam, in batches of at most 50; more where these are fewer than 15 epochs.
         seed: of weights and batches.
     """
     model_name, options, loss_name = NETWORKS[name]
@@ -40,6 +40,7 @@ def train_on_few(name: str, labelled: Images, n_classes: int, steps: int, seed: 
     model = build(model_name, shape, n_classes, **options)
     adam = torch.optim.Adam(model.parameters(), lr=_LR)
     generator = torch.Generator().manual_seed(seed)
+    steps = max(steps, _EPOCHS * len(labelled) // _BATCH)
     for step in range(steps):
         chosen = torch.randperm(len(labelled), generator=generator)[:_BATCH]
         images = random_shift(to_float(labelled.images[chosen]), _SHIFT, generator)
