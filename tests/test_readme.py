@@ -13,6 +13,7 @@ import pytest
 from torchcaps.experiments.few_labels.write import as_markdown
 from torchcaps.experiments.recipes import RECIPES
 from torchcaps.experiments.tables.kept import is_of
+from torchcaps.experiments.tables.poses import cells
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,26 +51,14 @@ def test_the_recipe_is_still_what_was_run(path: Path) -> None:
     assert result["commit"] and not result["commit"].endswith("-dirty")
 
 
-def row_of_an_autoencoder(result: dict[str, Any]) -> str:
-    """What its row of the README says behind the words."""
-    found = result["test_follows"]
-
-    def mean(key: str, *names: str) -> str:
-        return f"{statistics.mean(found[name][key] for name in names):.2f}" if names[0] in found else "–"
-
-    shift, size = ("shift x", "shift y"), ("scale x", "scale y")
-    r2 = [mean("r2", *names) for names in (shift, ("rotation",), size, ("shear",))]
-    minutes = round(result["seconds"] / 60)
-    return " | ".join((mean("slope", *shift), *r2, f"{100 * result['test_told']:.0f} %", f"{minutes}"))
-
-
 @pytest.mark.parametrize("path", PAINTERS, ids=lambda path: path.stem)
 def test_what_poses_say_is_what_the_readme_says(path: Path) -> None:
     result = json.loads(path.read_text())
     if "test_follows" not in result:
         pytest.skip(f"{result['recipe']} has no poses")
     rows = [line for line in README.splitlines() if line.startswith(f"| `{result['recipe']}` |")]
-    assert len(rows) == 1 and rows[0].endswith(f"| {row_of_an_autoencoder(result)} |"), row_of_an_autoencoder(result)
+    wanted = " | ".join(cells(result))
+    assert len(rows) == 1 and rows[0].endswith(f"| {wanted} |"), wanted
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "results" / "few-labels").glob("*.json")), ids=lambda path: path.stem)

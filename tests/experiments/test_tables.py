@@ -20,6 +20,7 @@ from torchcaps.experiments.tables import TABLES, Row, Table
 from torchcaps.experiments.tables.document import document
 from torchcaps.experiments.tables.draw import draw, number
 from torchcaps.experiments.tables.kept import is_of, keep, read_results
+from torchcaps.experiments.tables.poses import cells, poses_as_markdown
 from torchcaps.experiments.tables.reproduce import reproduce
 from torchcaps.experiments.tables.summary import summarise
 from torchcaps.experiments.tables.write import as_json, as_markdown
@@ -136,6 +137,33 @@ def test_a_kept_result_is_never_replaced(tmp_path: Path) -> None:
 
 def test_the_document_is_what_the_results_say() -> None:
     assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == document(ROOT / "results")
+
+
+def test_how_poses_follow_by_hand() -> None:
+    one = {"slope": 0.9, "r2": 0.8}
+    other = {"slope": 1.0, "r2": 0.9}
+    alone = {"slope": [0.7, 0.8, 0.9], "r2": [0.1, 0.2, 0.3]}
+    found = {
+        "test_follows": {
+            "shift x": one,
+            "shift y": other,
+            "rotation": one,
+            "scale x": one,
+            "scale y": one,
+            "shear": other,
+        },
+        "test_capsules": {"n": 3, "active": 2, "shift x": alone, "shift y": alone | {"slope": [0.75, 0.8, 1.1]}},
+        "test_told": 0.056,
+        "seconds": 100.0,
+    }
+    wanted = ["0.95", "0.85", "0.80", "0.80", "0.90", "0.70 … 1.10", "0.10 … 0.30", "6 %", "2"]
+    assert cells(found) == wanted
+    points = found | {"test_follows": {"shift x": one, "shift y": other}, "test_told": None}
+    assert cells(points | {"test_capsules": {"n": 3, "active": 0}}) == [*wanted[:2], *"––––––", "2"]
+    table = poses_as_markdown({"mnist-affine": [found], "mnist-plain-autoencoder": [{"test_loss": 1.0}]})
+    assert [line for line in table.splitlines() if line.startswith("| `")] == [
+        f"| `mnist-affine` | {(RECIPES['mnist-affine'].__doc__ or '').splitlines()[0]} | {' | '.join(wanted)} |"
+    ]
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -8,6 +8,7 @@ from torchcaps.experiments.measures.write import recorded
 from torchcaps.experiments.run import write_atomically
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.kept import read_results
+from torchcaps.experiments.tables.poses import poses_as_markdown
 from torchcaps.experiments.tables.write import as_markdown
 
 _HEAD = """# Results
@@ -36,7 +37,7 @@ def document(results: str | Path) -> str:
     kept = read_results(Path(results))
     parts = [as_markdown(table, {"recorded": kept}, name, level=2) for name, table in TABLES.items()]
     beyond = recorded(Path(results) / "measures")
-    return "\n".join([_HEAD, *parts, _BEYOND, *beyond]) + "\n"
+    return "\n".join([_HEAD, *parts, poses_as_markdown(kept), _BEYOND, *beyond]) + "\n"
 
 
 def write_document(results: str | Path, to: str | Path) -> None:

@@ -1,0 +1,60 @@
+"""How the poses of auto-encoders follow the image, as Markdown: what they make no errors in, as no one told them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from torchcaps.experiments.markdown import markdown_table
+from torchcaps.experiments.recipes import RECIPES
+from torchcaps.experiments.tables.kept import Result
+
+_SHIFT, _SCALE = ("shift x", "shift y"), ("scale x", "scale y")
+HEAD = (
+    "slope of shift",
+    "R² of shift",
+    "rotation",
+    "scale",
+    "shear",
+    "slope of shift, one capsule",
+    "R² of shift, one capsule",
+    "T heeded",
+    "minutes",
+)
+_TEXT = """## Poses without labels
+
+Hinton et al. 2011. Of each test image two copies are shown, each transformed at random; from the poses found in both,
+A(Tx)·A(x)⁻¹ of all capsules together says what leads from one to the other. R² is 1 − Σ(said − true)² /
+Σ(true − mean)², of shift and scale the mean over x and y. "One capsule": the lowest … the highest of those that are
+active, each asked alone. "T heeded": squared error of what is painted for (x, T) against what is painted for
+(T x, identity), of that of the same network when T is ignored. With few labels:
+[results/few-labels](../results/few-labels).
+"""
+
+
+def cells(result: Result) -> list[str]:
+    """What a row of the table says of one run of :func:`~torchcaps.experiments.following.following`, under HEAD."""
+    found, alone = result["test_follows"], result["test_capsules"]
+
+    def mean(key: str, *names: str) -> str:
+        return f"{statistics.mean(found[name][key] for name in names):.2f}" if names[0] in found else "–"
+
+    def ends(key: str) -> str:
+        if not alone["active"] or _SHIFT[0] not in alone:
+            return "–"
+        every = [value for name in _SHIFT for value in alone[name][key]]
+        return f"{min(every):.2f} … {max(every):.2f}"
+
+    r2 = [mean("r2", *names) for names in (_SHIFT, ("rotation",), _SCALE, ("shear",))]
+    told = "–" if result["test_told"] is None else f"{100 * result['test_told']:.0f} %"
+    minutes = f"{result['seconds'] / 60:.0f}"
+    return [mean("slope", *_SHIFT), *r2, ends("slope"), ends("r2"), told, minutes]
+
+
+def poses_as_markdown(results: Mapping[str, Sequence[Result]]) -> str:
+    """The table of all kept runs whose poses were compared with what was done to the images."""
+    rows = []
+    for recipe, runs in results.items():
+        said = (RECIPES[recipe].__doc__ or "").strip().splitlines()[0]
+        rows += [[f"`{recipe}`", said, *cells(run)] for run in runs if "test_follows" in run]
+    return "\n".join([_TEXT, *markdown_table(("recipe", "what", *HEAD), rows)]) + "\n"
