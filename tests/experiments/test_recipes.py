@@ -32,6 +32,7 @@ SMALLER = {
     "capsnet": {"channels": 16, "n_types": 4, "decoder": (8,)},
     "matrix_capsnet": {"A": 4, "B": 2, "C": 3, "D": 2},
     "baseline_cnn": {},
+    "matched_cnn": {"n_parameters": 5000},
     "norb_cnn": {},
     "multimnist_cnn": {},
 }
@@ -49,7 +50,7 @@ def test_a_recipe_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return Dataset(config.data.name, tuple(map(str, range(n_classes))), images, images, images)
 
     monkeypatch.setitem(DATASETS, config.data.name, made_up)
-    options = {**SMALLER.get(config.model.name, {}), **config.model.options}
+    options = SMALLER.get(config.model.name, {}) | config.model.options
     config = replace(config, model=replace(config.model, options=options), threads=1, device="cpu", precision="32")
     result = train(config, tmp_path / name, progress="none")
     assert result["steps"] == 2 and result["test_loss"] >= 0
@@ -79,7 +80,7 @@ def test_rows_of_mnist_differ_from_it_in_what_they_name() -> None:
         assert recipe(name).model.options == options
 
 
-@pytest.mark.parametrize("name", ["mnist", "mnist-cnn"])
+@pytest.mark.parametrize("name", ["mnist", "mnist-cnn", "mnist-matched-cnn"])
 @pytest.mark.parametrize("n", [100, 1000, 10_000])
 def test_fewer_labels_take_as_many_steps(name: str, n: int) -> None:
     every, fewer = recipe(name), recipe(f"{name}-{n}-labels")

@@ -92,6 +92,11 @@ def mnist_cnn() -> Experiment:
     return replace(mnist(), recipe="mnist-cnn", model=Model("baseline_cnn"), loss="cross_entropy")
 
 
+def mnist_matched_cnn() -> Experiment:
+    """A CNN with as many parameters as the capsules of ``mnist``; not in the paper."""
+    return replace(mnist_cnn(), recipe="mnist-matched-cnn", model=Model("matched_cnn"))
+
+
 def fashion_mnist() -> Experiment:
     """The paper's network on Fashion-MNIST, which the paper does not have; a short run.
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchcaps.experiments.experiment import Experiment, Model
-from torchcaps.experiments.recipes.dynamic_routing import mnist, mnist_cnn
+from torchcaps.experiments.recipes.dynamic_routing import mnist, mnist_cnn, mnist_matched_cnn
 
 
 def mnist_no_reconstruction() -> Experiment:
@@ -76,6 +76,21 @@ def mnist_cnn_1000_labels() -> Experiment:
 def mnist_cnn_10000_labels() -> Experiment:
     """The CNN of ``mnist-cnn`` on the first 10,000 training digits, in as many steps; not in the paper."""
     return _fewer(mnist_cnn(), 10_000)
+
+
+def mnist_matched_cnn_100_labels() -> Experiment:
+    """The CNN of ``mnist-matched-cnn`` on the first 100 training digits, in as many steps; not in the paper."""
+    return _fewer(mnist_matched_cnn(), 100)
+
+
+def mnist_matched_cnn_1000_labels() -> Experiment:
+    """The CNN of ``mnist-matched-cnn`` on the first 1,000 training digits, in as many steps; not in the paper."""
+    return _fewer(mnist_matched_cnn(), 1000)
+
+
+def mnist_matched_cnn_10000_labels() -> Experiment:
+    """The CNN of ``mnist-matched-cnn`` on the first 10,000 training digits, in as many steps; not in the paper."""
+    return _fewer(mnist_matched_cnn(), 10_000)
 
 
 def _row(name: str, **options: Any) -> Experiment:
