@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -53,8 +54,10 @@ def cells(result: Result) -> list[str]:
 
 def poses_as_markdown(results: Mapping[str, Sequence[Result]]) -> str:
     """The table of all kept runs whose poses were compared with what was done to the images."""
-    rows = []
-    for recipe, runs in results.items():
-        said = (RECIPES[recipe].__doc__ or "").strip().splitlines()[0]
-        rows += [[f"`{recipe}`", said, *cells(run)] for run in runs if "test_follows" in run]
+    rows = [
+        [f"`{recipe}`", (inspect.getdoc(RECIPES[recipe]) or "").splitlines()[0], *cells(run)]
+        for recipe, runs in results.items()
+        for run in runs
+        if "test_follows" in run
+    ]
     return "\n".join([_TEXT, *markdown_table(("recipe", "what", *HEAD), rows)]) + "\n"
