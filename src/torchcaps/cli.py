@@ -211,9 +211,14 @@ def _reproduce(parsed: argparse.Namespace) -> None:
 
 
 def _results(parsed: argparse.Namespace) -> None:
+    from pathlib import Path
+
     from torchcaps.experiments.tables.document import write_document
+    from torchcaps.experiments.tables.kept import stale
 
     write_document(parsed.results, parsed.to)
+    for path in stale(Path(parsed.results)):
+        print(f"{path} is left out: its recipe is gone, or another by now")
     print(f"wrote {parsed.to}")
 
 

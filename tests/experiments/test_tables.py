@@ -270,6 +270,10 @@ def test_the_commands(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["results", "--from", kept, "--to", to]) == 0
     line = next(line for line in Path(to).read_text().splitlines() if line.startswith("| first "))
     assert "| 120 |" in line  # images seen
+    keep(result("digits-cnn") | {"config": replace(recipe("digits-cnn"), batch_size=1).to_dict()}, Path(kept))
+    assert main(["results", "--from", kept, "--to", to]) == 0
+    said = capsys.readouterr().out
+    assert "digits-cnn-0.json is left out: its recipe is gone, or another by now" in said and "tiny-a-0" not in said
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,13 @@ def read_results(folder: Path) -> dict[str, list[Result]]:
     return {name: sorted(results, key=lambda result: result["seed"]) for name, results in found.items()}
 
 
+def stale(folder: Path) -> list[Path]:
+    """The kept results that :func:`read_results` leaves out: their recipe is gone, or another by now."""
+    current = read_results(folder)
+    known = {f"{recipe}-{run['seed']}" for recipe, runs in current.items() for run in runs}
+    return [path for path in sorted(folder.glob("*.json")) if path.stem not in known]
+
+
 def results_of_runs(configs: Iterable[Experiment], folders: Iterable[Path]) -> list[Result]:
     """Results of those runs that are finished."""
     runs = ((config, Run(folder)) for config, folder in zip(configs, folders, strict=True))
