@@ -33,7 +33,7 @@ def mnist_translation() -> Experiment:
 
 
 def mnist_translation_consistent() -> Experiment:
-    """The same, but that poses of a shifted image are asked to be the shifted poses."""
+    """Capsules of points whose poses of a shifted image are asked to be the shifted poses."""
     return replace(mnist_translation(), recipe="mnist-translation-consistent", consistency=_CONSISTENT, epochs=40)
 
 
@@ -44,12 +44,12 @@ def mnist_affine() -> Experiment:
 
 
 def mnist_affine_consistent() -> Experiment:
-    """The same, but that poses of a transformed image are asked to be the transformed poses."""
+    """Capsules of matrices whose poses of a transformed image are asked to be the transformed poses."""
     return replace(mnist_affine(), recipe="mnist-affine-consistent", consistency=_CONSISTENT)
 
 
 def mnist_affine_parts() -> Experiment:
-    """Consistent matrices that are read as angle, scales, shear and shift, so that each has an inverse."""
+    """The same, with matrices read as angle, scales, shear and shift, so that each has an inverse."""
     return replace(mnist_affine_consistent(), recipe="mnist-affine-parts", model=Model("parts_autoencoder"))
 
 
