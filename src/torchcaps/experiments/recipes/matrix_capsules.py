@@ -25,6 +25,8 @@ def smallnorb_em_small() -> Experiment:
 
     Trained on all toys of the training half; the choices were made with one toy of each category held out, in runs of
     6 epochs. Among them are two iterations instead of three, with which Gritzman (2019) too came furthest.
+
+    Ours: 5.71 % (1 seed, 126 min a run; AMD EPYC, 1 thread).
     """
     base = smallnorb_em_held_out()
     data = replace(base.data, options={"val_toy": None})
