@@ -145,8 +145,9 @@ def test_few_labels_wants_all_runs_on_the_same_data(
     assert "beside must be runs on the same data" in capsys.readouterr().err
     assert main(["few-labels", str(folder / "templates"), "--beside", str(folder / "templates")]) == 2
     assert "beside must be runs in folders of other names" in capsys.readouterr().err
-    assert main(["few-labels", str(folder / "templates"), "--unlabelled", "-1"]) == 2
-    assert "unlabelled images must be at least one" in capsys.readouterr().err
+    for n in ("-1", "0"):
+        assert main(["few-labels", str(folder / "templates"), "--unlabelled", n]) == 2
+        assert "unlabelled images must be at least one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("changed", ["--consistency=1", "--data.shift=2"])

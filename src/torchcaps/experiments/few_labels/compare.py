@@ -46,7 +46,8 @@ class Settings:
     steps: int = 100
 
     def __post_init__(self) -> None:
-        if not self.labels or self.draws < 1 or self.steps < 0 or (self.n_unlabelled or 1) < 1:
+        unlabelled = 1 if self.n_unlabelled is None else self.n_unlabelled
+        if not self.labels or self.draws < 1 or self.steps < 0 or unlabelled < 1:
             raise ValueError(
                 f"labels, draws and unlabelled images must be at least one, steps not negative; got {self}"
             )
