@@ -68,7 +68,7 @@ def fgsm(
     Source: Goodfellow, Shlens, Szegedy 2015 ("Explaining and Harnessing Adversarial Examples"), section 4.
     """
     _check(images, labels, epsilon)
-    return _climb(model, images, images, labels, epsilon, 1, epsilon, -1 if targeted else 1, loss)
+    return _climb(model, images, images, labels, epsilon, 1, epsilon, targeted, loss)
 
 
 def bim(
@@ -94,7 +94,7 @@ def bim(
     Source: Kurakin, Goodfellow, Bengio 2017 ("Adversarial examples in the physical world"), section 2.2.
     """
     step = _check(images, labels, epsilon, n_steps, step)
-    return _climb(model, images, images, labels, epsilon, n_steps, step, -1 if targeted else 1, loss)
+    return _climb(model, images, images, labels, epsilon, n_steps, step, targeted, loss)
 
 
 def pgd(
@@ -133,9 +133,7 @@ def pgd(
     for _ in range(n_restarts):
         noise = epsilon * (2 * torch.rand(images.shape, generator=generator) - 1).to(images)
         start = (images + noise).clamp(0, 1)[left]
-        found[left] = _climb(
-            model, images[left], start, labels[left], epsilon, n_steps, step, -1 if targeted else 1, loss
-        )
+        found[left] = _climb(model, images[left], start, labels[left], epsilon, n_steps, step, targeted, loss)
         hit = predict(model, found[left]) == labels[left]
         left = left[~hit if targeted else hit]
         if not len(left):
@@ -170,11 +168,11 @@ def _climb(
     epsilon: float,
     n_steps: int,
     step: float,
-    direction: int,
+    targeted: bool,
     loss: Loss,
 ) -> Tensor:
     lowest, highest = (images - epsilon).clamp_min(0), (images + epsilon).clamp_max(1)
-    x = start
+    x, direction = start, -1 if targeted else 1
     for _ in range(n_steps):
         x = x + direction * step * gradient(model, x, labels, loss).sign()
         x = x.clamp(lowest, highest)

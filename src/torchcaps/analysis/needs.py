@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 from torchcaps.layers import ClassCaps, Decoder
-from torchcaps.models import CapsNet, MatrixCapsNet, TemplateAutoencoder, TransformingAutoencoder
+from torchcaps.models import CapsNet, MatrixCapsNet, Transforming
 
 
 def capsnet(model: nn.Module) -> CapsNet | MatrixCapsNet:
@@ -48,13 +48,13 @@ def em_classes_of(model: nn.Module) -> ClassCaps:
     )
 
 
-def autoencoder(model: nn.Module) -> TransformingAutoencoder | TemplateAutoencoder:
+def autoencoder(model: nn.Module) -> Transforming:
     """The model itself, if its capsules have poses that a transformation applies to.
 
     Raises:
         ValueError: it is another one.
     """
-    if isinstance(model, TransformingAutoencoder | TemplateAutoencoder):
+    if isinstance(model, Transforming):
         return model
     raise ValueError(f"model must be a transforming auto-encoder, got a {type(model).__name__}")
 

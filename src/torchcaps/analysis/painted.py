@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import autoencoder
-from torchcaps.models import TemplateAutoencoder
 from torchcaps.ops.affine import warp
 from torchcaps.ops.checks import check_shapes
 
@@ -79,12 +78,7 @@ def generative_units(model: nn.Module) -> Tensor:
 
     Source: Hinton, Krizhevsky, Wang 2011, after figure 2.
     """
-    model = autoencoder(model)
-    if isinstance(model, TemplateAutoencoder):
-        return model.templates.unsqueeze(1)
-    weight = model.paint.weight  # [P, T·G, C·h·w]
-    units = weight.unflatten(1, (model.n_capsules // len(weight), -1)).flatten(0, 1)  # [J, G, C·h·w]
-    return units.unflatten(2, (model.image_shape[0], *model.windows.patch))
+    return autoencoder(model).generative_units()
 
 
 @torch.no_grad()

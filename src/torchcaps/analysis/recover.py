@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import autoencoder
-from torchcaps.ops.affine import AffineParts, affine_matrix, affine_parts
+from torchcaps.ops.affine import affine_parts, shift_matrix
 from torchcaps.ops.checks import check_shapes
 
 #: A capsule is active in an image if its presence is at least this.
@@ -62,7 +62,7 @@ def recover(model: nn.Module, images: Tensor, transformed: Tensor) -> Recovered:
     if before.pose.dim() == 3:
         each = after.pose - before.pose
         together = (weight.unsqueeze(-1) * each).sum(dim=1) / weight.sum(dim=1, keepdim=True).clamp_min(1e-12)
-        return Recovered(_shifts(each), presence, _shifts(together))
+        return Recovered(shift_matrix(each), presence, shift_matrix(together))
     each = after.pose @ torch.linalg.inv_ex(before.pose).inverse
     # Columns count in the model's unit, or the translations would outweigh all else.
     scale = before.pose.new_tensor((1 / model.unit, 1 / model.unit, 1.0))
@@ -72,13 +72,6 @@ def recover(model: nn.Module, images: Tensor, transformed: Tensor) -> Recovered:
     solved = torch.linalg.lstsq(within.cpu().double(), across.transpose(1, 2).cpu().double()).solution
     together = solved.transpose(1, 2).to(across) * scale / scale.unsqueeze(-1)
     return Recovered(each, presence, together)
-
-
-def _shifts(by: Tensor) -> Tensor:
-    """The matrices ``[..., 3, 3]`` of shifts ``[..., 2]``."""
-    one, nothing = torch.ones_like(by[..., 0]), torch.zeros_like(by)
-    angle, shear = nothing[..., 0], nothing[..., 1]
-    return affine_matrix(AffineParts(angle, torch.stack((one, one), dim=-1), shear, by))
 
 
 def quantities(matrix: Tensor) -> Tensor:

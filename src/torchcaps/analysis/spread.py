@@ -22,6 +22,13 @@ class Neighbours(NamedTuple):
     places: Tensor
     squared: Tensor
 
+    def weights(self) -> Tensor:
+        """exp(−4 d² / d_k²), where d_k is the distance of the last of the nearest, ``[N, k]``.
+
+        Source: Calder, Cook, Thorpe, Slepčev 2020.
+        """
+        return torch.exp(-4 * self.squared / self.squared[:, -1:].clamp_min(1e-12))
+
 
 def nearest(x: Tensor, points: Tensor, k: int, *, same: bool = False, chunk: int = 1000) -> Neighbours:
     """The k nearest of ``points`` ``[M, D]`` of each of ``x`` ``[N, D]``.
@@ -55,13 +62,10 @@ def nearest(x: Tensor, points: Tensor, k: int, *, same: bool = False, chunk: int
 def affinity(found: Neighbours) -> Tensor:
     """A graph of points: the sparse matrix ``[N, N]``, symmetric and normalised by the degrees.
 
-    Two points are joined if one is among the other's nearest, with weight exp(−4 d² / d_k²), where d_k is the
-    distance of the last of the nearest.
-
-    Source: Calder, Cook, Thorpe, Slepčev 2020 for the weights.
+    Two points are joined if one is among the other's nearest, with the mean of their weights for each other.
     """
     n, k = found.places.shape
-    weight = torch.exp(-4 * found.squared / found.squared[:, -1:].clamp_min(1e-12))
+    weight = found.weights()
     row = torch.arange(n, device=weight.device).repeat_interleave(k)
     both = torch.stack((torch.cat((row, found.places.flatten())), torch.cat((found.places.flatten(), row))))
     graph = torch.sparse_coo_tensor(both, weight.flatten().repeat(2) / 2, (n, n), check_invariants=False).coalesce()

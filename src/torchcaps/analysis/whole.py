@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.ops.affine import AffineParts, affine_inverse, affine_matrix, transform_pose
+from torchcaps.ops.affine import affine_inverse, shift_matrix, transform_pose
 from torchcaps.ops.checks import check_at_least, check_shapes
 
 
@@ -54,9 +54,7 @@ def whole_frames(pose: Tensor, presence: Tensor, layout: Tensor, unit: float, st
     """
     if pose.dim() == 3:
         total = presence.sum(dim=1, keepdim=True) + stiffness
-        shift = torch.einsum("nj,njx->nx", presence, pose - layout) / total
-        zero, one = torch.zeros_like(shift), torch.ones_like(shift)
-        return affine_matrix(AffineParts(zero[:, 0], one, zero[:, 0], shift))
+        return shift_matrix(torch.einsum("nj,njx->nx", presence, pose - layout) / total)
     rows = pose.new_tensor(((1 / unit,), (1 / unit,), (1.0,)))
     a, m = pose * rows, layout * rows
     across = torch.einsum("nj,njxk,jyk->nxy", presence, a, m)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchcaps.experiments.batches import Batch
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.models import Output, TemplateAutoencoder, Transformed, TransformingAutoencoder
+from torchcaps.models import Output, Transformed, Transforming
 from torchcaps.ops import margin_loss, pose_loss, reconstruction_loss, spread_loss, spread_margin, transform_pose
 
 
@@ -77,7 +77,7 @@ def _classification_loss(config: Experiment, scores: Tensor, labels: Tensor, pro
 
 
 def _inconsistency(model: nn.Module, output: Transformed, batch: Batch) -> Tensor:
-    assert isinstance(model, TransformingAutoencoder | TemplateAutoencoder)
+    assert isinstance(model, Transforming)
     assert batch.transformation is not None
     found = model.recognise(batch.parts.squeeze(1)).pose
     return pose_loss(found, transform_pose(output.capsules.pose, batch.transformation), model.unit)

@@ -19,6 +19,7 @@ from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matri
 from torchcaps.models.output import Output, Transformed
 from torchcaps.models.plain_autoencoder import PlainAutoencoder, plain_autoencoder
 from torchcaps.models.template_autoencoder import TemplateAutoencoder, template_autoencoder
+from torchcaps.models.transforming import Transforming
 from torchcaps.models.transforming_autoencoder import (
     TransformingAutoencoder,
     affine_autoencoder,
@@ -80,6 +81,7 @@ __all__ = [
     "PlainAutoencoder",
     "TemplateAutoencoder",
     "Transformed",
+    "Transforming",
     "TransformingAutoencoder",
     "affine_autoencoder",
     "baseline_cnn",

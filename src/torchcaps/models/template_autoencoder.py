@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.layers.sizes import as_image_shape, require_images
-from torchcaps.models.output import Transformed
+from torchcaps.models.transforming import Transforming
 from torchcaps.ops import Routed
-from torchcaps.ops.affine import affine_inverse, affine_matrix, affine_parts_of, sample, transform_pose
+from torchcaps.ops.affine import affine_inverse, affine_matrix, affine_parts_of, sample
 from torchcaps.ops.checks import check_at_least
 
 #: Numbers read for each capsule: angle, two scales, shear, two shifts, presence.
 _N_READ = 7
 
 
-class TemplateAutoencoder(nn.Module):
+class TemplateAutoencoder(Transforming):
     """Each capsule paints its learned template, warped by its pose and scaled by its presence.
 
     With a generator that can do nothing else, the pose must be one: it cannot be used as a code for anything but
@@ -71,16 +71,6 @@ class TemplateAutoencoder(nn.Module):
         with torch.no_grad():  # parts begin at places of their own: those that begin alike remain alike
             self.read.bias.view(n_capsules, _N_READ)[:, 4:6].uniform_(-1, 1)
 
-    def forward(self, x: Tensor, transformation: Tensor | None = None) -> Transformed:
-        """Paint images ``[B, C, H, W]`` as they will look transformed by T ``[B, 3, 3]`` (None for not at all).
-
-        Raises:
-            ValueError: images of another shape than the model was made for.
-        """
-        found = self.recognise(x)
-        pose = found.pose if transformation is None else transform_pose(found.pose, transformation)
-        return Transformed(self.generate(pose, found.activation), found)
-
     def recognise(self, x: Tensor) -> Routed:
         """Poses ``[B, J, 3, 3]`` and presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
         require_images(x, self.image_shape)
@@ -98,6 +88,10 @@ class TemplateAutoencoder(nn.Module):
         size = self.image_shape[1], self.image_shape[2]
         templates = (presence[..., None, None, None] * self.templates).flatten(0, 1)
         return sample(templates, back, size).unflatten(0, presence.shape).sum(dim=1) + self.ground
+
+    def generative_units(self) -> Tensor:
+        """The templates, ``[J, 1, C, h, w]``."""
+        return self.templates.unsqueeze(1)
 
     def _half_sides(self) -> Tensor:
         """What makes columns in the template's pixels such in half its sides."""

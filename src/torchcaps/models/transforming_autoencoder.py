@@ -9,16 +9,16 @@ from torch import Tensor, nn
 
 from torchcaps.layers.local import Local, Windows
 from torchcaps.layers.sizes import as_image_shape, require_images
-from torchcaps.models.output import Transformed
+from torchcaps.models.transforming import Transforming
 from torchcaps.ops import Routed
-from torchcaps.ops.affine import affine_matrix, affine_parts_of, transform_pose
+from torchcaps.ops.affine import affine_matrix, affine_parts_of
 from torchcaps.ops.checks import check_at_least, check_choice
 
 #: Kinds of pose, and how many numbers are read of each.
 POSES = {"translation": 2, "affine": 9, "parts": 6}
 
 
-class TransformingAutoencoder(nn.Module):
+class TransformingAutoencoder(Transforming):
     """Capsules find pose and presence of their parts; the poses are transformed, and the parts painted again.
 
     Poses are in pixels from the image's centre, x to the right and y down, so that a transformation of the image
@@ -75,20 +75,6 @@ class TransformingAutoencoder(nn.Module):
         #: Pixels that the units count as one: a quarter of what they see, so that all they read is about 1.
         self.unit = min(self.windows.field) / 4
 
-    def forward(self, x: Tensor, transformation: Tensor | None = None) -> Transformed:
-        """Paint images as they will look transformed.
-
-        Args:
-            x: ``[B, C, H, W]``, values 0 … 1.
-            transformation: T of each, ``[B, 3, 3]`` in pixels (:mod:`torchcaps.ops.affine`); None for none.
-
-        Raises:
-            ValueError: images of another shape than the model was made for.
-        """
-        found = self.recognise(x)
-        pose = found.pose if transformation is None else transform_pose(found.pose, transformation)
-        return Transformed(self.generate(pose, found.activation), found)
-
     def recognise(self, x: Tensor) -> Routed:
         """Poses ``[B, J, 2]`` or ``[B, J, 3, 3]``, presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
         require_images(x, self.image_shape)
@@ -102,6 +88,11 @@ class TransformingAutoencoder(nn.Module):
         units = self.generation(self._numbers_of(pose)).sigmoid() * presence.unsqueeze(-1)  # [B, J, ·]
         patches = self.paint(units.reshape(len(pose), self.windows.n, self.paint.weight.shape[1]))
         return self.windows.put(patches) + self.ground
+
+    def generative_units(self) -> Tensor:
+        """The painting weights of each capsule's generation units, ``[J, G, C, h, w]``."""
+        units = self.paint.weight.reshape(self.n_capsules, -1, self.windows.n_painted)
+        return units.unflatten(2, (self.image_shape[0], *self.windows.patch))
 
     def _pose_of(self, numbers: Tensor) -> Tensor:
         """What was read, at first near the window's centre and unturned, as a pose in pixels."""

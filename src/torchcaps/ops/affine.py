@@ -40,6 +40,12 @@ def affine_matrix(parts: AffineParts) -> Tensor:
     return _with_last_row(torch.cat((linear.unflatten(-1, (2, 2)), parts.shift.unsqueeze(-1)), dim=-1))
 
 
+def shift_matrix(by: Tensor) -> Tensor:
+    """The matrices ``[..., 3, 3]`` of shifts (x, y) in pixels, ``[..., 2]``."""
+    linear = torch.eye(2, dtype=by.dtype, device=by.device).expand(*by.shape[:-1], 2, 2)
+    return _with_last_row(torch.cat((linear, by.unsqueeze(-1)), dim=-1))
+
+
 def affine_parts(matrix: Tensor) -> AffineParts:
     """Take transformations apart; :func:`affine_matrix` puts them together again.
 

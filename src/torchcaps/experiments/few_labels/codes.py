@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchcaps.analysis.plane import principal_plane
 from torchcaps.analysis.whole import parts_in_whole, pose_code, typical_layout, whole_frames
 from torchcaps.data.images import to_float
-from torchcaps.models import PlainAutoencoder, TemplateAutoencoder, TransformingAutoencoder
+from torchcaps.models import PlainAutoencoder, Transforming
 from torchcaps.ops import Routed, affine_inverse, warp
 
 #: Dimensions that are kept of each kind of vector but pixels.
@@ -58,7 +58,7 @@ def model_codes(name: str, model: nn.Module, images: Splits) -> list[Codes]:
     """
     if isinstance(model, PlainAutoencoder):
         return [reduced(f"code of {name}", [_found(model, to_float(part)).pose.flatten(1) for part in images])]
-    if not isinstance(model, TransformingAutoencoder | TemplateAutoencoder):
+    if not isinstance(model, Transforming):
         raise ValueError(f"{name} must be the run of an auto-encoder, got one of a {type(model).__name__}")
     unit, floats = model.unit, [to_float(part) for part in images]
     seen = [_found(model, part) for part in floats]
@@ -86,6 +86,6 @@ def _warped(images: Tensor, matrix: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _found(model: PlainAutoencoder | TransformingAutoencoder | TemplateAutoencoder, images: Tensor) -> Routed:
+def _found(model: PlainAutoencoder | Transforming, images: Tensor) -> Routed:
     found = [model.recognise(part) for part in images.split(1000)]
     return Routed(torch.cat([each.pose for each in found]), torch.cat([each.activation for each in found]))

@@ -44,14 +44,12 @@ def neighbour_graph(codes: Codes, n_classes: int) -> Readout:
     """Labels spread over the graph of all unlabelled examples; a new image takes those of its nearest."""
     graph = affinity(nearest(codes.train, codes.train, N_NEIGHBOURS, same=True))
     near = [nearest(part, codes.train, N_NEIGHBOURS) for part in (codes.val, codes.test)]
-    weights = [torch.exp(-4 * each.squared / each.squared[:, -1:].clamp_min(1e-12)) for each in near]
 
     def classes(draws: Sequence[Draw]) -> list[tuple[Tensor, Tensor]]:
         places, labels = (torch.stack(parts) for parts in zip(*draws, strict=True))
         answers = []
         for scores in spread_labels(graph, places, labels, n_classes):
-            found = zip(near, weights, strict=True)
-            val, test = ((w.unsqueeze(2) * scores[each.places]).sum(dim=1).argmax(dim=1) for each, w in found)
+            val, test = ((each.weights().unsqueeze(2) * scores[each.places]).sum(dim=1).argmax(dim=1) for each in near)
             answers.append((val, test))
         return answers
 
