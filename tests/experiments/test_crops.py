@@ -21,7 +21,7 @@ from torchcaps.experiments.batches import Batches, image_shape, split
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.objective import total_loss
 from torchcaps.experiments.predict import predict
-from torchcaps.experiments.run import Run
+from torchcaps.experiments.run import Run, read_json, write_json
 from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.experiments.train import train
 from torchcaps.models import Output
@@ -141,7 +141,7 @@ def test_a_trained_model_takes_windows(run: Run) -> None:
     assert dataset.image_shape == (1, 28, 28) and image_shape(run.experiment(), dataset) == (1, 20, 22)
     images = dataset.test.images[:, :, 4:24, 3:25].float() / 255
     error = (trained.model(images).scores.argmax(dim=1) != dataset.test.labels).float().mean().item()
-    assert run.read(run.result)["test_error"] == pytest.approx(error)
+    assert read_json(run.result)["test_error"] == pytest.approx(error)
 
 
 def test_your_own_image_is_cut_at_its_centre(run: Run, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_model_from_before_there_were_windows(run: Run, tmp_path: Path) -> Non
     for name in ("crop", "test_crops", "brightness", "contrast", "options"):
         del config["data"][name]
     old = Run(tmp_path)
-    old.write(old.config, config)
+    write_json(old.config, config)
     torch.save(content, old.model)
     assert load_model(old)[3:] == ((20, 22), "") and old.experiment().data == Data("digits", n_train=64, shift=0)
 
@@ -171,7 +171,7 @@ def test_evaluate_over_13_windows(run: Run, capsys: pytest.CaptureFixture[str]) 
     model = load_model(run).model
     expected = evaluate(config, model, split(config, load("digits"), "test", CPU))
     assert f"test error {expected['error']:.2%}, loss {expected['loss']:.5f}" in capsys.readouterr().out
-    assert expected["loss"] != run.read(run.result)["test_loss"]
+    assert expected["loss"] != read_json(run.result)["test_loss"]
     assert main(["evaluate", str(run.path), "--data.test_crops", "5"]) == 2
     assert "data.test_crops must be one of 1, 13; got 5" in capsys.readouterr().err
     assert main(["evaluate", str(run.path), "--split", "novel"]) == 2

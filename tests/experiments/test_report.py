@@ -14,7 +14,7 @@ from PIL import Image
 
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model
-from torchcaps.experiments.run import Run
+from torchcaps.experiments.run import Run, write_json
 from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.train import make_model
 
@@ -39,7 +39,7 @@ def finished(path: Path, data: Data, model: Model, **options: Any) -> Path:
     run.metrics.write_text(f"epoch,step,lr,train_loss,val_loss,val_error,seconds\n{ROW}")
     result = {"val_error": 0.25, "test_error": 0.1234, "seconds": 3725.0, "n_parameters": 4321, "epochs": 1, "seed": 5}
     result |= {"device": "Abacus <wood>", "commit": "0123456789abcdef-dirty", "versions": {"torch": "2"}}
-    run.write(run.result, result | {"recipe": "tiny", "config": config.to_dict()})
+    write_json(run.result, result | {"recipe": "tiny", "config": config.to_dict()})
     return path
 
 

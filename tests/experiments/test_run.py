@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchcaps.experiments import Data, Experiment, Model, Optim
-from torchcaps.experiments.run import Run, experiment_from, write_atomically
+from torchcaps.experiments.run import Run, experiment_from, write_atomically, write_json
 
 
 def test_configuration_survives_the_file(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_fields_that_a_run_had_not_yet_have_their_defaults(tmp_path: Path) -> No
     old = config.to_dict()
     for name in ("brightness", "contrast", "crop", "test_crops", "options"):
         del old["data"][name]
-    run.write(run.config, old)
+    write_json(run.config, old)
     run.metrics.write_text("epoch\n")
     assert run.experiment() == config
     run.open(config)  # it can be resumed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torchcaps.benchmarks.result import Found
 from torchcaps.benchmarks.suites import SUITES
 from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.provenance import commit, versions
-from torchcaps.experiments.run import write_atomically
+from torchcaps.experiments.run import write_atomically, write_json, write_text
 from torchcaps.ops import which_impl
 from torchcaps.ops.checks import check_at_least, check_choice
 
@@ -75,8 +74,8 @@ def bench(
     )
     table = as_markdown(found, words)
     folder = Path(out)
-    write_atomically(folder / "bench.json", lambda path: path.write_text(json.dumps(content, indent=2) + "\n", "utf-8"))
-    write_atomically(folder / "bench.md", lambda path: path.write_text(table, "utf-8"))
+    write_json(folder / "bench.json", content)
+    write_text(folder / "bench.md", table)
     write_atomically(folder / "bench.png", lambda path: draw(found).savefig(path, dpi=150, format="png"))
     say(table)
     return content

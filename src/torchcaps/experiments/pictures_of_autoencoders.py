@@ -17,7 +17,7 @@ from torchcaps.experiments import page
 from torchcaps.experiments.album import Album
 from torchcaps.experiments.batches import Batch, split
 from torchcaps.experiments.experiment import Data
-from torchcaps.experiments.run import Run
+from torchcaps.experiments.run import Run, read_json
 from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.models import PlainAutoencoder, TemplateAutoencoder
 from torchcaps.ops import AffineParts, affine_matrix
@@ -39,7 +39,7 @@ def pictures_of_autoencoder(album: Album, run: Run, root: str | Path | None = No
     config, trained = run.experiment(), load_model(run)
     if root is not None:
         config = replace(config, data=replace(config.data, root=str(root)))
-    model, result = trained.model, run.read(run.result)
+    model, result = trained.model, read_json(run.result)
     batch = _first(split(config, data_for(config, trained), "test", torch.device("cpu")))
     few = [_few_labels(album, run)] if (run.path / "few-labels.json").is_file() else []
     if isinstance(model, PlainAutoencoder):
@@ -55,7 +55,7 @@ def pictures_of_autoencoder(album: Album, run: Run, root: str | Path | None = No
 
 
 def _few_labels(album: Album, run: Run) -> str:
-    found = run.read(run.path / "few-labels.json")
+    found = read_json(run.path / "few-labels.json")
     numbers = list(found["rows"][0]["errors"])
     rows = [
         (row["code"], *(f"{100 * e['test_error']:.2f}" for e in row["errors"].values()), row["readout"])

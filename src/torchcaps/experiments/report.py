@@ -13,7 +13,7 @@ from torchcaps.experiments.album import Album
 from torchcaps.experiments.headline import headline, percent
 from torchcaps.experiments.pictures import pictures, pictures_of_pairs
 from torchcaps.experiments.pictures_of_autoencoders import pictures_of_autoencoder
-from torchcaps.experiments.run import Run, write_atomically
+from torchcaps.experiments.run import Run, read_json, write_text
 from torchcaps.experiments.saved import load_model
 from torchcaps.experiments.tested import look
 from torchcaps.models.baseline_cnn import count_parameters
@@ -41,7 +41,7 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | 
     for each in (run, *others):
         if not each.result.is_file():
             raise ValueError(f"{each.path} must hold a finished run, but it has no result.json")
-    results = [(each, each.read(each.result)) for each in (run, *others)]
+    results = [(each, read_json(each.result)) for each in (run, *others)]
     body = [headline(run)]
     if others:
         body.append(_comparison(results))
@@ -54,7 +54,7 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | 
             body += pictures_of_pairs(album, look(other), f" ({_name(other)})")
     body.append(page.section("How it was made", *_origin(results[0][1])))
     html = page.page(f"torchcaps: {_name(run)}", body)
-    write_atomically(run.report, lambda path: path.write_text(html, encoding="utf-8"))
+    write_text(run.report, html)
     return run.report
 
 

@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
+from torchcaps.experiments.experiment import Data, Device, Experiment, Model, Optim
 
 #: Fields that may differ when a run is resumed: they say where it runs, not what is run.
 WHERE = ("threads", "device", "data.root")
@@ -69,7 +70,7 @@ class Run:
         for left in self.path.rglob(".*.partial"):  # of a process that was killed as it wrote
             left.unlink()
         if not self.started():
-            self.write(self.config, config.to_dict())
+            write_json(self.config, config.to_dict())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -100,22 +101,23 @@ class Run:
         if not self.config.is_file():
             raise ValueError(f"{self.path} must be a run folder, but it has no config.json")
         try:
-            return experiment_from(self.read(self.config))
+            return experiment_from(read_json(self.config))
         except ValueError as error:
             raise ValueError(f"{self.config}: {error}") from error
 
-    def read(self, path: Path) -> dict[str, Any]:
-        """Read one of the run's JSON files.
 
-        Raises:
-            ValueError: it is missing or broken.
-        """
-        return read_json(path)
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON, whole or not at all.
 
-    def write(self, path: Path, content: dict[str, Any]) -> None:
-        """Write one of the run's JSON files, whole or not at all."""
-        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-        write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    Raises:
+        ValueError: NaN or infinity, which JSON lacks.
+    """
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text, whole or not at all."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -144,6 +146,21 @@ def experiment_from(content: dict[str, Any]) -> Experiment:
         return Experiment(**content | parts)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"not the configuration of a run of this version: {error!r}") from error
+
+
+def placed(config: Experiment, root: str | Path | None, threads: int, device: Device) -> Experiment:
+    """The experiment with what says where it runs.
+
+    Args:
+        config: the experiment.
+        root: folder of the data files, or the folder of the data sets' folders; None for the experiment's own.
+        threads: threads on a CPU; 0 takes all cores.
+        device: where to train.
+    """
+    if root is not None:
+        own = Path(root) / config.data.name
+        config = replace(config, data=replace(config.data, root=str(own if own.is_dir() else root)))
+    return replace(config, threads=threads, device=device)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

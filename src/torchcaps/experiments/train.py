@@ -25,7 +25,7 @@ from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.following import following
 from torchcaps.experiments.provenance import versions
-from torchcaps.experiments.run import Run
+from torchcaps.experiments.run import Run, read_json, write_json
 from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.task import Task
 from torchcaps.layers.routed_layer import RoutedLayer
@@ -55,6 +55,7 @@ def train(
     progress: Progress = "bar",
     checkpoint_seconds: float = 120.0,
     until: float | None = None,
+    trial: bool = False,
 ) -> dict[str, Any]:
     """Train, evaluate and record one experiment.
 
@@ -67,6 +68,7 @@ def train(
         progress: a "bar", "lines" (one an epoch), or "none".
         checkpoint_seconds: how often a long epoch is saved in its midst.
         until: when to stop, on the clock of :func:`time.monotonic`; None for never.
+        trial: look at no test split, but at the validation images alone: for settings that are yet to be chosen.
 
     Returns:
         The content of ``result.json``.
@@ -79,7 +81,10 @@ def train(
     run = Run(out or default_folder(config))
     run.check(config)
     if run.result.is_file():
-        return run.read(run.result)
+        result = read_json(run.result)
+        if trial or any(key.startswith("test_") for key in result):
+            return result
+        raise ValueError(f"out must be the folder of no trial, which is never tested; got {run.path}")
     if until is not None and time.monotonic() >= until:
         raise OutOfTime
     if config.data.root is not None:  # so that the run is found again from another folder
@@ -105,7 +110,7 @@ def train(
         steps = _fit(run, task, device, progress, callbacks)
         save_model(run, model, config, dataset)
         model.to(device)
-        tested = [name for name in dataset.splits if name != "train"]
+        tested = ["val"] if trial else [name for name in dataset.splits if name != "train"]
         scores = {name: evaluate(config, model, batches[name], progress=progress == "bar") for name in tested}
         if config.data.transformed and not isinstance(model, PlainAutoencoder):
             for name in tested:
@@ -126,7 +131,7 @@ def train(
             # Where the files lay says nothing about the result.
             "config": replace(config, data=replace(config.data, root=None)).to_dict(),
         }
-        run.write(run.result, result)
+        write_json(run.result, result)
     return result
 
 

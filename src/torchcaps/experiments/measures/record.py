@@ -10,7 +10,7 @@ from torchcaps.experiments.album import DPI
 from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.measures import MEASURES
 from torchcaps.experiments.provenance import commit, versions
-from torchcaps.experiments.run import Run, write_atomically
+from torchcaps.experiments.run import Run, read_json, write_atomically, write_json
 from torchcaps.experiments.tested import Tested, look
 from torchcaps.ops.checks import check_at_least, check_choice
 
@@ -51,7 +51,7 @@ def record(
             raise ValueError(f"{each.path} must hold a finished run, but it has no result.json")
     kept = None
     if keep_in is not None:
-        result = folders[0].read(folders[0].result)
+        result = read_json(folders[0].result)
         kept = Path(keep_in) / f"{result['recipe']}-{result['seed']}" / f"{name}.json"
         if kept.exists():
             raise ValueError(f"{kept} is kept already: remove it to keep another")
@@ -81,7 +81,7 @@ def record(
             each.with_suffix(".png"),
             lambda file: figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None}),
         )
-        tested.run.write(each, content)
+        write_json(each, content)
     return path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from torchcaps.experiments.measures.write import recorded
-from torchcaps.experiments.run import write_atomically
+from torchcaps.experiments.run import write_text
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.kept import read_results
 from torchcaps.experiments.tables.poses import poses_as_markdown
@@ -43,4 +43,4 @@ def document(results: str | Path) -> str:
 def write_document(results: str | Path, to: str | Path) -> None:
     """Write them into a file."""
     text = document(results)
-    write_atomically(Path(to), lambda path: path.write_text(text, encoding="utf-8"))
+    write_text(Path(to), text)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.recipes import RECIPES
-from torchcaps.experiments.run import WHERE, Run, experiment_from, flat, read_json, write_atomically
+from torchcaps.experiments.run import WHERE, Run, experiment_from, flat, read_json, write_json
 
 Result = dict[str, Any]
 
@@ -65,7 +65,7 @@ def results_of_runs(configs: Iterable[Experiment], folders: Iterable[Path]) -> l
     """Results of those runs that are finished."""
     runs = ((config, Run(folder)) for config, folder in zip(configs, folders, strict=True))
     return [
-        run.read(run.result) for config, run in runs if run.result.is_file() and is_of(run.read(run.result), config)
+        read_json(run.result) for config, run in runs if run.result.is_file() and is_of(read_json(run.result), config)
     ]
 
 
@@ -90,10 +90,9 @@ def keep(result: Result, folder: Path) -> Path:
         ValueError: another result of this recipe and seed is kept already.
     """
     path = folder / f"{result['recipe']}-{result['seed']}.json"
-    text = json.dumps(result, indent=2, allow_nan=False) + "\n"
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
+    if path.is_file() and read_json(path) != json.loads(json.dumps(result)):
         raise ValueError(f"{path} holds another result of this recipe and seed: remove it to keep this one")
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_json(path, result)
     return path
 
 

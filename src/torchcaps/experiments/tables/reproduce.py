@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from torchcaps.experiments.callbacks import OutOfTime
 from torchcaps.experiments.experiment import Device, Experiment, smoke
 from torchcaps.experiments.recipes import recipe
-from torchcaps.experiments.run import write_atomically
+from torchcaps.experiments.run import placed, write_atomically, write_json, write_text
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.draw import draw
 from torchcaps.experiments.tables.kept import Result, is_kept, keep, read_results, results_of_runs, seeded
@@ -84,7 +83,7 @@ def reproduce(
             if done:
                 continue
             folder = runs / default_folder(config).name
-            result = train(_placed(config, root, threads, device), folder, progress=progress, until=end)
+            result = train(placed(config, root, threads, device), folder, progress=progress, until=end)
             if keep_in is not None:
                 keep(result, Path(keep_in))
     except OutOfTime:
@@ -102,14 +101,6 @@ def _configs(row: Row, seeds: int, epochs: int | None, quick: bool) -> list[Expe
     return seeded(smoke(config) if quick else config, seeds)
 
 
-def _placed(config: Experiment, root: str | Path | None, threads: int, device: Device) -> Experiment:
-    """The experiment with what says where it runs."""
-    if root is not None:
-        own = Path(root) / config.data.name
-        config = replace(config, data=replace(config.data, root=str(own if own.is_dir() else root)))
-    return replace(config, threads=threads, device=device)
-
-
 def _here(table: Table, runs: Path, seeds: int, epochs: int | None, quick: bool) -> Results:
     found: dict[str, list[Result]] = {}
     for row in table.rows:
@@ -119,9 +110,8 @@ def _here(table: Table, runs: Path, seeds: int, epochs: int | None, quick: bool)
 
 
 def _write(table: Table, places: dict[str, Results], text: str, path: Path) -> None:
-    content = json.dumps(as_json(table, places), indent=2) + "\n"
-    write_atomically(path.with_suffix(".md"), lambda temporary: temporary.write_text(text, encoding="utf-8"))
-    write_atomically(path.with_suffix(".json"), lambda temporary: temporary.write_text(content, encoding="utf-8"))
+    write_text(path.with_suffix(".md"), text)
+    write_json(path.with_suffix(".json"), as_json(table, places))
     write_atomically(
         path.with_suffix(".png"), lambda temporary: draw(table, places).savefig(temporary, format="png", dpi=150)
     )
