@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model, album
 from torchcaps.experiments.batches import split
 from torchcaps.experiments.evaluate import evaluate
+from torchcaps.experiments.few_labels import compare
 from torchcaps.experiments.few_labels.draws import draw_labelled
 from torchcaps.experiments.few_labels.write import as_markdown
 from torchcaps.experiments.following import following
@@ -126,6 +129,30 @@ def test_few_labels_beside_all_alternatives(
     assert main(["report", str(run)]) == 0
     assert "<h2>Few labels</h2>" in (run / "report.html").read_text(encoding="utf-8")
     assert "wrote" in capsys.readouterr().out
+
+
+def test_few_labels_go_on_where_they_were_broken_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, asked = folder / "capsules", []
+    left, measure = run / "few-labels.partial.json", compare._errors
+
+    def killed_at(n: int, *arguments: Any) -> Any:
+        asked.append(n)
+        if len(asked) == n:
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    def call(n: int, labels: str = "10") -> int:
+        asked.clear()
+        monkeypatch.setattr(compare, "_errors", partial(killed_at, n))
+        return main(["few-labels", str(run), "--labels", labels, "--draws=2", "--steps=1", "--unlabelled=300"])
+
+    assert call(4) == 130 and not (run / "few-labels.json").exists()
+    three = json.loads(left.read_text())["rows"]
+    assert len(three) == 3
+    assert call(0) == 0 and len(asked) == 1 + 5 * 3 + 2 - 3
+    found = json.loads((run / "few-labels.json").read_text())
+    assert found["rows"][:3] == three and len(found["rows"]) == 1 + 5 * 3 + 2 and not left.exists()
+    assert call(2) == 130 and call(0, "11") == 0 and len(asked) == len(found["rows"])  # other settings, other rows
 
 
 def test_few_labels_wants_an_autoencoder_that_is_finished(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from torchcaps.experiments.devices import device_in_words
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.few_labels.codes import Codes, model_codes, pixel_codes
 from torchcaps.experiments.few_labels.draws import draw_labelled
+from torchcaps.experiments.few_labels.finished import Finished
 from torchcaps.experiments.few_labels.readouts import READOUTS, Draw, Readout, one_by_one
 from torchcaps.experiments.few_labels.supervised import NETWORKS, classes_of, train_on_few
 from torchcaps.experiments.provenance import commit, versions
-from torchcaps.experiments.run import Run
+from torchcaps.experiments.run import Run, read_json, write_json
 from torchcaps.experiments.saved import Trained, data_for, load_model
 
 
@@ -62,6 +64,8 @@ def compare(
 ) -> dict[str, Any]:
     """Measure every kind of code with every read-out, and the supervised networks.
 
+    Finished rows are kept in ``<run>/few-labels.partial.json``: the same call goes on where it was broken off.
+
     Args:
         run: a finished run of an auto-encoder; its data are used.
         beside: further ones on the same data, such as a plain auto-encoder's.
@@ -76,7 +80,6 @@ def compare(
     Raises:
         ValueError: a run is no auto-encoder's, or the data do not fit.
     """
-    began = time.monotonic()
     config = run.experiment()
     if root is not None:
         config = replace(config, data=replace(config.data, root=str(root)))
@@ -96,12 +99,18 @@ def compare(
     codes = pixel_codes(splits)
     for name, each in (*others.items(), (run.path.resolve().name, trained)):
         codes += model_codes(name, each.model, splits)
-    rows = []
-    for code, readout, ask in _methods(codes, train, splits, len(dataset.classes), settings.steps):
-        row = {"code": code, "readout": readout, "errors": _errors(ask, draws, train.labels, val.labels, test.labels)}
-        rows.append(row)
-        say(f"{code}, {readout}: " + ", ".join(f"{n} labels {e['test_error']:.2%}" for n, e in row["errors"].items()))
-    return {
+    results = {each.path.resolve().name: read_json(each.result) for each in (run, *beside)}
+    depends_on = {"settings": asdict(settings), "runs": results, "commit": commit()}
+    finished = Finished(run.path / "few-labels.partial.json", depends_on)
+    for code, readout, make in _methods(codes, train, splits, len(dataset.classes), settings.steps):
+        if finished.has(code, readout):
+            say(f"{code}, {readout}: was finished before")
+            continue
+        began = time.monotonic()
+        errors = _errors(make(), draws, train.labels, val.labels, test.labels)
+        finished.add({"code": code, "readout": readout, "errors": errors}, time.monotonic() - began)
+        say(f"{code}, {readout}: " + ", ".join(f"{n} labels {e['test_error']:.2%}" for n, e in errors.items()))
+    found = {
         "run": run.path.resolve().name,
         "recipe": config.recipe,
         "seed": config.seed,
@@ -111,12 +120,15 @@ def compare(
         "n_unlabelled": len(train),
         "draws": settings.draws,
         "steps": settings.steps,
-        "rows": rows,
-        "seconds": round(time.monotonic() - began, 1),
+        "rows": finished.rows,
+        "seconds": round(finished.seconds, 1),
         "device": device_in_words(torch.device("cpu")),
         "versions": versions(),
         "commit": commit() or "unknown",
     }
+    write_json(run.path / "few-labels.json", found)
+    finished.clear()
+    return found
 
 
 def _require_same_data(run: Run, trained: Trained, config: Experiment, wanted: Trained) -> None:
@@ -145,13 +157,14 @@ def _images(dataset: Dataset, crop: tuple[int, int] | None, n: int | None) -> tu
 
 def _methods(
     codes: Sequence[Codes], train: Images, splits: tuple[Tensor, Tensor, Tensor], n_classes: int, steps: int
-) -> Iterator[tuple[str, str, Readout]]:
+) -> Iterator[tuple[str, str, Callable[[], Readout]]]:
+    """Names of code and read-out, and what fits it."""
     for code in codes:
         for name, readout in READOUTS.items():
             if code.name != "pixels" or name == "nearest labelled":  # the others take fewer dimensions
-                yield code.name, name, readout(code, n_classes)
+                yield code.name, name, partial(readout, code, n_classes)
     for name in NETWORKS if steps else ():
-        yield "none: labelled images alone", name, _network(name, train, splits, n_classes, steps)
+        yield "none: labelled images alone", name, partial(_network, name, train, splits, n_classes, steps)
 
 
 def _network(name: str, train: Images, splits: tuple[Tensor, Tensor, Tensor], n_classes: int, steps: int) -> Readout:

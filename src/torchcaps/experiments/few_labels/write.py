@@ -10,7 +10,7 @@ from torchcaps import analysis
 from torchcaps.experiments.album import DPI
 from torchcaps.experiments.few_labels.compare import Settings, compare
 from torchcaps.experiments.markdown import markdown_table
-from torchcaps.experiments.run import Run, write_atomically
+from torchcaps.experiments.run import Run, write_atomically, write_text
 
 
 def few_labels(
@@ -35,9 +35,8 @@ def few_labels(
         if not each.result.is_file():
             raise ValueError(f"{each.path} must hold a finished run, but it has no result.json")
     found = compare(run, others, settings, root, say=lambda text: print(text, flush=True))
-    run.write(run.path / "few-labels.json", found)
     table, picture = run.path / "few-labels.md", run.path / "pictures" / "few-labels.png"
-    write_atomically(table, lambda path: path.write_text(as_markdown(found), encoding="utf-8"))
+    write_text(table, as_markdown(found))
     figure = analysis.draw_few_labels(found["rows"])
     write_atomically(picture, lambda path: figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None}))
     return table, found
