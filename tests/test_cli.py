@@ -166,7 +166,7 @@ def test_ctrl_c_says_how_to_go_on(
     arguments = ["train", "digits", "--out", str(tmp_path / "a"), *TINY]
     monkeypatch.setattr(Task, "training_step", interrupted)
     assert main(arguments) == 130
-    assert "stopped; the same command goes on from the last checkpoint" in capsys.readouterr().err
+    assert "stopped; the same command goes on from what was last saved" in capsys.readouterr().err
     monkeypatch.undo()
     assert main(arguments) == 0
 

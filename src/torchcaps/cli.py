@@ -30,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"torchcaps: {error}; the command line needs pip install 'torchcaps[train]'", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        resumed = bool({"train", "reproduce"} & set(arguments[:1]))
-        more = "; the same command goes on from the last checkpoint, if there is one yet" * resumed
+        resumed = bool({"train", "reproduce", "tune", "few-labels"} & set(arguments[:1]))
+        more = "; the same command goes on from what was last saved, if anything was" * resumed
         print(f"torchcaps: stopped{more}", file=sys.stderr)
         return 130
 
@@ -69,6 +69,15 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--threads", type=int, default=0, help="threads on a CPU (default: all cores)")
     made.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
     made.add_argument("--smoke", action="store_true", help="two steps of every run, to see that it runs")
+    made = command("tune", _tune, "choose a recipe's learning rate and regulariser by its validation error")
+    made.add_argument("recipe", metavar="RECIPE", help="a classifier's recipe")
+    made.add_argument("--epochs", type=int, help="of each trial (default: a third of the recipe's)")
+    made.add_argument("--data.root", dest="root", help="folder of the data files, or of the data sets' folders")
+    made.add_argument("--runs", metavar="FOLDER", default="runs", help="where trials are kept (default: runs)")
+    made.add_argument("--keep", metavar="FOLDER", help="also put the outcome there, such as results/tuning")
+    made.add_argument("--threads", type=int, default=0, help="threads on a CPU (default: all cores)")
+    made.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
+    made.add_argument("--smoke", action="store_true", help="two steps of every trial, to see that it runs")
     made = command("results", _results, "write docs/results.md from the results that are kept")
     made.add_argument("--from", dest="results", metavar="FOLDER", default="results", help="default: results")
     made.add_argument("--to", metavar="FILE", default="docs/results.md", help="default: docs/results.md")
@@ -114,7 +123,7 @@ def _train(arguments: list[str]) -> None:
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if name is None and not {"-h", "--help"} & set(arguments):
         raise ValueError(f"train needs a recipe, one of {', '.join(RECIPES)}")
-    config, out = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
+    config, out, trial = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
     from torchcaps.experiments.experiment import FURTHER
     from torchcaps.experiments.run import Run
     from torchcaps.experiments.train import default_folder, train
@@ -122,17 +131,18 @@ def _train(arguments: list[str]) -> None:
     out = out or default_folder(config)
     if Run(out).result.is_file():
         print(f"{out} holds the finished run; nothing is trained")
-    result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines")
-    name = "error" if "test_error" in result else "loss"
-    test, val = (f"{result[f'{s}_{name}']:{'.2%' if name == 'error' else '.5f'}}" for s in ("test", "val"))
-    print(f"{result['recipe']}, seed {result['seed']}: test {name} {test}, ", end="")
-    further = (f"{words} {result[f'{key}_error']:.2%}, " for key, words in FURTHER.items() if f"{key}_error" in result)
-    print("".join(further), end="")
-    print(f"validation {name} {val}, {result['n_parameters']:,} parameters, ", end="")
+    result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines", trial=trial)
+    print(f"{result['recipe']}, seed {result['seed']}: ", end="")
+    name, form = ("error", ".2%") if "val_error" in result else ("loss", ".5f")
+    said = {"test": f"test {name}", **FURTHER, "val": f"validation {name}"}
+    found = (f"{words} {result[f'{s}_{name}']:{form}}, " for s, words in said.items() if f"{s}_{name}" in result)
+    print(f"{''.join(found)}{result['n_parameters']:,} parameters, ", end="")
     print(f"{result['epochs']} epochs in {result['seconds']:.0f} s; see {out}")
 
 
-def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[str]) -> tuple[Experiment, str | None]:
+def _parse_experiment(
+    name: str | None, defaults: Experiment, arguments: list[str]
+) -> tuple[Experiment, str | None, bool]:
     from jsonargparse import ArgumentParser
 
     from torchcaps.experiments import Experiment
@@ -145,6 +155,7 @@ def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[st
     parser.add_argument("--config", action="config", help="a YAML file with any of these fields")
     parser.add_argument("--out", type=str, default=None, help="the run's folder (default: runs/<recipe>)")
     parser.add_argument("--smoke", action="store_true", help="two steps on eight images, to see that it runs")
+    parser.add_argument("--trial", action="store_true", help="look at validation alone, to choose settings by it")
     parser.add_class_arguments(Experiment)
     fields = defaults.to_dict()
     parser.set_defaults(fields)
@@ -152,7 +163,7 @@ def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[st
     if parsed.recipe != defaults.recipe:
         raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
     config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
-    return smoke(config) if parsed.smoke else config, parsed.out
+    return smoke(config) if parsed.smoke else config, parsed.out, parsed.trial
 
 
 def _list(_: argparse.Namespace) -> None:
@@ -200,6 +211,22 @@ def _reproduce(parsed: argparse.Namespace) -> None:
         seeds=parsed.seeds,
         epochs=parsed.epochs,
         budget=parsed.budget,
+        root=parsed.root,
+        runs=parsed.runs,
+        keep_in=parsed.keep,
+        threads=parsed.threads,
+        device=parsed.device,
+        quick=parsed.smoke,
+        progress="bar" if sys.stderr.isatty() else "lines",
+    )
+
+
+def _tune(parsed: argparse.Namespace) -> None:
+    from torchcaps.experiments.tuning import tune
+
+    tune(
+        parsed.recipe,
+        epochs=parsed.epochs,
         root=parsed.root,
         runs=parsed.runs,
         keep_in=parsed.keep,
