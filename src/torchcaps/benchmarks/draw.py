@@ -70,11 +70,21 @@ def _curves(part: Any, title: str, curves: Mapping[str, list[Point]]) -> None:
         axes.set_xscale("log")
         axes.set_yscale("log")
         scales(axes, "", name)
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_xticks(ends := [xs[0], xs[len(xs) // 2], xs[-1]], [f"{x:,g}" for x in ends])
+        axes.set_yticks(_few_ticks(*axes.get_ylim()))
+        axes.yaxis.set_major_formatter("{x:,g}")
         axes.tick_params(which="minor", labelbottom=False, labelleft=False)
         if k == 0:
             axes.legend(fontsize=SMALL, labelcolor=MUTED, frameon=False)
+
+
+def _few_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten; with 2 and 5 times them where there would be two or fewer."""
+    for digits in ((1,), (1, 2, 5)):
+        ticks = [d * 10.0**k for k in range(-3, 9) for d in digits if low <= d * 10.0**k <= high]
+        if len(ticks) > 2:
+            break
+    return ticks
 
 
 def _number(x: float) -> str:
