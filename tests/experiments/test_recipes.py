@@ -43,7 +43,9 @@ def test_a_recipe_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     config = smoke(recipe(name))
     assert config.recipe == f"{name}-smoke"
 
-    def made_up(root: object, image_size: object, split: str = "official", val_toy: object = None) -> Dataset:
+    def made_up(
+        root: object, image_size: object, split: str = "official", val_toy: object = None, fold: object = None
+    ) -> Dataset:
         n_classes = 5 if config.data.name == "smallnorb" else 10
         size = (40, *SHAPES[config.data.name])
         images = Images(torch.randint(0, 256, size, dtype=torch.uint8), torch.arange(40) % n_classes)
@@ -122,3 +124,12 @@ def test_rows_of_the_ablation_differ_from_the_first_in_what_they_name() -> None:
         "margin",
         "cross_entropy",
     ]
+
+
+def test_folds_differ_in_their_toys_alone() -> None:
+    for name in ("smallnorb-azimuth", "smallnorb-azimuth-cnn", "smallnorb-elevation", "smallnorb-elevation-cnn"):
+        whole = recipe(name)
+        for k in range(3):
+            fold = recipe(f"{name}-fold-{k}")
+            assert fold.data.options == {**whole.data.options, "fold": k}
+            assert replace(fold, recipe=name, data=whole.data) == whole

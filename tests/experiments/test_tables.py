@@ -96,7 +96,7 @@ def test_the_picture_leaves_smoke_out() -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_made_of_recipes(name: str) -> None:
     for row in TABLES[name].rows:
-        assert row.recipe in RECIPES and set(row.paper) <= set(TABLES[name].columns)
+        assert set(row.recipes) <= set(RECIPES) and set(row.paper) <= set(TABLES[name].columns)
         assert all(number(text) > 0 for text in row.paper.values())
 
 
@@ -166,12 +166,34 @@ def test_how_poses_follow_by_hand() -> None:
     ]
 
 
+def folded(recipe: str, error: float, **others: Any) -> dict[str, Any]:
+    return result(error=error, **others) | {"recipe": recipe, "data": f"toys of {recipe}"}
+
+
+def test_a_row_of_folds_is_their_mean() -> None:
+    row = replace(ROW, minimum=10, folds=("digits-1", "digits-2"))
+    table = replace(TABLE, rows=(row,))
+    found = {name: [folded(name, error)] for name, error in (("digits", 0.01), ("digits-1", 0.02), ("digits-2", 0.06))}
+    one = summarise(table, row, row.among(found))
+    assert one is not None and (one.folds, one.seeds, one.cell("test_error")) == (3, 1, "3.00 ± 2.65")
+    assert one.in_words("test_error").startswith("Ours: 3.00 ± 2.65 % (3 folds, 1 seed, ")
+    assert table.row("digits-2") is row
+    text = as_markdown(table, {"recorded": found}, "digits")
+    assert "| 1 each of 3 of 3 folds |" in text and "Data of `digits-1`: toys of digits-1." in text
+    part = summarise(table, row, row.among({"digits-1": found["digits-1"]}))
+    assert part is not None and part.runs_in_words(3) == "1 each of 1 of 3 folds"
+    with pytest.raises(ValueError, match="as many seeds each"):
+        summarise(table, row, row.among(found | {"digits": [folded("digits", 0.1), folded("digits", 0.2, seed=1)]}))
+    with pytest.raises(ValueError, match="same data and epochs"):
+        summarise(table, row, [folded("digits", 0.1), folded("digits", 0.1) | {"data": "other toys"}])
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_says_what_it_came_to(name: str) -> None:
     """The error, seeds, time and device in a recipe's docstring are those of its files; without files it says none."""
     said = " ".join((RECIPES[name].__doc__ or "").split())
     rows = [(table, row) for table in TABLES.values() for row in table.rows if row.recipe == name]
-    found = [summarise(*row, read_results(ROOT / "results").get(name, [])) for row in rows]
+    found = [summarise(table, row, row.among(read_results(ROOT / "results"))) for table, row in rows]
     ours = {one.in_words(next(iter(table.columns))) for (table, _), one in zip(rows, found, strict=True) if one}
     assert len(ours) <= 1 and said.count("Ours:") == len(ours)
     assert all(line in said for line in ours)

@@ -64,13 +64,17 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "smallnorb-5-iterations": matrix.smallnorb_5_iterations,
     "smallnorb-affine": transforming.smallnorb_affine,
     "smallnorb-azimuth": viewpoints.smallnorb_azimuth,
+    "smallnorb-azimuth-fold-0": viewpoints.smallnorb_azimuth_fold_0,
     "smallnorb-azimuth-cnn": viewpoints.smallnorb_azimuth_cnn,
+    "smallnorb-azimuth-cnn-fold-0": viewpoints.smallnorb_azimuth_cnn_fold_0,
     "smallnorb-capsnet": other_images.smallnorb_capsnet,
     "smallnorb-cnn": matrix.smallnorb_cnn,
     "smallnorb-cnn-small": matrix.smallnorb_cnn_small,
     "smallnorb-cross-entropy": matrix.smallnorb_cross_entropy,
     "smallnorb-elevation": viewpoints.smallnorb_elevation,
+    "smallnorb-elevation-fold-0": viewpoints.smallnorb_elevation_fold_0,
     "smallnorb-elevation-cnn": viewpoints.smallnorb_elevation_cnn,
+    "smallnorb-elevation-cnn-fold-0": viewpoints.smallnorb_elevation_cnn_fold_0,
     "smallnorb-margin-loss": matrix.smallnorb_margin_loss,
     "smallnorb-no-coordinates": matrix.smallnorb_no_coordinates,
     "smallnorb-em-held-out": matrix.smallnorb_em_held_out,
@@ -78,6 +82,7 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "smallnorb-vector": matrix.smallnorb_vector,
     "smallnorb-vector-no-coordinates": matrix.smallnorb_vector_no_coordinates,
     "svhn": other_images.svhn,
+    **viewpoints.further_folds(),
 }
 
 

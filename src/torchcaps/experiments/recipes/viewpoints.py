@@ -5,12 +5,13 @@ the others. The paper compares them where capsules and CNN are as good on famili
 early by ``--stop_at`` with the other's validation error.
 
 From the official files the split is the paper's. The 48×48 ``.npz`` files have viewpoints in the test half alone: there
-three toys of each category train (one of them validates) and two others test, by default fold 0; the other two
-folds are ``--data.options '{"split": "azimuth", "fold": 1}'`` and 2. That is not the paper's split.
+three toys of each category train (one of them validates) and two others test, in three folds,
+``smallnorb-azimuth-fold-0`` and so on. That is not the paper's split.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from torchcaps.experiments.experiment import Experiment
@@ -35,6 +36,45 @@ def smallnorb_elevation() -> Experiment:
 def smallnorb_elevation_cnn() -> Experiment:
     """The paper's CNN, trained on the three lowest elevations: 17.8 % on the others, 4.3 % on those."""
     return _by("elevation", smallnorb_cnn(), "smallnorb-elevation-cnn")
+
+
+def smallnorb_azimuth_fold_0() -> Experiment:
+    """Small matrix capsules by azimuth within the test half, the first of three folds; not in the paper."""
+    return _fold(smallnorb_azimuth(), 0)
+
+
+def smallnorb_azimuth_cnn_fold_0() -> Experiment:
+    """The paper's CNN by azimuth within the test half, the first of three folds; not in the paper."""
+    return _fold(smallnorb_azimuth_cnn(), 0)
+
+
+def smallnorb_elevation_fold_0() -> Experiment:
+    """Small matrix capsules by elevation within the test half, the first of three folds; not in the paper."""
+    return _fold(smallnorb_elevation(), 0)
+
+
+def smallnorb_elevation_cnn_fold_0() -> Experiment:
+    """The paper's CNN by elevation within the test half, the first of three folds; not in the paper."""
+    return _fold(smallnorb_elevation_cnn(), 0)
+
+
+def further_folds() -> dict[str, Callable[[], Experiment]]:
+    """The other two folds of each, by name."""
+    every = (smallnorb_azimuth, smallnorb_azimuth_cnn, smallnorb_elevation, smallnorb_elevation_cnn)
+    return {f"{base().recipe}-fold-{k}": _further(base, k) for base in every for k in (1, 2)}
+
+
+def _further(base: Callable[[], Experiment], k: int) -> Callable[[], Experiment]:
+    def made() -> Experiment:
+        return _fold(base(), k)
+
+    made.__doc__ = f"``{base().recipe}-fold-0`` with other toys: fold {k}."
+    return made
+
+
+def _fold(config: Experiment, k: int) -> Experiment:
+    data = replace(config.data, options={**config.data.options, "fold": k})
+    return replace(config, recipe=f"{config.recipe}-fold-{k}", data=data)
 
 
 def _by(view: str, config: Experiment, name: str) -> Experiment:

@@ -11,8 +11,7 @@ from typing import Any
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.recipes import RECIPES
 from torchcaps.experiments.run import WHERE, Run, experiment_from, flat, read_json, write_json
-
-Result = dict[str, Any]
+from torchcaps.experiments.tables.table import Result
 
 
 def is_of(result: Mapping[str, Any], config: Experiment) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from torchcaps.experiments.markdown import markdown_table
 from torchcaps.experiments.recipes import RECIPES
-from torchcaps.experiments.tables.kept import Result
+from torchcaps.experiments.tables.table import Result
 
 _SHIFT, _SCALE = ("shift x", "shift y"), ("scale x", "scale y")
 HEAD = (

@@ -13,9 +13,9 @@ from torchcaps.experiments.recipes import recipe
 from torchcaps.experiments.run import placed, write_atomically, write_json, write_text
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.draw import draw
-from torchcaps.experiments.tables.kept import Result, is_kept, keep, read_results, results_of_runs, seeded
-from torchcaps.experiments.tables.table import Row, Table
-from torchcaps.experiments.tables.write import Results, as_json, as_markdown
+from torchcaps.experiments.tables.kept import is_kept, keep, read_results, results_of_runs, seeded
+from torchcaps.experiments.tables.table import Result, Results, Table
+from torchcaps.experiments.tables.write import as_json, as_markdown
 from torchcaps.experiments.train import Progress, default_folder, train
 from torchcaps.ops.checks import check_at_least, check_choice
 
@@ -74,7 +74,8 @@ def reproduce(
         raise ValueError(f"keep_in must be None for a smoke run, which is no result; got {keep_in}")
     table, runs = TABLES[name], Path(runs)
     wanted = [table.row(row) for row in dict.fromkeys(rows)] or list(table.rows)
-    configs = [(row, config) for row in wanted for config in _configs(row, seeds, epochs, quick)]
+    named = [(row, each) for row in wanted for each in row.recipes]
+    configs = [(row, config) for row, each in named for config in _configs(each, seeds, epochs, quick)]
     kept = [keep_in is not None and is_kept(config, Path(keep_in)) for _, config in configs]
     end = None if budget is None else time.monotonic() + 60 * budget
     try:
@@ -95,17 +96,17 @@ def reproduce(
     return text
 
 
-def _configs(row: Row, seeds: int, epochs: int | None, quick: bool) -> list[Experiment]:
-    config = recipe(row.recipe)
+def _configs(name: str, seeds: int, epochs: int | None, quick: bool) -> list[Experiment]:
+    config = recipe(name)
     config = config if epochs is None else replace(config, epochs=epochs)
     return seeded(smoke(config) if quick else config, seeds)
 
 
 def _here(table: Table, runs: Path, seeds: int, epochs: int | None, quick: bool) -> Results:
     found: dict[str, list[Result]] = {}
-    for row in table.rows:
-        configs = _configs(row, seeds, epochs, quick)
-        found[row.recipe] = results_of_runs(configs, [runs / default_folder(config).name for config in configs])
+    for name in (name for row in table.rows for name in row.recipes):
+        configs = _configs(name, seeds, epochs, quick)
+        found[name] = results_of_runs(configs, [runs / default_folder(config).name for config in configs])
     return found
 
 

@@ -18,22 +18,24 @@ class Summary:
     Attributes:
         values: in per cent, by column, one of each seed; "novel" errors and such only where a run has them.
         smoke: whether any run saw fewer images than the row's minimum; then its numbers are not shown.
-        seeds: runs.
+        seeds: runs; of each fold, where there are several.
+        folds: how many of the row's folds have runs.
         images: training images that the shortest of them saw.
         minutes: mean time of a run.
         n_parameters: of the model.
         devices: what the runs ran on.
-        data: what the data say of themselves, such as that they are half-size copies; "" for nothing.
+        data: what the data say of themselves, such as that they are half-size copies; of every fold.
     """
 
     values: Mapping[str, tuple[float, ...]]
     smoke: bool
     seeds: int
+    folds: int
     images: int
     minutes: float
     n_parameters: int
     devices: tuple[str, ...]
-    data: str
+    data: tuple[str, ...]
 
     def cell(self, column: str) -> str:
         """Mean, and standard deviation over seeds where there are several; "smoke", or "–" for nothing."""
@@ -48,7 +50,12 @@ class Summary:
     def in_words(self, column: str) -> str:
         """One line for a docstring: the number, seeds, time and device."""
         runs = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        return f"Ours: {self.cell(column)} % ({runs}, {self.minutes:.0f} min a run; {'; '.join(self.devices)})."
+        folds = f"{self.folds} folds, " if self.folds > 1 else ""
+        return f"Ours: {self.cell(column)} % ({folds}{runs}, {self.minutes:.0f} min a run; {'; '.join(self.devices)})."
+
+    def runs_in_words(self, n_folds: int) -> str:
+        """How many runs: seeds, and how many folds of ``n_folds`` there are."""
+        return f"{self.seeds}" if n_folds == 1 else f"{self.seeds} each of {self.folds} of {n_folds} folds"
 
     def as_json(self) -> dict[str, Any]:
         """Plain dicts; the values of a smoke run too, which are marked as such."""
@@ -59,7 +66,7 @@ class Summary:
             "minutes": round(self.minutes, 1),
             "n_parameters": self.n_parameters,
             "devices": list(self.devices),
-            "data": self.data,
+            "data": list(self.data),
         }
 
 
@@ -67,13 +74,17 @@ def summarise(table: Table, row: Row, results: Sequence[Result]) -> Summary | No
     """The results of a row in one; None where there are none.
 
     Raises:
-        ValueError: they are of different data or epochs, which have no mean.
+        ValueError: they are of different data (within a fold), epochs or numbers of seeds, which have no mean.
     """
     if not results:
         return None
-    ran = {(result.get("data", ""), result["config"]["epochs"]) for result in results}
-    if len(ran) > 1:
+    ran = {(result["recipe"], result.get("data", ""), result["config"]["epochs"]) for result in results}
+    folds = {recipe for recipe, _, _ in ran}
+    if len(ran) > len(folds) or len({epochs for *_, epochs in ran}) > 1:
         raise ValueError(f"results of {row.recipe} must be of the same data and epochs, got {sorted(ran)}")
+    seeds = [sum(result["recipe"] == recipe for result in results) for recipe in folds]
+    if len(set(seeds)) > 1:
+        raise ValueError(f"folds of {row.recipe} must have as many seeds each, got {seeds}")
     values = {
         column: tuple(100 * result[column] for result in results if result.get(column) is not None)
         for column in table.columns
@@ -82,10 +93,11 @@ def summarise(table: Table, row: Row, results: Sequence[Result]) -> Summary | No
     return Summary(
         values={column: found for column, found in values.items() if found},
         smoke=images < row.minimum,
-        seeds=len(results),
+        seeds=seeds[0],
+        folds=len(folds),
         images=images,
         minutes=statistics.mean(result["seconds"] for result in results) / 60,
         n_parameters=results[0]["n_parameters"],
         devices=tuple(dict.fromkeys(result["device"] for result in results)),
-        data=results[0].get("data", ""),
+        data=tuple(dict.fromkeys(result["data"] for result in results if result.get("data"))),
     )

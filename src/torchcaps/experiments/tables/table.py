@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+#: What ``result.json`` holds.
+Result = dict[str, Any]
+
+#: Results by recipe, from one place.
+Results = Mapping[str, Sequence[Result]]
 
 
 @dataclass(frozen=True)
@@ -16,12 +23,24 @@ class Row:
         minimum: training images that a run must have seen (steps × batch size); a run of fewer is called
             "smoke" in the table, whatever number it came to.
         paper: the paper's numbers, in per cent, by column of the table; as text, with its spread.
+        folds: recipes that differ from this one only in what of the data trains and what tests: the row is the mean
+            over all of them.
     """
 
     label: str
     recipe: str
     minimum: int
     paper: Mapping[str, str] = field(default_factory=dict)
+    folds: tuple[str, ...] = ()
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        """All that are trained for it."""
+        return self.recipe, *self.folds
+
+    def among(self, results: Results) -> list[Result]:
+        """Its own results, recipe by recipe."""
+        return [result for name in self.recipes for result in results.get(name, ())]
 
 
 @dataclass(frozen=True)
@@ -43,12 +62,12 @@ class Table:
     note: str = ""
 
     def row(self, name: str) -> Row:
-        """The row of a recipe.
+        """The row of a recipe, or of one of its folds.
 
         Raises:
             ValueError: there is none; lists those that there are.
         """
         for row in self.rows:
-            if row.recipe == name:
+            if name in row.recipes:
                 return row
         raise ValueError(f"row must be one of {', '.join(row.recipe for row in self.rows)}; got {name!r}")

@@ -6,12 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchcaps.experiments.markdown import markdown_table
-from torchcaps.experiments.tables.kept import Result
 from torchcaps.experiments.tables.summary import Summary, summarise
-from torchcaps.experiments.tables.table import Row, Table
-
-#: Results by recipe, from one place.
-Results = Mapping[str, Sequence[Result]]
+from torchcaps.experiments.tables.table import Results, Row, Table
 
 
 def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level: int = 1) -> str:
@@ -30,7 +26,7 @@ def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level
         head += [f"{place}: {title}" if len(places) > 1 else title for place in places]
     head += ["seeds", "images seen", "parameters", "minutes a run", "on"]
     rows = [
-        _cells(table, row, [summarise(table, row, results.get(row.recipe, ())) for results in places.values()])
+        _cells(table, row, [summarise(table, row, row.among(results)) for results in places.values()])
         for row in table.rows
     ]
     lines = [f"{'#' * level} {table.title}", "", f"{table.source}. `torchcaps reproduce {name}`.", ""]
@@ -50,8 +46,8 @@ def _cells(table: Table, row: Row, found: Sequence[Summary | None]) -> list[str]
     if not runs:
         return [*cells, "–", f"at least {row.minimum:,}", "–", "–", "–"]
     shown = next((one for one in runs if not one.smoke), runs[0])  # of several places, the first that has a number
-    where = "; ".join(shown.devices)
-    return [*cells, f"{shown.seeds}", f"{shown.images:,}", f"{shown.n_parameters:,}", f"{shown.minutes:.0f}", where]
+    size = f"{shown.images:,}", f"{shown.n_parameters:,}"
+    return [*cells, shown.runs_in_words(len(row.recipes)), *size, f"{shown.minutes:.0f}", "; ".join(shown.devices)]
 
 
 def _data(table: Table, places: Mapping[str, Results]) -> dict[str, list[str]]:
@@ -59,9 +55,9 @@ def _data(table: Table, places: Mapping[str, Results]) -> dict[str, list[str]]:
     said: dict[str, list[str]] = {}
     for row in table.rows:
         for results in places.values():
-            found = summarise(table, row, results.get(row.recipe, ()))
-            if found is not None and found.data and row.recipe not in said.get(found.data, ()):
-                said.setdefault(found.data, []).append(row.recipe)
+            for result in row.among(results):
+                if result.get("data") and result["recipe"] not in said.get(result["data"], ()):
+                    said.setdefault(result["data"], []).append(result["recipe"])
     return said
 
 
@@ -69,7 +65,7 @@ def as_json(table: Table, places: Mapping[str, Results]) -> dict[str, Any]:
     """The same as plain dicts."""
     rows = []
     for row in table.rows:
-        found = {place: summarise(table, row, results.get(row.recipe, ())) for place, results in places.items()}
+        found = {place: summarise(table, row, row.among(results)) for place, results in places.items()}
         rows.append(
             {"label": row.label, "recipe": row.recipe, "minimum": row.minimum, "paper": dict(row.paper)}
             | {place: one.as_json() for place, one in found.items() if one is not None}
