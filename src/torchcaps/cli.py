@@ -63,21 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--seeds", type=int, default=1, help="runs of each row (default: 1)")
     made.add_argument("--epochs", type=int, help="of each run, instead of the recipe's")
     made.add_argument("--budget", type=float, metavar="MINUTES", help="when to stop; the same command goes on")
-    made.add_argument("--data.root", dest="root", help="folder of the data files, or of the data sets' folders")
-    made.add_argument("--runs", metavar="FOLDER", default="runs", help="where runs are kept (default: runs)")
     made.add_argument("--keep", metavar="FOLDER", help="also put finished results into this folder")
-    made.add_argument("--threads", type=int, default=0, help="threads on a CPU (default: all cores)")
-    made.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
-    made.add_argument("--smoke", action="store_true", help="two steps of every run, to see that it runs")
+    _add_place_of_runs(made)
     made = command("tune", _tune, "choose a recipe's learning rate and regulariser by its validation error")
     made.add_argument("recipe", metavar="RECIPE", help="a classifier's recipe")
     made.add_argument("--epochs", type=int, help="of each trial (default: a third of the recipe's)")
-    made.add_argument("--data.root", dest="root", help="folder of the data files, or of the data sets' folders")
-    made.add_argument("--runs", metavar="FOLDER", default="runs", help="where trials are kept (default: runs)")
     made.add_argument("--keep", metavar="FOLDER", help="also put the outcome there, such as results/tuning")
-    made.add_argument("--threads", type=int, default=0, help="threads on a CPU (default: all cores)")
-    made.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
-    made.add_argument("--smoke", action="store_true", help="two steps of every trial, to see that it runs")
+    _add_place_of_runs(made)
     made = command("results", _results, "write docs/results.md from the results that are kept")
     made.add_argument("--from", dest="results", metavar="FOLDER", default="results", help="default: results")
     made.add_argument("--to", metavar="FILE", default="docs/results.md", help="default: docs/results.md")
@@ -115,6 +107,21 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--compile", action="store_true", help="also torch.compile of the reference; takes minutes")
     made.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs")
     return parser
+
+
+def _add_place_of_runs(made: argparse.ArgumentParser) -> None:
+    """Options of commands that train several runs: where, on what, and whether in earnest."""
+    made.add_argument("--data.root", dest="root", help="folder of the data files, or of the data sets' folders")
+    made.add_argument("--runs", metavar="FOLDER", default="runs", help="where runs are kept (default: runs)")
+    made.add_argument("--threads", type=int, default=0, help="threads on a CPU (default: all cores)")
+    made.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
+    made.add_argument("--smoke", action="store_true", help="two steps of every run, to see that it runs")
+
+
+def _place_of_runs(parsed: argparse.Namespace) -> dict[str, Any]:
+    """The same as arguments of the function that trains them."""
+    found = {name: getattr(parsed, name) for name in ("root", "runs", "threads", "device")}
+    return found | {"quick": parsed.smoke, "progress": "bar" if sys.stderr.isatty() else "lines"}
 
 
 def _train(arguments: list[str]) -> None:
@@ -211,30 +218,15 @@ def _reproduce(parsed: argparse.Namespace) -> None:
         seeds=parsed.seeds,
         epochs=parsed.epochs,
         budget=parsed.budget,
-        root=parsed.root,
-        runs=parsed.runs,
         keep_in=parsed.keep,
-        threads=parsed.threads,
-        device=parsed.device,
-        quick=parsed.smoke,
-        progress="bar" if sys.stderr.isatty() else "lines",
+        **_place_of_runs(parsed),
     )
 
 
 def _tune(parsed: argparse.Namespace) -> None:
     from torchcaps.experiments.tuning import tune
 
-    tune(
-        parsed.recipe,
-        epochs=parsed.epochs,
-        root=parsed.root,
-        runs=parsed.runs,
-        keep_in=parsed.keep,
-        threads=parsed.threads,
-        device=parsed.device,
-        quick=parsed.smoke,
-        progress="bar" if sys.stderr.isatty() else "lines",
-    )
+    tune(parsed.recipe, epochs=parsed.epochs, keep_in=parsed.keep, **_place_of_runs(parsed))
 
 
 def _results(parsed: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ TABLES: dict[str, Table] = {
     "mnist": dynamic_routing.MNIST,
     "mnist-iterations": dynamic_routing.MNIST_ITERATIONS,
     "mnist-less-data": dynamic_routing.LESS_DATA,
+    "faces": dynamic_routing.FACES,
     "fashion-mnist": dynamic_routing.FASHION_MNIST,
     "multimnist": dynamic_routing.MULTIMNIST,
     "affine": dynamic_routing.AFFINE,

@@ -35,8 +35,19 @@ MNIST = Table(
         _row("1 iteration, no reconstruction", "mnist-1-iteration-no-reconstruction", "0.34 ± 0.032"),
         _row("baseline CNN", "mnist-cnn", "0.39"),
         _row("CNN with as many parameters as the capsules", "mnist-matched-cnn"),
+        _row("small matrix capsules with EM routing (Hinton et al. 2018, section 4.1)", "mnist-em", "0.44"),
     ),
     note="The paper trains for some 640 epochs of 60,000 images; here 5,000 of these are held out for validation.",
+)
+
+FACES = Table(
+    title="Drawn faces",
+    source="Not in the paper; docs/protocols.md says what they are for",
+    rows=(
+        _row("small CapsNet", "faces", minimum=14_000),
+        _row("CNN with as many parameters as its capsules", "faces-cnn", minimum=14_000),
+    ),
+    note="Faces against figures that lack parts. `torchcaps measure picasso RUN` then puts the parts out of place.",
 )
 
 MNIST_ITERATIONS = Table(
