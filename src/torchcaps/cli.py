@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--labels", metavar="N", type=int, nargs="+", default=[10, 25, 50, 100, 1000])
     made.add_argument("--draws", type=int, default=10, help="draws of the labelled examples (default: 10)")
     made.add_argument("--unlabelled", type=int, help="training images to take without labels (default: all)")
+    made.add_argument("--out", metavar="FOLDER", help="where to write (default: the run's folder)")
     made.add_argument("--steps", type=int, default=100, help="of the supervised networks, at least; 0 leaves them out")
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made = command("measure", _measure, "ask more of a trained model than its error, as docs/protocols.md says")
@@ -130,7 +131,7 @@ def _train(arguments: list[str]) -> None:
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if name is None and not {"-h", "--help"} & set(arguments):
         raise ValueError(f"train needs a recipe, one of {', '.join(RECIPES)}")
-    config, out, trial = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
+    config, out = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
     from torchcaps.experiments.experiment import FURTHER
     from torchcaps.experiments.run import Run
     from torchcaps.experiments.train import default_folder, train
@@ -138,7 +139,7 @@ def _train(arguments: list[str]) -> None:
     out = out or default_folder(config)
     if Run(out).result.is_file():
         print(f"{out} holds the finished run; nothing is trained")
-    result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines", trial=trial)
+    result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines")
     print(f"{result['recipe']}, seed {result['seed']}: ", end="")
     name, form = ("error", ".2%") if "val_error" in result else ("loss", ".5f")
     said = {"test": f"test {name}", **FURTHER, "val": f"validation {name}"}
@@ -147,9 +148,7 @@ def _train(arguments: list[str]) -> None:
     print(f"{result['epochs']} epochs in {result['seconds']:.0f} s; see {out}")
 
 
-def _parse_experiment(
-    name: str | None, defaults: Experiment, arguments: list[str]
-) -> tuple[Experiment, str | None, bool]:
+def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[str]) -> tuple[Experiment, str | None]:
     from jsonargparse import ArgumentParser
 
     from torchcaps.experiments import Experiment
@@ -162,7 +161,6 @@ def _parse_experiment(
     parser.add_argument("--config", action="config", help="a YAML file with any of these fields")
     parser.add_argument("--out", type=str, default=None, help="the run's folder (default: runs/<recipe>)")
     parser.add_argument("--smoke", action="store_true", help="two steps on eight images, to see that it runs")
-    parser.add_argument("--trial", action="store_true", help="look at validation alone, to choose settings by it")
     parser.add_class_arguments(Experiment)
     fields = defaults.to_dict()
     parser.set_defaults(fields)
@@ -170,7 +168,7 @@ def _parse_experiment(
     if parsed.recipe != defaults.recipe:
         raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
     config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
-    return smoke(config) if parsed.smoke else config, parsed.out, parsed.trial
+    return smoke(config) if parsed.smoke else config, parsed.out
 
 
 def _list(_: argparse.Namespace) -> None:
@@ -199,6 +197,8 @@ def _evaluate(parsed: argparse.Namespace) -> None:
 
     run = Run(parsed.run)
     config, trained = run.experiment(), load_model(run)
+    if config.trial and parsed.split != "val":
+        raise ValueError(f"split must be val for a trial, which has seen no test image; got {parsed.split}")
     asked = {"root": parsed.root, "test_crops": parsed.test_crops}
     config = replace(config, data=replace(config.data, **{k: v for k, v in asked.items() if v is not None}))
     device = choose_device(config.device)
@@ -252,7 +252,7 @@ def _few_labels(parsed: argparse.Namespace) -> None:
     from torchcaps.experiments.few_labels.write import few_labels
 
     settings = Settings(tuple(parsed.labels), parsed.draws, parsed.unlabelled, parsed.steps)
-    path, _ = few_labels(parsed.run, parsed.beside, settings, parsed.root)
+    path, _ = few_labels(parsed.run, parsed.beside, settings, parsed.root, parsed.out)
     print(f"wrote {path}")
 
 

@@ -131,7 +131,9 @@ def test_few_labels_beside_all_alternatives(
     assert "wrote" in capsys.readouterr().out
 
 
-def test_few_labels_go_on_where_they_were_broken_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_labels_go_on_where_they_were_broken_off(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run, asked = folder / "capsules", []
     left, measure = run / "few-labels.partial.json", compare._errors
 
@@ -141,10 +143,10 @@ def test_few_labels_go_on_where_they_were_broken_off(folder: Path, monkeypatch: 
             raise KeyboardInterrupt
         return measure(*arguments)
 
-    def call(n: int, labels: str = "10") -> int:
+    def call(n: int, labels: str = "10", *out: str) -> int:
         asked.clear()
         monkeypatch.setattr(compare, "_errors", partial(killed_at, n))
-        return main(["few-labels", str(run), "--labels", labels, "--draws=2", "--steps=1", "--unlabelled=300"])
+        return main(["few-labels", str(run), "--labels", labels, "--draws=2", "--steps=1", "--unlabelled=300", *out])
 
     assert call(4) == 130 and not (run / "few-labels.json").exists()
     three = json.loads(left.read_text())["rows"]
@@ -152,7 +154,12 @@ def test_few_labels_go_on_where_they_were_broken_off(folder: Path, monkeypatch: 
     assert call(0) == 0 and len(asked) == 1 + 5 * 3 + 2 - 3
     found = json.loads((run / "few-labels.json").read_text())
     assert found["rows"][:3] == three and len(found["rows"]) == 1 + 5 * 3 + 2 and not left.exists()
-    assert call(2) == 130 and call(0, "11") == 0 and len(asked) == len(found["rows"])  # other settings, other rows
+    assert call(0) == 0 and not asked  # it is finished
+    assert call(0, "11") == 2 and "is a comparison of other settings" in capsys.readouterr().err
+    (run / "few-labels.json").unlink()
+    assert call(2) == 130 and call(0, "11") == 2 and "holds rows of other settings" in capsys.readouterr().err
+    assert call(0, "11", "--out", str(tmp_path / "b")) == 0 and len(asked) == len(found["rows"])
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {"few-labels.json", "few-labels.md", "pictures"}
 
 
 def test_few_labels_wants_an_autoencoder_that_is_finished(
@@ -166,14 +173,15 @@ def test_few_labels_wants_all_runs_on_the_same_data(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
+    ask = ["few-labels", str(folder / "templates"), "--out", str(tmp_path / "found")]
     resized = "--data.image_size=[20, 20]"
     assert main(["train", "digits-plain-autoencoder", "--out", str(other), "--epochs=1", *SMALL, resized]) == 0
-    assert main(["few-labels", str(folder / "templates"), "--beside", str(other)]) == 2
+    assert main([*ask, "--beside", str(other)]) == 2
     assert "beside must be runs on the same data" in capsys.readouterr().err
-    assert main(["few-labels", str(folder / "templates"), "--beside", str(folder / "templates")]) == 2
+    assert main([*ask, "--beside", str(folder / "templates")]) == 2
     assert "beside must be runs in folders of other names" in capsys.readouterr().err
     for n in ("-1", "0"):
-        assert main(["few-labels", str(folder / "templates"), "--unlabelled", n]) == 2
+        assert main([*ask, "--unlabelled", n]) == 2
         assert "unlabelled images must be at least one" in capsys.readouterr().err
 
 

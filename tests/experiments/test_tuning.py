@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,13 @@ import torch
 
 from torchcaps.cli import main
 from torchcaps.data import DATASETS, Dataset, Images
-from torchcaps.experiments.experiment import Experiment, Model
+from torchcaps.experiments.experiment import Experiment, Model, Optim
 from torchcaps.experiments.recipes import RECIPES, recipe
-from torchcaps.experiments.run import read_json
-from torchcaps.experiments.train import train
+from torchcaps.experiments.run import flat, read_json
+from torchcaps.experiments.tables.kept import results_of_runs
+from torchcaps.experiments.task import NonFiniteLoss
 from torchcaps.experiments.tuning import trials, tune
+from torchcaps.models import MODELS
 
 
 @pytest.fixture
@@ -42,8 +45,11 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ("name", "field", "values"),
     [
         ("mnist", "reconstruction", (0.0005, 0.01)),
-        ("smallnorb-em-small", "optim.weight_decay", (2e-7, 2e-5)),
-        ("mnist-matched-cnn", "model.options.dropout", (0.0, 0.5)),
+        ("cifar10", "optim.weight_decay", (2e-7, 2e-5)),
+        ("smallnorb-em-held-out", "optim.weight_decay", (2e-7, 2e-5)),
+        ("smallnorb-cross-entropy", "optim.weight_decay", (2e-7, 2e-5)),
+        ("smallnorb-margin-loss", "optim.weight_decay", (2e-7, 2e-5)),
+        ("expanded-mnist-cnn", "model.options.dropout", (0.0, 0.5)),
     ],
 )
 def test_every_kind_of_network_has_six_trials(name: str, field: str, values: tuple[float, float]) -> None:
@@ -51,14 +57,25 @@ def test_every_kind_of_network_has_six_trials(name: str, field: str, values: tup
     found = trials(config)
     rates = [config.optim.lr * factor for factor in (1 / 3, 1, 3)]
     assert [settings for settings, _ in found] == [{"optim.lr": lr, field: value} for lr in rates for value in values]
-    first, last = found[0][1], found[-1][1]
-    assert (first.optim.lr, last.optim.lr) == (rates[0], rates[2])
-    content: Any = last.to_dict()
-    for part in field.split("."):
-        content = content[part]
-    assert content == values[1] and replace(last, optim=config.optim, model=config.model) == replace(
-        config, reconstruction=last.reconstruction
-    )
+    before = flat(config.to_dict()) | {"trial": True, "stop_at": None}
+    for settings, trial in found:
+        assert flat(trial.to_dict()) == before | settings
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if not recipe(name).data.transformed])
+def test_every_recipe_of_a_classifier_has_trials_that_differ(name: str) -> None:
+    """A weight of a reconstruction that is not there would be the same trial twice, and dropout no capsules take."""
+    config = recipe(name)
+    if config.data.options.get("val_toy", "") is None:
+        with pytest.raises(ValueError, match="must keep its validation images from training"):
+            trials(config)
+        return
+    settings, trial = trials(config)[0]
+    kind = list(settings)[1]
+    names = inspect.signature(MODELS[config.model.name]).parameters
+    assert ("dropout" in kind) == ("cnn" in config.model.name) == ("dropout" in names)
+    if kind == "reconstruction":
+        assert config.model.name.startswith("capsnet") and trial.model.options.get("decoder", 0) is not None
 
 
 def test_the_lowest_validation_error_wins_and_no_test_image_is_seen(
@@ -79,18 +96,50 @@ def test_the_lowest_validation_error_wins_and_no_test_image_is_seen(
     assert found["best"] == found["trials"][2]["settings"] == {"optim.lr": 0.002, "reconstruction": 0.0005}
     assert "0.002" in said[-1] and len(said) == 7
     assert found == read_json(tmp_path / "tuning" / "tiny.json") == read_json(tmp_path / "kept" / "tiny.json")
-    assert not any(key.startswith("test") for key in read_json(tmp_path / "tuning" / "tiny" / "0" / "result.json"))
-    assert tune("tiny", **options) == found and len(tiny) == 6  # nothing is trained again
+    first = read_json(tmp_path / "tuning" / "tiny" / "0-of-2-epochs" / "result.json")
+    assert first["val_error"] == 0.5 and not any(key.startswith("test") for key in first)
+    assert tune("tiny", keep_in=tmp_path / "kept", **options) == found and len(tiny) == 6  # nothing is trained again
+    (tmp_path / "tuning" / "tiny.json").unlink()
+    with pytest.raises(ValueError, match=r"tiny.json is kept already"):
+        tune("tiny", keep_in=tmp_path / "kept", **options)
 
 
-def test_a_trial_is_no_result(tiny: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["train", "tiny", "--out", str(tmp_path / "a"), "--epochs", "1"]
-    assert main([*arguments, "--trial"]) == 0
+def test_a_trial_that_diverges_is_passed_over(tiny: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[float] = []
+
+    def scripted(config: Experiment, *_: object, **__: object) -> dict[str, Any]:
+        tried.append(config.optim.lr)
+        if config.optim.lr > 0.001:
+            raise NonFiniteLoss("loss is nan in step 3")
+        facts = ("epochs", "seconds", "data", "device", "versions", "commit")
+        return {"val_error": 0.1 * len(tried), **dict.fromkeys(facts, "")}
+
+    monkeypatch.setattr("torchcaps.experiments.tuning.train", scripted)
+    options: dict[str, Any] = {"runs": tmp_path, "say": lambda _: None}
+    found = tune("tiny", **options)
+    assert [trial["val_error"] for trial in found["trials"]] == [0.1, 0.2, None, None, None, None]
+    assert found["trials"][2]["because"] == "loss is nan in step 3" and found["best"]["reconstruction"] == 0.0005
+    monkeypatch.setitem(RECIPES, "tiny", lambda: replace(recipe("digits"), recipe="tiny", optim=Optim(lr=1.0)))
+    with pytest.raises(ValueError, match="every trial diverged"):
+        tune("tiny", **options)
+
+
+def test_a_trial_is_no_result(
+    tiny: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["train", "tiny", "--epochs", "1"]
+    assert main([*arguments, "--trial", "true"]) == 0
     said = capsys.readouterr().out
     assert "validation error" in said and "test error" not in said
-    assert main([*arguments, "--trial"]) == 0 and "nothing is trained" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="out must be the folder of no trial"):
-        train(replace(recipe("tiny"), epochs=1), tmp_path / "a")
+    for command in (["report"], ["evaluate"], ["measure", "routing"]):
+        assert main([*command, "runs/tiny-trial"]) == 2
+        assert "a trial, which has seen no test image" in capsys.readouterr().err
+    assert main(["evaluate", "runs/tiny-trial", "--split", "val"]) == 0
+    assert main(arguments) == 0 and "test error" in capsys.readouterr().out  # in a folder of its own
+    assert main([*arguments, "--out", "runs/tiny-trial"]) == 2
+    assert "trial = True there, False here" in capsys.readouterr().err
+    assert results_of_runs([recipe("tiny")], [Path("runs/tiny-trial")]) == []
 
 
 def test_tuning_by_the_command(tiny: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,6 +153,10 @@ def test_tuning_by_the_command(tiny: list[int], tmp_path: Path, capsys: pytest.C
     [
         ({"name": "nonsense"}, "recipe must be one of"),
         ({"name": "mnist-templates"}, "recipe must be one of a classifier, got mnist-templates"),
+        (
+            {"name": "smallnorb-em-small"},
+            "recipe must keep its validation images from training, got",
+        ),
         ({"epochs": 0}, "epochs must be an integer of at least 1"),
         ({"quick": True, "keep_in": "results"}, "keep_in must be None for a smoke run"),
     ],

@@ -79,12 +79,12 @@ def _curves(part: Any, title: str, curves: Mapping[str, list[Point]]) -> None:
 
 
 def _few_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten; with 2 and 5 times them where there would be two or fewer."""
+    """Powers of ten; of a shorter range 2 and 5 times them too, or its ends alone."""
     for digits in ((1,), (1, 2, 5)):
-        ticks = [d * 10.0**k for k in range(-3, 9) for d in digits if low <= d * 10.0**k <= high]
+        ticks = [d * 10.0**k for k in range(-9, 9) for d in digits if low <= d * 10.0**k <= high]
         if len(ticks) > 2:
-            break
-    return ticks
+            return ticks
+    return ticks if len(ticks) > 1 else [low, high]
 
 
 def _number(x: float) -> str:

@@ -74,8 +74,8 @@ def load_smallnorb(
 
     The splits by viewpoint train on a third of the azimuths or elevations; ``test`` shows other toys
     from those, ``novel`` the same ones from the rest. They need viewpoints of the images trained on, which the
-    ``.npz`` form lacks in its training half: there, or with a ``fold``, three toys of each category of the
-    test half train (one of them validates, unless ``val_toy`` is None) and the other two test.
+    ``.npz`` form lacks in its training half: with a ``fold``, three toys of each category of the test half
+    train (one of them validates, unless ``val_toy`` is None) and the other two test.
     ``Dataset.note`` says which it was.
 
     Args:
@@ -88,7 +88,7 @@ def load_smallnorb(
         val_toy: the toy of each category that is kept from training to validate on; "first" of those at
             hand (4 in the official split). None trains on all of them, for a schedule that was fixed before:
             the first validates then too, but says nothing that could be chosen on.
-        fold: 0, 1 or 2: a split by viewpoint within the test half; None as said above, fold 0 for ``.npz``.
+        fold: 0, 1 or 2: a split by viewpoint within the test half, the only ones for ``.npz``.
 
     Raises:
         ValueError: an argument that is none of these; a file is missing, damaged, or not to be downloaded.

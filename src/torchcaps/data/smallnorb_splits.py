@@ -63,19 +63,22 @@ def plan(split: str, val_toy: int | str | None, fold: int | None, *, posed: bool
         val_toy: the toy that validates and is not trained on; "first" of the toys at hand; None to train
             on all of them, where the first validates though it was trained on.
         fold: a split by viewpoint within the test half, one of :data:`FOLDS`; None for the official
-            halves, or fold 0 where the training half has no viewpoints.
+            halves, whose training half must have viewpoints then.
         posed: whether it has.
 
     Raises:
-        ValueError: an argument that is none of these, or a fold of the official split.
+        ValueError: an argument that is none of these, a fold of the official split, or no viewpoints without one.
     """
     check_choice("split", split, SPLITS)
     if fold is not None:
         check_choice("fold", fold, range(len(FOLDS)))
         if split == "official":
             raise ValueError(f"fold must be None for the official split, got {fold}")
-    if split != "official" and not posed:
-        fold = fold or 0
+    if split != "official" and not posed and fold is None:
+        raise ValueError(
+            "fold must be 0, 1 or 2 for a split by viewpoint where the training half has no viewpoints, as in .npz "
+            "files; got None"
+        )
     halves = ("train", "test") if fold is None else ("test", "test")
     test = TOYS["test"] if fold is None else FOLDS[fold]
     toys = tuple(toy for toy in TOYS[halves[0]] if halves[0] == "train" or toy not in test)

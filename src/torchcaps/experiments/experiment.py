@@ -147,6 +147,7 @@ class Experiment:
         threads: threads on a CPU; 0 takes all cores.
         device: "auto" takes a GPU where there is one.
         seed: of everything random.
+        trial: look at no test image, but at the validation images alone: for settings that are yet to be chosen.
 
     Raises:
         ValueError: a value out of range, naming the field.
@@ -168,6 +169,7 @@ class Experiment:
     threads: int = 0
     device: Device = "auto"
     seed: int = 0
+    trial: bool = False
 
     def __post_init__(self) -> None:
         data, optim = self.data, self.optim

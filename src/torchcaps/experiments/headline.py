@@ -6,13 +6,13 @@ from typing import Any
 
 from torchcaps.experiments import page
 from torchcaps.experiments.experiment import FURTHER
-from torchcaps.experiments.run import Run, read_json
+from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
 
 
 def headline(run: Run) -> str:
     """Title, one sentence, and the facts in boxes."""
-    config, result = run.experiment(), read_json(run.result)
+    config, result = run.experiment(), run.finished()
     n_classes = len(load_model(run).classes)
     what = "pairs of overlapping images" if config.data.pairs else "images"
     on = f"{config.data.name} ({'without labels' if config.data.transformed else f'{n_classes} classes'})"

@@ -13,7 +13,7 @@ from torchcaps.experiments.album import Album
 from torchcaps.experiments.headline import headline, percent
 from torchcaps.experiments.pictures import pictures, pictures_of_pairs
 from torchcaps.experiments.pictures_of_autoencoders import pictures_of_autoencoder
-from torchcaps.experiments.run import Run, read_json, write_text
+from torchcaps.experiments.run import Run, write_text
 from torchcaps.experiments.saved import load_model
 from torchcaps.experiments.tested import look
 from torchcaps.models.baseline_cnn import count_parameters
@@ -35,13 +35,10 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | 
         The path of ``report.html``.
 
     Raises:
-        ValueError: a folder holds no finished run, or its data cannot be loaded.
+        ValueError: a folder holds no finished run, or a trial; or its data cannot be loaded.
     """
     run, others = Run(run_path), [Run(path) for path in beside]
-    for each in (run, *others):
-        if not each.result.is_file():
-            raise ValueError(f"{each.path} must hold a finished run, but it has no result.json")
-    results = [(each, read_json(each.result)) for each in (run, *others)]
+    results = [(each, each.finished()) for each in (run, *others)]
     body = [headline(run)]
     if others:
         body.append(_comparison(results))

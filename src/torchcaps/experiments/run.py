@@ -40,6 +40,18 @@ class Run:
         self.result = self.path / "result.json"
         self.report = self.path / "report.html"
 
+    def finished(self) -> dict[str, Any]:
+        """What ``result.json`` holds.
+
+        Raises:
+            ValueError: the run is not finished, or was a trial, of which nothing but its validation may be asked.
+        """
+        if not self.result.is_file():
+            raise ValueError(f"{self.path} must hold a finished run, but it has no result.json")
+        if self.experiment().trial:
+            raise ValueError(f"{self.path} must hold a run in earnest, got a trial, which has seen no test image")
+        return read_json(self.result)
+
     def check(self, config: Experiment) -> None:
         """See that the folder is free for this experiment, or belongs to it already. Writes nothing.
 

@@ -16,7 +16,7 @@ from torchcaps.experiments.batches import split
 from torchcaps.experiments.devices import choose_device
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.objective import wrong
-from torchcaps.experiments.run import Run, read_json
+from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import data_for, load_model
 
 #: Pairs looked at.
@@ -51,7 +51,7 @@ def look(run: Run, root: str | Path | None = None) -> Tested:
     Raises:
         ValueError: its model or its data cannot be loaded, or it is an auto-encoder's.
     """
-    config, result = run.experiment(), read_json(run.result)
+    config, result = run.experiment(), run.finished()
     if config.data.transformed:
         raise ValueError(f"{run.path} must hold a classifier, got an auto-encoder, which knows no classes")
     if root is not None:

@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchcaps.experiments.experiment import Device, Experiment, smoke
-from torchcaps.experiments.provenance import commit
 from torchcaps.experiments.recipes import recipe
-from torchcaps.experiments.run import experiment_from, placed, write_json
+from torchcaps.experiments.run import experiment_from, placed, read_json, write_json
+from torchcaps.experiments.task import NonFiniteLoss
 from torchcaps.experiments.train import Progress, train
+from torchcaps.models import MODELS
 from torchcaps.ops.checks import check_at_least
 
 #: On the recipe's learning rate.
 FACTORS = (1 / 3, 1.0, 3.0)
 
-#: By the loss, which tells the kinds of networks apart: what regularises them, and the two values that are tried.
-REGULARISERS: dict[str, tuple[str, tuple[float, float]]] = {
-    "margin": ("reconstruction", (0.0005, 0.01)),
-    "spread": ("optim.weight_decay", (2e-7, 2e-5)),
-    "cross_entropy": ("model.options.dropout", (0.0, 0.5)),
-}
+#: What regularises a kind of network, and the two values that are tried.
+DROPOUT = ("model.options.dropout", (0.0, 0.5))
+RECONSTRUCTION = ("reconstruction", (0.0005, 0.01))
+WEIGHT_DECAY = ("optim.weight_decay", (2e-7, 2e-5))
 
 
 def trials(config: Experiment) -> list[tuple[dict[str, float], Experiment]]:
     """Every learning rate with every value of the regulariser: what is set, and the experiment with it.
 
+    CNNs have dropout, capsules with a decoder its weight, and those without weight decay. No trial stops early.
+
     Raises:
-        ValueError: an auto-encoder's, which knows no error to choose by.
+        ValueError: an auto-encoder's, which knows no error to choose by, or one that trains on what validates.
     """
-    if config.loss not in REGULARISERS:
+    if config.data.transformed:
         raise ValueError(f"recipe must be one of a classifier, got {config.recipe}, of an auto-encoder")
-    name, values = REGULARISERS[config.loss]
+    if config.data.options.get("val_toy", "first") is None:
+        raise ValueError(f"recipe must keep its validation images from training, got {config.recipe}, which does not")
+    config = replace(config, trial=True, stop_at=None)
+    name, values = _regulariser(config)
     grid = [{"optim.lr": factor * config.optim.lr, name: value} for factor in FACTORS for value in values]
     return [(settings, _with(config, settings)) for settings in grid]
 
@@ -54,13 +59,14 @@ def tune(
 ) -> dict[str, Any]:
     """Train every trial, look at validation images alone, and write ``<runs>/tuning/<recipe>.json``.
 
-    Trials that are finished are not trained again, and one that was broken off goes on.
+    Trials that are finished are not trained again, and one that was broken off goes on. What is chosen becomes a
+    result by being written into the recipe.
 
     Args:
         name: a recipe.
-        epochs: of each trial; None for a third of the recipe's. The schedule is as long as the trial.
+        epochs: of each trial; None for a third of the recipe's. A cosine is as long as the trial.
         root: folder of the data files, or the folder of the data sets' folders.
-        runs: where trials are kept, ``<runs>/tuning/<recipe>/<trial>``.
+        runs: where trials are kept, ``<runs>/tuning/<recipe>/<trial>-of-<epochs>-epochs``.
         keep_in: folder to put the outcome into besides, such as ``results/tuning``; None for none.
         threads: threads on a CPU; 0 takes all cores.
         device: where to train.
@@ -69,37 +75,59 @@ def tune(
         say: is told every trial's outcome, and the best.
 
     Returns:
-        what the file holds: ``trials``, each with its ``settings``, ``val_error`` and ``seconds``; the settings with
-        the lowest error as ``best`` (the first of equals).
+        what the file holds: the recipe's ``config``; ``trials``, each with its ``settings``, ``val_error`` (None where
+        it diverged) and, if it did not, seconds, device and commit; the settings with the lowest error as ``best``
+        (the first of equals).
 
     Raises:
-        ValueError: an unknown recipe or an auto-encoder's, or data that are not to be had.
+        ValueError: an unknown recipe, or one that cannot be tuned; data that are not to be had; another outcome is
+            kept; all trials diverged.
     """
     config = recipe(name)
     check_at_least("epochs", 1 if epochs is None else epochs, 1)
     if quick and keep_in is not None:
         raise ValueError(f"keep_in must be None for a smoke run, which is no result; got {keep_in}")
     config = smoke(config) if quick else replace(config, epochs=epochs or math.ceil(config.epochs / 3))
-    folder = Path(runs) / "tuning" / config.recipe
-    found, result = [], {}
+    folder = Path(runs) / "tuning"
+    kept = None if keep_in is None else Path(keep_in) / f"{config.recipe}.json"
+    written = folder / f"{config.recipe}.json"
+    if kept is not None and kept.is_file() and not (written.is_file() and read_json(kept) == read_json(written)):
+        raise ValueError(f"{kept} is kept already: remove it to keep another")
+    found = []
     for k, (settings, experiment) in enumerate(trials(config)):
-        result = train(placed(experiment, root, threads, device), folder / str(k), progress=progress, trial=True)
-        found.append({"settings": settings, **{key: result[key] for key in ("val_error", "seconds")}})
-        say(f"{name}: {_in_words(settings)}: validation error {result['val_error']:.2%}")
-    best = min(found, key=lambda trial: trial["val_error"])["settings"]
+        place = folder / config.recipe / f"{k}-of-{config.epochs}-epochs"
+        found.append({"settings": settings} | _outcome(placed(experiment, root, threads, device), place, progress))
+        error = found[-1]["val_error"]
+        say(f"{name}: {_in_words(settings)}: " + ("diverged" if error is None else f"validation error {error:.2%}"))
+    best = _best(found)
     say(f"best: {_in_words(best)}")
-    outcome = {
-        "recipe": name,
-        "epochs": config.epochs,
-        "trials": found,
-        "best": best,
-        **{key: result[key] for key in ("data", "device", "versions")},
-        "commit": commit() or "unknown",
-    }
-    write_json(folder.parent / f"{config.recipe}.json", outcome)
-    if keep_in is not None:
-        write_json(Path(keep_in) / f"{config.recipe}.json", outcome)
-    return outcome
+    content = {"recipe": name, "epochs": config.epochs, "trials": found, "best": best, "config": config.to_dict()}
+    for path in (written, *([] if kept is None else [kept])):
+        write_json(path, content)
+    return read_json(written)
+
+
+def _outcome(config: Experiment, folder: Path, progress: Progress) -> dict[str, Any]:
+    try:
+        result = train(config, folder, progress=progress)
+    except NonFiniteLoss as error:
+        return {"val_error": None, "because": str(error)}
+    return {key: result[key] for key in ("val_error", "epochs", "seconds", "data", "device", "versions", "commit")}
+
+
+def _best(found: Iterable[dict[str, Any]]) -> dict[str, float]:
+    finite = [trial for trial in found if trial["val_error"] is not None]
+    if not finite:
+        raise ValueError("every trial diverged: the recipe's learning rate is too high")
+    return min(finite, key=lambda trial: trial["val_error"])["settings"]
+
+
+def _regulariser(config: Experiment) -> tuple[str, tuple[float, float]]:
+    name, options = config.model.name, config.model.options
+    if "dropout" in inspect.signature(MODELS[name]).parameters:
+        return DROPOUT
+    has_decoder = name.startswith("capsnet") and options.get("decoder", ()) is not None
+    return RECONSTRUCTION if has_decoder else WEIGHT_DECAY
 
 
 def _with(config: Experiment, settings: dict[str, float]) -> Experiment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from torchcaps.experiments.few_labels.draws import draw_labelled
 from torchcaps.experiments.few_labels.finished import Finished
 from torchcaps.experiments.few_labels.readouts import READOUTS, Draw, Readout, one_by_one
 from torchcaps.experiments.few_labels.supervised import NETWORKS, classes_of, train_on_few
-from torchcaps.experiments.provenance import commit, versions
-from torchcaps.experiments.run import Run, read_json, write_json
+from torchcaps.experiments.provenance import versions
+from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import Trained, data_for, load_model
 
 
@@ -59,17 +59,17 @@ def compare(
     run: Run,
     beside: Sequence[Run],
     settings: Settings,
+    finished: Finished,
     root: str | Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Measure every kind of code with every read-out, and the supervised networks.
 
-    Finished rows are kept in ``<run>/few-labels.partial.json``: the same call goes on where it was broken off.
-
     Args:
         run: a finished run of an auto-encoder; its data are used.
         beside: further ones on the same data, such as a plain auto-encoder's.
         settings: what is compared.
+        finished: rows that need not be measured again, and where new ones are kept.
         root: folder of the data files, where they are no longer where the run found them.
         say: is told of each row when it is done.
 
@@ -99,9 +99,6 @@ def compare(
     codes = pixel_codes(splits)
     for name, each in (*others.items(), (run.path.resolve().name, trained)):
         codes += model_codes(name, each.model, splits)
-    results = {each.path.resolve().name: read_json(each.result) for each in (run, *beside)}
-    depends_on = {"settings": asdict(settings), "runs": results, "commit": commit()}
-    finished = Finished(run.path / "few-labels.partial.json", depends_on)
     for code, readout, make in _methods(codes, train, splits, len(dataset.classes), settings.steps):
         if finished.has(code, readout):
             say(f"{code}, {readout}: was finished before")
@@ -110,7 +107,7 @@ def compare(
         errors = _errors(make(), draws, train.labels, val.labels, test.labels)
         finished.add({"code": code, "readout": readout, "errors": errors}, time.monotonic() - began)
         say(f"{code}, {readout}: " + ", ".join(f"{n} labels {e['test_error']:.2%}" for n, e in errors.items()))
-    found = {
+    return {
         "run": run.path.resolve().name,
         "recipe": config.recipe,
         "seed": config.seed,
@@ -124,11 +121,8 @@ def compare(
         "seconds": round(finished.seconds, 1),
         "device": device_in_words(torch.device("cpu")),
         "versions": versions(),
-        "commit": commit() or "unknown",
+        "commit": " ".join(finished.commits),
     }
-    write_json(run.path / "few-labels.json", found)
-    finished.clear()
-    return found
 
 
 def _require_same_data(run: Run, trained: Trained, config: Experiment, wanted: Trained) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from torchcaps.experiments.provenance import commit
 from torchcaps.experiments.run import read_json, write_json
 
 Row = dict[str, Any]
@@ -16,22 +16,27 @@ class Finished:
 
     Args:
         path: where they are kept.
-        of: what they depend on: rows of anything else are dropped.
+        of: digest of what they depend on.
 
     Attributes:
         rows: in the order in which they were finished.
         seconds: that all of them took.
+        commits: of the code that made them.
 
     Raises:
-        ValueError: a file that cannot be read.
+        ValueError: the file cannot be read, or holds the rows of another comparison.
     """
 
-    def __init__(self, path: Path, of: dict[str, Any]) -> None:
-        content = read_json(path) if path.is_file() else {}
-        self._path, self._of = path, json.loads(json.dumps(of))
-        mine = content.get("of") == self._of
-        self.rows: list[Row] = content["rows"] if mine else []
-        self.seconds: float = content["seconds"] if mine else 0.0
+    def __init__(self, path: Path, of: str) -> None:
+        content = read_json(path) if path.is_file() else {"of": of, "rows": [], "seconds": 0.0, "commits": []}
+        if content["of"] != of:
+            raise ValueError(
+                f"{path} holds rows of other settings, runs or versions: remove it, or name another folder by --out"
+            )
+        self._path, self._of = path, of
+        self.rows: list[Row] = content["rows"]
+        self.seconds: float = content["seconds"]
+        self.commits: list[str] = content["commits"]
 
     def has(self, code: str, readout: str) -> bool:
         """Whether this row is finished."""
@@ -41,7 +46,9 @@ class Finished:
         """One more."""
         self.rows.append(row)
         self.seconds += seconds
-        write_json(self._path, {"of": self._of, "seconds": self.seconds, "rows": self.rows})
+        self.commits = list(dict.fromkeys((*self.commits, commit() or "unknown")))
+        content = {"of": self._of, "seconds": self.seconds, "commits": self.commits, "rows": self.rows}
+        write_json(self._path, content)
 
     def clear(self) -> None:
         """The table is written; nothing is left to go on with."""

@@ -1,45 +1,76 @@
-"""``few-labels.json``, ``few-labels.md`` and ``pictures/few-labels.png`` in the folder of a run."""
+"""``few-labels.json``, ``few-labels.md`` and ``pictures/few-labels.png`` in the folder of a run or another."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torchcaps import analysis
 from torchcaps.experiments.album import DPI
 from torchcaps.experiments.few_labels.compare import Settings, compare
+from torchcaps.experiments.few_labels.finished import Finished
 from torchcaps.experiments.markdown import markdown_table
-from torchcaps.experiments.run import Run, write_atomically, write_text
+from torchcaps.experiments.provenance import versions
+from torchcaps.experiments.run import Run, read_json, write_atomically, write_json, write_text
 
 
 def few_labels(
-    run_path: str | Path, beside: Sequence[str | Path], settings: Settings, root: str | Path | None = None
+    run_path: str | Path,
+    beside: Sequence[str | Path],
+    settings: Settings,
+    root: str | Path | None = None,
+    out: str | Path | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Compare, and write down what came of it.
+
+    A comparison that was broken off goes on with the row that it was at; one that is finished is not made again.
 
     Args:
         run_path: folder of a finished run of an auto-encoder.
         beside: folders of further ones on the same data.
         settings: what is compared.
         root: folder of the data files, where they are no longer where the run found them.
+        out: folder to write into; None for the run's.
 
     Returns:
         the path of the table, and what the JSON holds.
 
     Raises:
-        ValueError: as :func:`~torchcaps.experiments.few_labels.compare.compare`, or a run is not finished.
+        ValueError: as :func:`~torchcaps.experiments.few_labels.compare.compare`; a run is not finished; or another
+            comparison lies there already.
     """
     run, others = Run(run_path), [Run(path) for path in beside]
-    for each in (run, *others):
-        if not each.result.is_file():
-            raise ValueError(f"{each.path} must hold a finished run, but it has no result.json")
-    found = compare(run, others, settings, root, say=lambda text: print(text, flush=True))
-    table, picture = run.path / "few-labels.md", run.path / "pictures" / "few-labels.png"
-    write_text(table, as_markdown(found))
+    folder = run.path if out is None else Path(out)
+    of = _digest(run, others, settings)
+    written, finished = folder / "few-labels.json", Finished(folder / "few-labels.partial.json", of)
+    if written.is_file():
+        found = read_json(written)
+        if found.get("of") != of:
+            raise ValueError(
+                f"{written} is a comparison of other settings, runs or versions: remove it, or name another folder by "
+                "--out"
+            )
+    else:
+        found = compare(run, others, settings, finished, root, say=lambda text: print(text, flush=True))
+        found["of"] = of
+    table, picture = folder / "few-labels.md", folder / "pictures" / "few-labels.png"
     figure = analysis.draw_few_labels(found["rows"])
     write_atomically(picture, lambda path: figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None}))
+    write_text(table, as_markdown(found))
+    write_json(written, found)
+    finished.clear()
     return table, found
+
+
+def _digest(run: Run, others: Sequence[Run], settings: Settings) -> str:
+    """Of all that the rows depend on, but the code's version control."""
+    runs = {each.path.resolve().name: each.finished() for each in (run, *others)}
+    content = json.dumps([asdict(settings), runs, versions()], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def best(rows: Sequence[dict[str, Any]], n: str) -> dict[str, Any]:

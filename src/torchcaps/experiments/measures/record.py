@@ -10,7 +10,7 @@ from torchcaps.experiments.album import DPI
 from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.measures import MEASURES
 from torchcaps.experiments.provenance import commit, versions
-from torchcaps.experiments.run import Run, read_json, write_atomically, write_json
+from torchcaps.experiments.run import Run, write_atomically, write_json
 from torchcaps.experiments.tested import Tested, look
 from torchcaps.ops.checks import check_at_least, check_choice
 
@@ -46,12 +46,9 @@ def record(
     if n is not None:
         check_at_least("n", n, 1)
     folders = [Run(path) for path in (run, *([] if beside is None else [beside]))]
-    for each in folders:
-        if not each.result.is_file():
-            raise ValueError(f"{each.path} must hold a finished run, but it has no result.json")
+    result, *_ = (each.finished() for each in folders)
     kept = None
     if keep_in is not None:
-        result = read_json(folders[0].result)
         kept = Path(keep_in) / f"{result['recipe']}-{result['seed']}" / f"{name}.json"
         if kept.exists():
             raise ValueError(f"{kept} is kept already: remove it to keep another")

@@ -6,7 +6,7 @@ early by ``--stop_at`` with the other's validation error.
 
 From the official files the split is the paper's. The 48×48 ``.npz`` files have viewpoints in the test half alone: there
 three toys of each category train (one of them validates) and two others test, in three folds,
-``smallnorb-azimuth-fold-0`` and so on. That is not the paper's split.
+``smallnorb-azimuth-fold-0`` and so on. That is not the paper's split, and has a table of its own.
 """
 
 from __future__ import annotations

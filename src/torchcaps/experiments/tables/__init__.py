@@ -17,6 +17,7 @@ TABLES: dict[str, Table] = {
     "affine": dynamic_routing.AFFINE,
     "smallnorb": matrix_capsules.SMALLNORB,
     "viewpoints": matrix_capsules.VIEWPOINTS,
+    "viewpoints-folds": matrix_capsules.VIEWPOINTS_FOLDS,
     "cifar10": dynamic_routing.CIFAR10,
     "svhn": dynamic_routing.SVHN,
 }

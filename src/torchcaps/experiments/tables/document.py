@@ -14,10 +14,10 @@ from torchcaps.experiments.tables.write import as_markdown
 _HEAD = """# Results
 
 Written by `torchcaps results` from the files in `results/`: do not edit. Each number is the mean over the seeds of
-`results/<recipe>-<seed>.json` (with the standard deviation where there are several), measured once on the test split
-after training, in per cent. The files hold seed, settings, commit, versions, device and time. A run that saw fewer
-images than its row asks for reads "smoke", and "–" is a row without a run. `torchcaps reproduce TABLE` trains a table
-anew, going on where it stopped, and shows its own numbers beside the recorded ones.
+`results/<recipe>-<seed>.json` (and where there are several, the standard deviation over them), measured once on the
+test split after training, in per cent. The files hold seed, settings, commit, versions, device and time. A run that saw
+fewer images than its row asks for reads "smoke", and "–" is a row without a run. `torchcaps reproduce TABLE` trains a
+table anew, going on where it stopped, and shows its own numbers beside the recorded ones.
 """
 
 _BEYOND = """## Beyond error

@@ -30,7 +30,7 @@ def draw(table: Table, places: Mapping[str, Results]) -> Figure:
             axes.plot(*zip(*numbers, strict=True), "D", mfc="none", mec=INK, ms=7, label="paper", zorder=3)
         drawn = [x for x, _ in numbers]
         for k, (place, results) in enumerate(places.items()):
-            found = [(summarise(table, row, row.among(results)), y) for y, row in enumerate(rows)]
+            found = [(summarise(table, row, results), y) for y, row in enumerate(rows)]
             dots = [(x, y) for one, y in found if one and not one.smoke for x in one.values.get(column, ())]
             if dots:
                 axes.plot(*zip(*dots, strict=True), _MARKS[k], color=SERIES[k], ms=5, label=place, zorder=4)

@@ -44,7 +44,7 @@ def reproduce(
 
     Args:
         name: one of :data:`~torchcaps.experiments.tables.TABLES`.
-        rows: recipes of the table; all of them where none is named.
+        rows: recipes of the table, all of them where none is named. A row that is a mean over folds is trained whole.
         seeds: runs of each row, with the seeds 0 … seeds − 1.
         epochs: of each run, instead of the recipe's: below a row's minimum the table reads "smoke".
         budget: minutes after which training stops, to be gone on with by the same command; None for no end.
@@ -73,7 +73,7 @@ def reproduce(
     if quick and keep_in is not None:
         raise ValueError(f"keep_in must be None for a smoke run, which is no result; got {keep_in}")
     table, runs = TABLES[name], Path(runs)
-    wanted = [table.row(row) for row in dict.fromkeys(rows)] or list(table.rows)
+    wanted = {row.recipe: row for row in (map(table.row, rows) if rows else table.rows)}.values()
     named = [(row, each) for row in wanted for each in row.recipes]
     configs = [(row, config) for row, each in named for config in _configs(each, seeds, epochs, quick)]
     kept = [keep_in is not None and is_kept(config, Path(keep_in)) for _, config in configs]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchcaps.experiments.tables.kept import Result
-from torchcaps.experiments.tables.table import Row, Table
+from torchcaps.experiments.tables.table import Result, Results, Row, Table
 
 
 @dataclass(frozen=True)
@@ -16,10 +15,11 @@ class Summary:
     """The results of one row from one place.
 
     Attributes:
-        values: in per cent, by column, one of each seed; "novel" errors and such only where a run has them.
+        values: in per cent, by column, one of each seed, which is the mean over the folds; "novel" errors and such
+            only where all runs have them.
         smoke: whether any run saw fewer images than the row's minimum; then its numbers are not shown.
-        seeds: runs; of each fold, where there are several.
-        folds: how many of the row's folds have runs.
+        seeds: those that all of these folds have run with; others are left out.
+        folds: recipes that have run, of those that the row is the mean of.
         images: training images that the shortest of them saw.
         minutes: mean time of a run.
         n_parameters: of the model.
@@ -29,8 +29,8 @@ class Summary:
 
     values: Mapping[str, tuple[float, ...]]
     smoke: bool
-    seeds: int
-    folds: int
+    seeds: tuple[int, ...]
+    folds: tuple[str, ...]
     images: int
     minutes: float
     n_parameters: int
@@ -49,18 +49,20 @@ class Summary:
 
     def in_words(self, column: str) -> str:
         """One line for a docstring: the number, seeds, time and device."""
-        runs = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        folds = f"{self.folds} folds, " if self.folds > 1 else ""
+        runs = "1 seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        folds = f"{len(self.folds)} folds, " if len(self.folds) > 1 else ""
         return f"Ours: {self.cell(column)} % ({folds}{runs}, {self.minutes:.0f} min a run; {'; '.join(self.devices)})."
 
     def runs_in_words(self, n_folds: int) -> str:
-        """How many runs: seeds, and how many folds of ``n_folds`` there are."""
-        return f"{self.seeds}" if n_folds == 1 else f"{self.seeds} each of {self.folds} of {n_folds} folds"
+        """How many seeds, and of how many folds."""
+        return f"{len(self.seeds)}" if n_folds == 1 else f"{len(self.seeds)}, {len(self.folds)} of {n_folds} folds"
 
     def as_json(self) -> dict[str, Any]:
         """Plain dicts; the values of a smoke run too, which are marked as such."""
         return {
             "per_cent": {column: list(values) for column, values in self.values.items()},
+            "seeds": list(self.seeds),
+            "folds": list(self.folds),
             "smoke": self.smoke,
             "images": self.images,
             "minutes": round(self.minutes, 1),
@@ -70,34 +72,41 @@ class Summary:
         }
 
 
-def summarise(table: Table, row: Row, results: Sequence[Result]) -> Summary | None:
-    """The results of a row in one; None where there are none.
+def summarise(table: Table, row: Row, results: Results) -> Summary | None:
+    """The results of a row in one; None where no seed has run in every fold that has runs.
 
     Raises:
-        ValueError: they are of different data (within a fold), epochs or numbers of seeds, which have no mean.
+        ValueError: those of one recipe are of different data or epochs, which have no mean.
     """
-    if not results:
+    mine = row.among(results)
+    for recipe, runs in mine.items():
+        ran = {(run.get("data", ""), run["config"]["epochs"]) for run in runs}
+        if len(ran) > 1:
+            raise ValueError(f"results of {recipe} must be of the same data and epochs, got {sorted(ran)}")
+    of_seed: dict[int, list[Result]] = {}
+    for run in sorted((run for runs in mine.values() for run in runs), key=lambda run: run["seed"]):
+        of_seed.setdefault(run["seed"], []).append(run)
+    whole = {seed: runs for seed, runs in of_seed.items() if len(runs) == len(mine)}
+    if not whole:
         return None
-    ran = {(result["recipe"], result.get("data", ""), result["config"]["epochs"]) for result in results}
-    folds = {recipe for recipe, _, _ in ran}
-    if len(ran) > len(folds) or len({epochs for *_, epochs in ran}) > 1:
-        raise ValueError(f"results of {row.recipe} must be of the same data and epochs, got {sorted(ran)}")
-    seeds = [sum(result["recipe"] == recipe for result in results) for recipe in folds]
-    if len(set(seeds)) > 1:
-        raise ValueError(f"folds of {row.recipe} must have as many seeds each, got {seeds}")
     values = {
-        column: tuple(100 * result[column] for result in results if result.get(column) is not None)
+        column: tuple(
+            100 * statistics.mean(run[column] for run in runs)
+            for runs in whole.values()
+            if all(run.get(column) is not None for run in runs)
+        )
         for column in table.columns
     }
-    images = min(result["steps"] * result["config"]["batch_size"] for result in results)
+    shown = [run for runs in whole.values() for run in runs]
+    images = min(run["steps"] * run["config"]["batch_size"] for run in shown)
     return Summary(
         values={column: found for column, found in values.items() if found},
         smoke=images < row.minimum,
-        seeds=seeds[0],
-        folds=len(folds),
+        seeds=tuple(whole),
+        folds=tuple(mine),
         images=images,
-        minutes=statistics.mean(result["seconds"] for result in results) / 60,
-        n_parameters=results[0]["n_parameters"],
-        devices=tuple(dict.fromkeys(result["device"] for result in results)),
-        data=tuple(dict.fromkeys(result["data"] for result in results if result.get("data"))),
+        minutes=statistics.mean(run["seconds"] for run in shown) / 60,
+        n_parameters=shown[0]["n_parameters"],
+        devices=tuple(dict.fromkeys(run["device"] for run in shown)),
+        data=tuple(dict.fromkeys(run["data"] for run in shown if run.get("data"))),
     )

@@ -24,7 +24,7 @@ class Row:
             "smoke" in the table, whatever number it came to.
         paper: the paper's numbers, in per cent, by column of the table; as text, with its spread.
         folds: recipes that differ from this one only in what of the data trains and what tests: the row is the mean
-            over all of them.
+            over all of them, seed by seed.
     """
 
     label: str
@@ -38,9 +38,9 @@ class Row:
         """All that are trained for it."""
         return self.recipe, *self.folds
 
-    def among(self, results: Results) -> list[Result]:
-        """Its own results, recipe by recipe."""
-        return [result for name in self.recipes for result in results.get(name, ())]
+    def among(self, results: Results) -> Results:
+        """Those of its own recipes that there are."""
+        return {name: results[name] for name in self.recipes if results.get(name)}
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,7 @@ def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level
         head += [f"paper: {title}" if several else "paper"]
         head += [f"{place}: {title}" if len(places) > 1 else title for place in places]
     head += ["seeds", "images seen", "parameters", "minutes a run", "on"]
-    rows = [
-        _cells(table, row, [summarise(table, row, row.among(results)) for results in places.values()])
-        for row in table.rows
-    ]
+    rows = [_cells(table, row, [summarise(table, row, results) for results in places.values()]) for row in table.rows]
     lines = [f"{'#' * level} {table.title}", "", f"{table.source}. `torchcaps reproduce {name}`.", ""]
     lines += markdown_table(head, rows)
     if table.note:
@@ -55,9 +52,10 @@ def _data(table: Table, places: Mapping[str, Results]) -> dict[str, list[str]]:
     said: dict[str, list[str]] = {}
     for row in table.rows:
         for results in places.values():
-            for result in row.among(results):
-                if result.get("data") and result["recipe"] not in said.get(result["data"], ()):
-                    said.setdefault(result["data"], []).append(result["recipe"])
+            for recipe, runs in row.among(results).items():
+                for data in {run["data"]: None for run in runs if run.get("data")}:
+                    if recipe not in said.setdefault(data, []):
+                        said[data].append(recipe)
     return said
 
 
@@ -65,7 +63,7 @@ def as_json(table: Table, places: Mapping[str, Results]) -> dict[str, Any]:
     """The same as plain dicts."""
     rows = []
     for row in table.rows:
-        found = {place: summarise(table, row, row.among(results)) for place, results in places.items()}
+        found = {place: summarise(table, row, results) for place, results in places.items()}
         rows.append(
             {"label": row.label, "recipe": row.recipe, "minimum": row.minimum, "paper": dict(row.paper)}
             | {place: one.as_json() for place, one in found.items() if one is not None}
