@@ -34,7 +34,10 @@ def smallnorb_em_small() -> Experiment:
 
 
 def smallnorb_em_held_out() -> Experiment:
-    """The same with a toy of each category held out, and shorter."""
+    """The same with a toy of each category held out, and shorter.
+
+    Ours: 11.41 % (1 seed, 23 min a run; AMD EPYC, 1 thread).
+    """
     return Experiment(
         recipe="smallnorb-em-held-out",
         data=Data("smallnorb", shift=0, brightness=63 / 255, contrast=(0.2, 1.8), crop=(32, 32)),
@@ -100,7 +103,10 @@ def smallnorb_cnn() -> Experiment:
 
 
 def smallnorb_cnn_small() -> Experiment:
-    """A CNN with as many parameters as the small capsules (68 K); not in the paper."""
+    """A CNN with as many parameters as the small capsules (68 K); not in the paper.
+
+    Ours: 9.05 % (1 seed, 4 min a run; AMD EPYC, 1 thread).
+    """
     return _cnn("smallnorb-cnn-small", Model("matched_cnn", {"n_parameters": 68_618, "standardize": True}))
 
 
