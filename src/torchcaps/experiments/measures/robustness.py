@@ -100,5 +100,5 @@ def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -
     charts += [Lines(f"{titles[a]}: success, targeted", x, values["epsilons"], lines(a, "success")) for a in titles]
     if beside is not None:
         moved = {f"{titles[a]}, from {name_of(beside)}": y for a, y in values["transferred"].items()}
-        charts.append(Lines(f"{name_of(tested)}: accuracy, black box", x, values["epsilons"], moved))
+        charts.append(Lines("Black box: accuracy", x, values["epsilons"], moved))
     return draw_charts(charts)

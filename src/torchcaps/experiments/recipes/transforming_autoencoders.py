@@ -62,7 +62,7 @@ def mnist_affine_local() -> Experiment:
 def mnist_templates() -> Experiment:
     """16 capsules that each own a template of 11×11 pixels, and can only warp it, after the thesis."""
     model = Model("template_autoencoder")
-    return replace(mnist_affine(), recipe="mnist-templates", model=model, consistency=_CONSISTENT)
+    return replace(mnist_affine(), recipe="mnist-templates", model=model, consistency=_CONSISTENT, epochs=40)
 
 
 def fashion_mnist_affine() -> Experiment:
