@@ -14,12 +14,14 @@ pytest.importorskip("matplotlib")
 
 from tests.experiments.test_report import CAPSULES, CNN, finished
 from torchcaps.cli import main
-from torchcaps.experiments import Data
+from torchcaps.data import DATASETS, Dataset, Images
+from torchcaps.experiments import Data, Experiment
 from torchcaps.experiments.measures import equivariance, record, robustness, routing, transfer
 from torchcaps.experiments.measures.sample import spaced
 from torchcaps.experiments.measures.write import as_markdown, recorded
-from torchcaps.experiments.run import Run
+from torchcaps.experiments.run import Run, read_json, write_json
 from torchcaps.experiments.tested import look
+from torchcaps.experiments.train import train
 
 DIGITS = Data("digits", image_size=(16, 16), n_eval=20)
 
@@ -92,6 +94,33 @@ def test_picasso(folder):
     assert values["beside"]["as it is"] != values["beside"]["4×4 tiles"]
 
 
+def test_matched(folder, tmp_path, monkeypatch):
+    images = Images(torch.randint(0, 256, (40, 1, 16, 16), dtype=torch.uint8), torch.arange(40) % 10)
+    data = Dataset("digits", tuple("0123456789"), images, images, images, {"novel": images.take(slice(8))})
+    monkeypatch.setitem(DATASETS, "digits", lambda root, image_size: data)
+    small: dict[str, Any] = {"data": Data("digits"), "epochs": 3, "batch_size": 20, "threads": 1, "device": "cpu"}
+    caps = Experiment(recipe="tiny", model=CAPSULES, **small)
+    cnn = Experiment(recipe="tiny-cnn", model=CNN, loss="cross_entropy", **small)
+    runs = {config.recipe: (config, tmp_path / config.recipe) for config in (caps, cnn)}
+    for (config, path), error in zip(runs.values(), (0.9, 0.95), strict=True):
+        result = train(config, path, progress="none")
+        write_json(path / "result.json", result | {"val_error": error, "novel_error": error / 2})
+    (_, ours), (_, other) = runs.values()
+    found = measured("matched", ours, beside=other)["values"]
+    again = read_json(ours / "matched" / "result.json")
+    assert (found["again"], found["n"], found["epochs"]) == ("run", 40, again["epochs"])
+    assert again["config"] == caps.to_dict() | {"stop_at": 0.95, "data": again["config"]["data"]}
+    assert found["beside"]["matched"] == found["beside"]["whole"] == {
+        "val_error": 0.95, "test_error": pytest.approx(read_json(other / "result.json")["test_error"], abs=1e-5),
+        "novel_error": 0.475,
+    }  # fmt: skip
+    assert found["run"]["whole"]["val_error"] == 0.9
+    assert found["run"]["matched"]["novel_error"] == pytest.approx(again["novel_error"], abs=1e-5)
+    write_json(other / "result.json", read_json(other / "result.json") | {"val_error": 0.9})
+    found = measured("matched", ours, beside=other)["values"]  # as good as each other
+    assert found["again"] is None and found["run"]["matched"] == found["run"]["whole"]
+
+
 def test_what_is_kept_is_never_replaced(folder, tmp_path, capsys):
     arguments = ["measure", "picasso", str(folder / "caps"), "--n", "4", "--keep", str(tmp_path)]
     assert main(arguments) == 0
@@ -135,6 +164,8 @@ def test_what_does_not_apply_is_named_and_leaves_nothing(folder):
     before = sorted(folder.rglob("*"))
     for name, run, beside, message in (
         ("pairs", caps, None, "run must be of pairs for this measure, got one of single images"),
+        ("matched", caps, None, "beside must be another run, to be matched with"),
+        ("matched", caps, folder / "cnn", "must be on data split by viewpoint, got a run without novel viewpoints"),
         ("picasso", pairs, None, "run must be of single images for this measure, got one of pairs"),
         ("routing", folder / "cnn", None, "model must be a CapsNet"),
         ("robustness", caps, pairs, "beside must be a run with the same test images"),

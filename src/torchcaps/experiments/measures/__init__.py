@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchcaps.experiments.measures import equivariance, pairs, picasso, robustness, routing, transfer
+from torchcaps.experiments.measures import equivariance, matched, pairs, picasso, robustness, routing, transfer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,6 +36,7 @@ MEASURES: dict[str, Measure] = {
     "equivariance": Measure(equivariance.measure, equivariance.draw, equivariance.headline),
     "picasso": Measure(picasso.measure, picasso.draw, picasso.headline),
     "routing": Measure(routing.measure, routing.draw, routing.headline),
+    "matched": Measure(matched.measure, matched.draw, matched.headline),
     "pairs": Measure(pairs.measure, pairs.draw, pairs.headline),
     "transfer": Measure(transfer.measure, transfer.draw, transfer.headline),
 }

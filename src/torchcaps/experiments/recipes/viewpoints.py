@@ -1,8 +1,8 @@
 """Toys from viewpoints that were never trained on: table 2 of Matrix Capsules with EM Routing.
 
 (Hinton, Sabour, Frosst, ICLR 2018.) ``test_error`` in the result is that on familiar viewpoints, ``novel_error`` on
-the others. The paper compares them where capsules and CNN are as good on familiar ones: stop the better one
-early by ``--stop_at`` with the other's validation error.
+the others. The paper compares them where capsules and CNN are as good on familiar ones:
+``torchcaps measure matched`` trains the better one again, up to the other's validation error.
 
 From the official files the split is the paper's. The 48×48 ``.npz`` files have viewpoints in the test half alone: there
 three toys of each category train (one of them validates) and two others test, in three folds,

@@ -1,0 +1,84 @@
+"""Viewpoints never trained on, of two networks that are as good on familiar ones.
+
+The better one on validation images, which are all of familiar viewpoints, is trained again until it is no better than
+the other: only then does an error on novel viewpoints say something of how well viewpoints are generalised over.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torchcaps.analysis.draw.charts import Bars, draw_charts
+from torchcaps.experiments.measures.sample import in_words, name_of, networks, number
+from torchcaps.experiments.tested import Tested
+from torchcaps.experiments.train import train
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_ERRORS = ("val_error", "test_error", "novel_error")
+
+
+def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = None) -> dict[str, Any]:
+    """Train the better run again, up to the other's validation error, in the folder ``matched`` within its own.
+
+    Args:
+        tested: the run, on data with a split by viewpoint.
+        beside: another on the same data, such as a CNN; there must be one.
+        n: None: all images are taken.
+
+    Returns:
+        For "run" and "beside": validation error ("val_error"), error on familiar ("test_error") and on novel viewpoints
+        ("novel_error"), as the runs are and as "matched"; which was trained again as "again" (None if they are equal),
+        and the ``epochs`` that it took.
+
+    Raises:
+        ValueError: no other run, runs on other images or without novel viewpoints, or a number of images.
+    """
+    if beside is None:
+        raise ValueError("beside must be another run, to be matched with; got None")
+    if n is not None:
+        raise ValueError(f"n must be None for matched, which takes all images; got {n}")
+    every = networks(tested, beside)
+    for each in every.values():
+        if "novel_error" not in each.result:
+            raise ValueError(f"{each.run.path} must be on data split by viewpoint, got a run without novel viewpoints")
+    values: dict[str, Any] = {part: {"whole": _errors(each.result)} for part, each in every.items()}
+    validation = {part: each.result["val_error"] for part, each in every.items()}
+    better, worse = sorted(every, key=lambda part: validation[part])
+    values[worse]["matched"] = values[worse]["whole"]
+    again = None if validation[better] == validation[worse] else better
+    result = every[better].result if again is None else _train_again(every[better], validation[worse])
+    values[better]["matched"] = _errors(result)
+    return values | {"n": len(tested.images), "again": again, "epochs": result["epochs"]}
+
+
+def _train_again(tested: Tested, until: float) -> dict[str, Any]:
+    config = replace(tested.config, stop_at=until)
+    return train(config, tested.run.path / "matched", progress="bar" if sys.stderr.isatty() else "lines")
+
+
+def _errors(result: dict[str, Any]) -> dict[str, float | None]:
+    return {name: number(result[name]) for name in _ERRORS}
+
+
+def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+    """What to read first."""
+    words = ("validation error, matched", "familiar viewpoints: error, matched", "novel viewpoints: error, matched")
+    said = {text: in_words(values[part]["matched"][name]) for text, name in zip(words, _ERRORS, strict=True)}
+    return said | {"novel viewpoints: error, each trained to its end": in_words(values[part]["whole"]["novel_error"])}
+
+
+def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
+    """Bars of errors: trained to the end, and matched."""
+    kinds = {"whole": "Errors, each trained to its end", "matched": "Errors, matched on validation"}
+    charts = []
+    for kind, title in kinds.items():
+        bars = {
+            name_of(each): [values[part][kind][name] for name in _ERRORS]
+            for part, each in networks(tested, beside).items()
+        }
+        charts.append(Bars(title, ("validation", "familiar", "novel"), bars))
+    return draw_charts(charts)
