@@ -13,7 +13,8 @@ from torchcaps.ops.checks import check_shapes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SIDE = 0.95
+#: Inches of a picture, and of a letter below it.
+_SIDE, _LETTER = 0.95, 0.062
 
 
 def draw_examples(images: Tensor, columns: Sequence[str], notes: Sequence[Sequence[str]]) -> Figure:
@@ -34,7 +35,10 @@ def draw_examples(images: Tensor, columns: Sequence[str], notes: Sequence[Sequen
     n_lines = max(note.count("\n") + 1 for row in notes for note in row)
     height = _SIDE * sizes["H"] / sizes["W"] + 0.16 * n_lines + 0.06
     head = 0.16 * max(name.count("\n") + 1 for name in columns) + 0.1
-    figure = new_figure((_SIDE + 0.12) * sizes["K"], height * sizes["R"] + head)
+    longest = max(
+        len(line) for text in (*columns, *(note for row in notes for note in row)) for line in text.split("\n")
+    )
+    figure = new_figure((max(_SIDE, _LETTER * longest) + 0.12) * sizes["K"], height * sizes["R"] + head)
     grid = figure.subplots(sizes["R"], sizes["K"], squeeze=False)
     for i, row in enumerate(grid):
         for k, axes in enumerate(row):
