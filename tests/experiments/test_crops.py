@@ -19,9 +19,10 @@ from torchcaps.data.augment import CROPS_13
 from torchcaps.experiments import Data
 from torchcaps.experiments.batches import Batches, image_shape, split
 from torchcaps.experiments.evaluate import evaluate
+from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.objective import total_loss
 from torchcaps.experiments.predict import predict
-from torchcaps.experiments.run import Run, read_json, write_json
+from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.experiments.train import train
 from torchcaps.models import Output

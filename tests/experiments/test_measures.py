@@ -16,10 +16,11 @@ from tests.experiments.test_report import CAPSULES, CNN, finished
 from torchcaps.cli import main
 from torchcaps.data import DATASETS, Dataset, Images
 from torchcaps.experiments import Data, Experiment
+from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.measures import equivariance, record, robustness, routing, transfer
 from torchcaps.experiments.measures.sample import spaced
 from torchcaps.experiments.measures.write import as_markdown, recorded
-from torchcaps.experiments.run import Run, read_json, write_json
+from torchcaps.experiments.run import Run
 from torchcaps.experiments.tested import look
 from torchcaps.experiments.train import train
 

@@ -14,7 +14,8 @@ from PIL import Image
 
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model
-from torchcaps.experiments.run import Run, write_json
+from torchcaps.experiments.files import write_json
+from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.train import make_model
 

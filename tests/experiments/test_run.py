@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from torchcaps.experiments import Data, Experiment, Model, Optim
-from torchcaps.experiments.run import Run, experiment_from, write_atomically, write_json
+from torchcaps.experiments.files import write_atomically, write_json
+from torchcaps.experiments.run import Run, experiment_from
 
 
 def test_configuration_survives_the_file(tmp_path: Path) -> None:

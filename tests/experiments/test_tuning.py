@@ -14,8 +14,9 @@ import torch
 from torchcaps.cli import main
 from torchcaps.data import DATASETS, Dataset, Images
 from torchcaps.experiments.experiment import Experiment, Model, Optim
+from torchcaps.experiments.files import read_json
 from torchcaps.experiments.recipes import RECIPES, recipe
-from torchcaps.experiments.run import flat, read_json
+from torchcaps.experiments.run import flat
 from torchcaps.experiments.tables.kept import results_of_runs
 from torchcaps.experiments.task import NonFiniteLoss
 from torchcaps.experiments.tuning import trials, tune

@@ -6,7 +6,8 @@ import io
 from typing import TYPE_CHECKING
 
 from torchcaps.experiments import page
-from torchcaps.experiments.run import Run, write_atomically
+from torchcaps.experiments.files import write_atomically
+from torchcaps.experiments.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,9 @@ from typing import Any
 import lightning as L
 from torch import Tensor
 
+from torchcaps.experiments.files import write_atomically
 from torchcaps.experiments.provenance import commit
-from torchcaps.experiments.run import Run, write_atomically
+from torchcaps.experiments.run import Run
 from torchcaps.experiments.task import Task
 
 #: Of the rows, where they have them: auto-encoders make no errors that could be counted.

@@ -17,7 +17,8 @@ from torchcaps.experiments import page
 from torchcaps.experiments.album import Album
 from torchcaps.experiments.batches import Batch, split
 from torchcaps.experiments.experiment import Data
-from torchcaps.experiments.run import Run, read_json
+from torchcaps.experiments.files import read_json
+from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.models import PlainAutoencoder, TemplateAutoencoder
 from torchcaps.ops import AffineParts, affine_matrix

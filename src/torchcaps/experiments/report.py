@@ -10,10 +10,11 @@ from typing import Any
 from torchcaps import analysis
 from torchcaps.experiments import page
 from torchcaps.experiments.album import Album
+from torchcaps.experiments.files import write_text
 from torchcaps.experiments.headline import headline, percent
 from torchcaps.experiments.pictures import pictures, pictures_of_pairs
 from torchcaps.experiments.pictures_of_autoencoders import pictures_of_autoencoder
-from torchcaps.experiments.run import Run, write_text
+from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
 from torchcaps.experiments.tested import look
 from torchcaps.models.baseline_cnn import count_parameters

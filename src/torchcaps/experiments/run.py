@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from torchcaps.experiments.experiment import Data, Device, Experiment, Model, Optim
+from torchcaps.experiments.files import read_json, write_json
 
 #: Fields that may differ when a run is resumed: they say where it runs, not what is run.
 WHERE = ("threads", "device", "data.root")
@@ -118,32 +118,6 @@ class Run:
             raise ValueError(f"{self.config}: {error}") from error
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON, whole or not at all.
-
-    Raises:
-        ValueError: NaN or infinity, which JSON lacks.
-    """
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write text, whole or not at all."""
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """What a JSON file holds.
-
-    Raises:
-        ValueError: it is missing or broken.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-
-
 def experiment_from(content: dict[str, Any]) -> Experiment:
     """The experiment that was written as ``config.json``.
 
@@ -173,22 +147,6 @@ def placed(config: Experiment, root: str | Path | None, threads: int, device: De
         own = Path(root) / config.data.name
         config = replace(config, data=replace(config.data, root=str(own if own.is_dir() else root)))
     return replace(config, threads=threads, device=device)
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` make a file under a temporary name, then rename it.
-
-    Whatever stops it, ``path`` holds either what it held or all of what is new.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        write(temporary)
-        with temporary.open("r+b") as file:  # Windows syncs no file that is open for reading alone
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -11,7 +11,8 @@ from torch import nn
 from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.run import Run, write_atomically
+from torchcaps.experiments.files import write_atomically
+from torchcaps.experiments.run import Run
 from torchcaps.models import build
 
 

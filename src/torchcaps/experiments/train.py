@@ -23,9 +23,10 @@ from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTi
 from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.following import following
 from torchcaps.experiments.provenance import versions
-from torchcaps.experiments.run import Run, read_json, write_json
+from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.task import Task
 from torchcaps.layers.routed_layer import RoutedLayer

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps.experiments.experiment import Device, Experiment, smoke
+from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.recipes import recipe
-from torchcaps.experiments.run import experiment_from, placed, read_json, write_json
+from torchcaps.experiments.run import experiment_from, placed
 from torchcaps.experiments.task import NonFiniteLoss
 from torchcaps.experiments.train import Progress, train
 from torchcaps.models import MODELS

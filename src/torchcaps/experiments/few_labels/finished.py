@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.provenance import commit
-from torchcaps.experiments.run import read_json, write_json
 
 Row = dict[str, Any]
 

@@ -13,9 +13,10 @@ from torchcaps import analysis
 from torchcaps.experiments.album import DPI
 from torchcaps.experiments.few_labels.compare import Settings, compare
 from torchcaps.experiments.few_labels.finished import Finished
+from torchcaps.experiments.files import read_json, write_atomically, write_json, write_text
 from torchcaps.experiments.markdown import markdown_table
 from torchcaps.experiments.provenance import versions
-from torchcaps.experiments.run import Run, read_json, write_atomically, write_json, write_text
+from torchcaps.experiments.run import Run
 
 
 def few_labels(

@@ -8,9 +8,10 @@ from typing import Any
 
 from torchcaps.experiments.album import DPI
 from torchcaps.experiments.devices import choose_device, device_in_words
+from torchcaps.experiments.files import write_atomically, write_json
 from torchcaps.experiments.measures import MEASURES
 from torchcaps.experiments.provenance import commit, versions
-from torchcaps.experiments.run import Run, write_atomically, write_json
+from torchcaps.experiments.run import Run
 from torchcaps.experiments.tested import Tested, look
 from torchcaps.ops.checks import check_at_least, check_choice
 

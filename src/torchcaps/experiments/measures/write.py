@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torchcaps.experiments.files import read_json
 from torchcaps.experiments.markdown import markdown_table
 from torchcaps.experiments.measures import MEASURES
-from torchcaps.experiments.run import read_json
 
 
 def as_markdown(content: Mapping[str, Any]) -> list[str]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.recipes import RECIPES
-from torchcaps.experiments.run import WHERE, Run, experiment_from, flat, read_json, write_json
+from torchcaps.experiments.run import WHERE, Run, experiment_from, flat
 from torchcaps.experiments.tables.table import Result
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from torchcaps.experiments.callbacks import OutOfTime
 from torchcaps.experiments.experiment import Device, Experiment, smoke
+from torchcaps.experiments.files import write_atomically, write_json, write_text
 from torchcaps.experiments.recipes import recipe
-from torchcaps.experiments.run import placed, write_atomically, write_json, write_text
+from torchcaps.experiments.run import placed
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.draw import draw
 from torchcaps.experiments.tables.kept import is_kept, keep, read_results, results_of_runs, seeded
