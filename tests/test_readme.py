@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from torchcaps.experiments.few_labels.write import as_markdown
 from torchcaps.experiments.recipes import RECIPES
 from torchcaps.experiments.tables import TABLES
-from torchcaps.experiments.tables.kept import is_of
+from torchcaps.experiments.tables.kept import is_of, read_results
 from torchcaps.experiments.tables.poses import cells
+from torchcaps.experiments.tables.summary import summarise
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,16 +25,6 @@ PAINTERS = [path for path in EVERY if path not in RESULTS]
 ROWS = re.findall(r"^\| `([\w-]+)` \|[^|]*\| ([\d.]+)(?: ± ([\d.]+))? \| (\d+) \|", README, flags=re.MULTILINE)
 
 
-def results(recipe: str) -> list[dict[str, Any]]:
-    """Those of the row: of its folds too."""
-    kept: dict[str, list[dict[str, Any]]] = {}
-    for path in RESULTS:
-        result = json.loads(path.read_text())
-        kept.setdefault(result["recipe"], []).append(result)
-    rows = [row for table in TABLES.values() for row in table.rows if row.recipe == recipe]
-    return [result for runs in rows[0].among(kept).values() for result in runs]
-
-
 def test_every_result_is_in_the_table_and_nothing_else() -> None:
     assert {"digits", "digits-cnn", "digits-pairs", "digits-stacked"} <= {row[0] for row in ROWS}
     named = {recipe: row for table in TABLES.values() for row in table.rows for recipe in row.recipes}
@@ -45,10 +34,14 @@ def test_every_result_is_in_the_table_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(("recipe", "mean", "spread", "n"), ROWS)
 def test_a_number_is_that_of_its_files(recipe: str, mean: str, spread: str, n: str) -> None:
-    errors = [100 * result["test_error"] for result in results(recipe)]
-    assert int(n) == len(errors)
-    assert mean == f"{statistics.mean(errors):.2f}"
-    assert spread == (f"{statistics.stdev(errors):.2f}" if len(errors) > 1 else "")
+    found = [
+        summarise(table, row, read_results(ROOT / "results"))
+        for table in TABLES.values()
+        for row in table.rows
+        if row.recipe == recipe
+    ]
+    assert found[0] is not None and int(n) == len(found[0].seeds) and len(found[0].folds) in (1, 3)
+    assert f"{mean} ± {spread}".removesuffix(" ± ") == found[0].cell("test_error")
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
