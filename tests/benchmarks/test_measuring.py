@@ -143,3 +143,14 @@ def test_picture() -> None:
     assert len(figure.subfigs) == 3
     with pytest.raises(ValueError, match="found must hold measurements, got none"):
         draw({"a": Found("nothing")})
+
+
+@pytest.mark.parametrize("seconds", [(0.1, 1.0), (0.0031, 0.0047), (0.1, 0.1), (2e-7, 2.5e-7), (0.001, 100.0)])
+def test_every_axis_of_growth_has_numbers(seconds: tuple[float, float]) -> None:
+    """A curve that hardly grows lies between the powers of ten."""
+    points = [Point(x, y, None) for x, y in zip((10, 1000), seconds, strict=True)]
+    figure = draw({"a": Found("Some title", curves={"I": points})})
+    (axes,) = figure.subfigs[0].axes
+    low, high = axes.get_ylim()
+    assert len([tick for tick in axes.get_yticks() if low <= tick <= high]) >= 2
+    assert list(axes.get_xticks()) == [10, 1000]

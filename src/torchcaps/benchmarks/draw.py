@@ -70,7 +70,7 @@ def _curves(part: Any, title: str, curves: Mapping[str, list[Point]]) -> None:
         axes.set_xscale("log")
         axes.set_yscale("log")
         scales(axes, "", name)
-        axes.set_xticks(ends := [xs[0], xs[len(xs) // 2], xs[-1]], [f"{x:,g}" for x in ends])
+        axes.set_xticks(ends := sorted({xs[0], xs[len(xs) // 2], xs[-1]}), [f"{x:,g}" for x in ends])
         axes.set_yticks(_few_ticks(*axes.get_ylim()))
         axes.yaxis.set_major_formatter("{x:,g}")
         axes.tick_params(which="minor", labelbottom=False, labelleft=False)
