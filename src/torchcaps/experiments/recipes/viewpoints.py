@@ -39,12 +39,18 @@ def smallnorb_elevation_cnn() -> Experiment:
 
 
 def smallnorb_azimuth_fold_0() -> Experiment:
-    """Small matrix capsules by azimuth within the test half, the first of three folds; not in the paper."""
+    """Small matrix capsules by azimuth within the test half, the first of three folds; not in the paper.
+
+    Ours: 13.10 % (3 folds, 1 seed, 9 min a run; AMD EPYC, 1 thread).
+    """
     return _fold(smallnorb_azimuth(), 0)
 
 
 def smallnorb_azimuth_cnn_fold_0() -> Experiment:
-    """The paper's CNN by azimuth within the test half, the first of three folds; not in the paper."""
+    """The paper's CNN by azimuth within the test half, the first of three folds; not in the paper.
+
+    Ours: 10.07 % (3 folds, 1 seed, 5 min a run; AMD EPYC, 1 thread).
+    """
     return _fold(smallnorb_azimuth_cnn(), 0)
 
 
