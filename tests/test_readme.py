@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +24,8 @@ EVERY = sorted((ROOT / "results").glob("*.json"))
 #: Auto-encoders make no errors, and have a table of their own.
 RESULTS = [path for path in EVERY if "test_error" in json.loads(path.read_text())]
 PAINTERS = [path for path in EVERY if path not in RESULTS]
+#: What the probes of equivariance read.
+_PROBED = ("pose", "pose_reduced", "change", "change_reduced")
 #: | `recipe` | what | error | seeds | …
 ROWS = re.findall(r"^\| `([\w-]+)` \|[^|]*\| ([\d.]+)(?: ± ([\d.]+))? \| (\d+) \|", README, flags=re.MULTILINE)
 
@@ -81,6 +86,63 @@ def test_a_measure_is_of_the_run_that_is_kept(path: Path) -> None:
         key: found["run"][key] for key in ("recipe", "test_error", "commit")
     }
     assert not found["commit"].endswith("-dirty")
+
+
+def test_claims_are_those_of_the_files() -> None:
+    """Every number of a claim's row, by the first words of the row."""
+
+    def measured(run: str, name: str) -> dict[str, Any]:
+        return json.loads((ROOT / "results" / "measures" / run / f"{name}.json").read_text())["values"]
+
+    def per_cent(*shares: float) -> list[str]:
+        return [f"{100 * share:.1f} %" for share in shares]
+
+    def mean(values: Iterable[float]) -> float:
+        return statistics.mean(values)
+
+    both = ("run", "beside")
+    faces, digits = (measured(run, "picasso") for run in ("faces-0", "mnist-0"))
+    other, follows = measured("mnist-0", "transfer"), measured("mnist-0", "equivariance")
+    folds = [measured(f"smallnorb-azimuth-fold-{k}-0", "matched") for k in range(3)]
+    attacked = measured("smallnorb-em-held-out-0", "robustness")
+    novel = [mean(f[part][kind]["novel_error"] for f in folds) for part in both for kind in ("whole", "matched")]
+    r2 = {(part, of): mean(each["r2"][of] for each in follows[part].values()) for part in both for of in _PROBED}
+    at = attacked["checked"].index(0.1)
+    assert novel[0] == novel[1]  # the CNN was the better one, and trained again
+    wanted = {
+        "capsules know when parts": per_cent(*(faces[part]["exchanged"]["still"] for part in both)),
+        "the same, of digits": per_cent(*(digits[part]["halves 8 px"]["still"] for part in both)),
+        "features carry over": per_cent(
+            *(other["run"][of] for of in ("trained", "untrained")), other["pixels"],
+            *(other["beside"][of] for of in ("trained", "untrained")),
+        ),
+        "matrix capsules generalise": per_cent(novel[0], novel[2], novel[3]),
+        "poses follow": [
+            f"{r2[which]:.2f}"
+            for which in (
+                ("run", "pose"), ("run", "change"), ("beside", "pose"), ("beside", "pose_reduced"),
+                ("beside", "change"), ("beside", "change_reduced"),
+            )
+        ],
+        "matrix capsules resist": [
+            f"reads {100 * attacked['run']['robust'][at]:.0f} of {attacked['n']}",
+            f"size {100 * attacked['beside']['robust'][at]:.0f}",
+        ],
+    }  # fmt: skip
+    for claim, numbers in wanted.items():
+        (row,) = (line for line in README.splitlines() if line.startswith(f"| {claim}"))
+        words = row.replace("100 %", "100.0 %")
+        places = [re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", words) for number in numbers]
+        assert all(places), (claim, numbers)
+
+
+def test_novel_viewpoints_are_those_of_the_files() -> None:
+    table, kept = TABLES["viewpoints-folds"], read_results(ROOT / "results")
+    found = {row.recipe: summarise(table, row, kept) for row in table.rows}
+    for recipe, said in re.findall(r"^\| `([\w-]+)` \|[^|]* novel azimuths ([\d.]+) \|", README, flags=re.MULTILINE):
+        one = found.pop(recipe)
+        assert one is not None and one.cell("novel_error") == said
+    assert not any(found.values())
 
 
 def test_rows_of_few_labels_are_in_a_table_of_the_results() -> None:
