@@ -272,9 +272,9 @@ def test_splits_by_viewpoint(split: str, fold: int | None, train: set, val: set,
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_toy_that_validates(split: str) -> None:
     chosen = plan(split, 8, None, posed=True)
-    assert (chosen.train, chosen.val) == ((4, 6, 7, 9), 8) and "8 validates, 0" in chosen.note
+    assert (chosen.train, chosen.val) == ((4, 6, 7, 9), 8) and "8 validates, 0" in chosen.note and chosen.held_out
     everything = plan(split, None, None, posed=True)
-    assert (everything.train, everything.val) == ((4, 6, 7, 8, 9), 4)
+    assert (everything.train, everything.val) == ((4, 6, 7, 8, 9), 4) and not everything.held_out
     assert "toys 4, 6, 7, 8, 9 of each category train, 4 validates, which is trained on too" in everything.note
 
 
@@ -297,6 +297,7 @@ def test_the_shared_images_by_viewpoint(shared_smallnorb: Path) -> None:
         "novel": 2 * 5 * 9 * 12 * 6,
     }
     assert "48×48 .npz files, eyes: left; azimuth split within the test half" in data.note
+    assert not data.held_out
 
 
 def test_labels_in_official_files_have_the_official_checksums(shared_smallnorb: Path, tmp_path: Path) -> None:

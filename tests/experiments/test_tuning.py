@@ -19,6 +19,7 @@ from torchcaps.experiments.recipes import RECIPES, recipe
 from torchcaps.experiments.run import flat
 from torchcaps.experiments.tables.kept import results_of_runs
 from torchcaps.experiments.task import NonFiniteLoss
+from torchcaps.experiments.train import train
 from torchcaps.experiments.tuning import trials, tune
 from torchcaps.models import MODELS
 
@@ -67,10 +68,6 @@ def test_every_kind_of_network_has_six_trials(name: str, field: str, values: tup
 def test_every_recipe_of_a_classifier_has_trials_that_differ(name: str) -> None:
     """A weight of a reconstruction that is not there would be the same trial twice, and dropout no capsules take."""
     config = recipe(name)
-    if config.data.options.get("val_toy", "") is None:
-        with pytest.raises(ValueError, match="must keep its validation images from training"):
-            trials(config)
-        return
     settings, trial = trials(config)[0]
     kind = list(settings)[1]
     names = inspect.signature(MODELS[config.model.name]).parameters
@@ -143,6 +140,20 @@ def test_a_trial_is_no_result(
     assert results_of_runs([recipe("tiny")], [Path("runs/tiny-trial")]) == []
 
 
+def test_nothing_is_chosen_by_what_was_trained_on(
+    tiny: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = DATASETS["digits"]
+    monkeypatch.setitem(DATASETS, "digits", lambda root, image_size: replace(made(), held_out=False))
+    config = replace(recipe("tiny"), epochs=1)
+    with pytest.raises(ValueError, match="data must keep its validation images from training"):
+        tune("tiny", runs=tmp_path)
+    with pytest.raises(ValueError, match="data must keep its validation images from training"):
+        train(replace(config, trial=True), tmp_path / "a")
+    assert not any(tmp_path.iterdir())
+    assert "test_error" in train(config, tmp_path / "a", progress="none")  # a schedule that was fixed before
+
+
 def test_tuning_by_the_command(tiny: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "tiny", "--runs", str(tmp_path), "--smoke", "--threads", "1", "--device", "cpu"]) == 0
     assert capsys.readouterr().out.count("validation error") == 6
@@ -154,10 +165,6 @@ def test_tuning_by_the_command(tiny: list[int], tmp_path: Path, capsys: pytest.C
     [
         ({"name": "nonsense"}, "recipe must be one of"),
         ({"name": "mnist-templates"}, "recipe must be one of a classifier, got mnist-templates"),
-        (
-            {"name": "smallnorb-em-small"},
-            "recipe must keep its validation images from training, got",
-        ),
         ({"epochs": 0}, "epochs must be an integer of at least 1"),
         ({"quick": True, "keep_in": "results"}, "keep_in must be None for a smoke run"),
     ],

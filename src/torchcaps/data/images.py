@@ -61,6 +61,7 @@ class Dataset:
         further: more images to report on, by what they are called: "novel" shows the test's objects from
             viewpoints that were not trained on, "affine_mnist" digits distorted as none were in training.
         note: which of its forms and splits this is, where it has several.
+        held_out: whether the validation images are kept from training; of others nothing can be chosen.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Dataset:
     test: Images
     further: Mapping[str, Images] = field(default_factory=dict)
     note: str = ""
+    held_out: bool = True
 
     def __post_init__(self) -> None:
         for split, part in self.splits.items():

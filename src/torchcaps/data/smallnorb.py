@@ -105,7 +105,7 @@ def load_smallnorb(
     note = f"{'48×48 .npz' if npz else 'official'} files, eyes: {eyes}; {chosen.note}"
     further = divide(chosen, halves)
     train, val, test = (further.pop(name) for name in ("train", "val", "test"))
-    return Dataset("smallnorb", CLASSES, train, val, test, further, note)
+    return Dataset("smallnorb", CLASSES, train, val, test, further, note, held_out=chosen.held_out)
 
 
 def in_degrees(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:

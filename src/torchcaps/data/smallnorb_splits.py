@@ -44,11 +44,16 @@ class Plan:
     test: tuple[int, ...]
 
     @property
+    def held_out(self) -> bool:
+        """Whether the toy that validates is kept from training."""
+        return self.val not in self.train
+
+    @property
     def note(self) -> str:
         """The split in words."""
         view = self.view or "official"
         where = " within the test half" if self.halves[0] == self.halves[1] else ""
-        seen = ", which is trained on too" if self.val in self.train else ""
+        seen = "" if self.held_out else ", which is trained on too"
         return (
             f"{view} split{where}: toys {', '.join(map(str, self.train))} of each category train, "
             f"{self.val} validates{seen}, {', '.join(map(str, self.test))} test"

@@ -33,12 +33,10 @@ def trials(config: Experiment) -> list[tuple[dict[str, float], Experiment]]:
     CNNs have dropout, capsules with a decoder its weight, and those without weight decay. No trial stops early.
 
     Raises:
-        ValueError: an auto-encoder's, which knows no error to choose by, or one that trains on what validates.
+        ValueError: an auto-encoder's, which knows no error to choose by.
     """
     if config.data.transformed:
         raise ValueError(f"recipe must be one of a classifier, got {config.recipe}, of an auto-encoder")
-    if config.data.options.get("val_toy", "first") is None:
-        raise ValueError(f"recipe must keep its validation images from training, got {config.recipe}, which does not")
     config = replace(config, trial=True, stop_at=None)
     name, values = _regulariser(config)
     grid = [{"optim.lr": factor * config.optim.lr, name: value} for factor in FACTORS for value in values]
