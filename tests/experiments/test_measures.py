@@ -108,7 +108,7 @@ def test_matched(folder, tmp_path, monkeypatch):
         write_json(path / "result.json", result | {"val_error": error, "novel_error": error / 2})
     (_, ours), (_, other) = runs.values()
     found = measured("matched", ours, beside=other)["values"]
-    again = read_json(ours / "matched" / "result.json")
+    again = read_json(ours / "matched-at-0.95" / "result.json")
     assert (found["again"], found["n"], found["epochs"]) == ("run", 40, again["epochs"])
     assert again["config"] == caps.to_dict() | {"stop_at": 0.95, "data": again["config"]["data"]}
     assert found["beside"]["matched"] == found["beside"]["whole"] == {
@@ -117,6 +117,9 @@ def test_matched(folder, tmp_path, monkeypatch):
     }  # fmt: skip
     assert found["run"]["whole"]["val_error"] == 0.9
     assert found["run"]["matched"]["novel_error"] == pytest.approx(again["novel_error"], abs=1e-5)
+    write_json(other / "result.json", read_json(other / "result.json") | {"val_error": 0.91})
+    assert measured("matched", ours, beside=other)["values"]["again"] == "run"  # as another run would ask for
+    assert read_json(ours / "matched-at-0.91" / "result.json")["config"]["stop_at"] == 0.91
     write_json(other / "result.json", read_json(other / "result.json") | {"val_error": 0.9})
     found = measured("matched", ours, beside=other)["values"]  # as good as each other
     assert found["again"] is None and found["run"]["matched"] == found["run"]["whole"]

@@ -22,7 +22,7 @@ _ERRORS = ("val_error", "test_error", "novel_error")
 
 
 def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = None) -> dict[str, Any]:
-    """Train the better run again, up to the other's validation error, in the folder ``matched`` within its own.
+    """Train the better run again, up to the other's validation error, in a folder within its own.
 
     Args:
         tested: the run, on data with a split by viewpoint.
@@ -32,7 +32,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     Returns:
         For "run" and "beside": validation error ("val_error"), error on familiar ("test_error") and on novel viewpoints
         ("novel_error"), as the runs are and as "matched"; which was trained again as "again" (None if they are equal),
-        and the ``epochs`` that it took.
+        and the ``epochs`` of the better one then.
 
     Raises:
         ValueError: no other run, runs on other images or without novel viewpoints, or a number of images.
@@ -57,7 +57,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
 
 def _train_again(tested: Tested, until: float) -> dict[str, Any]:
     config = replace(tested.config, stop_at=until)
-    return train(config, tested.run.path / "matched", progress="bar" if sys.stderr.isatty() else "lines")
+    return train(config, tested.run.path / f"matched-at-{until}", progress="bar" if sys.stderr.isatty() else "lines")
 
 
 def _errors(result: dict[str, Any]) -> dict[str, float | None]:

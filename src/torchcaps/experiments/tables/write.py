@@ -49,14 +49,14 @@ def _cells(table: Table, row: Row, found: Sequence[Summary | None]) -> list[str]
 
 def _data(table: Table, places: Mapping[str, Results]) -> dict[str, list[str]]:
     """What the data of the rows say of themselves, and the recipes that ran on them."""
-    said: dict[str, list[str]] = {}
+    said: dict[str, dict[str, None]] = {}  # a dict keeps the order, and each recipe once
     for row in table.rows:
         for results in places.values():
             for recipe, runs in row.among(results).items():
-                for data in {run["data"]: None for run in runs if run.get("data")}:
-                    if recipe not in said.setdefault(data, []):
-                        said[data].append(recipe)
-    return said
+                for run in runs:
+                    if run.get("data"):
+                        said.setdefault(run["data"], {})[recipe] = None
+    return {data: list(recipes) for data, recipes in said.items()}
 
 
 def as_json(table: Table, places: Mapping[str, Results]) -> dict[str, Any]:
