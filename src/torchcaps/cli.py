@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; bad input prints what is wrong and gives exit status 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    # Read by torch when it first takes memory: large tensors come in large pages, without a fault for every 4 KB.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         if arguments[:1] == ["train"]:
             _train(arguments[1:])

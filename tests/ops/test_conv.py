@@ -1,4 +1,4 @@
-"""The strided convolution with its own gradient, against float64."""
+"""Convolution at frequencies, against the library's in float64."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.ops import conv2d
-from torchcaps.ops.fused import cpu
+from torchcaps.ops.spectral import spectral_conv2d, worthwhile
 
-needs_compiler = pytest.mark.skipif(cpu.why_not("conv") is not None, reason=str(cpu.why_not("conv")))
+BIG = (64, 64, 20, 20), (64, 64, 9, 9)  # large enough to go by frequencies
 
 
 def gradients(function, x: Tensor, weight: Tensor, upstream: Tensor) -> list[Tensor]:
@@ -19,33 +19,85 @@ def gradients(function, x: Tensor, weight: Tensor, upstream: Tensor) -> list[Ten
     return [y, *torch.autograd.grad(y, (x, weight), upstream.to(y.dtype))]
 
 
-@needs_compiler
+def by_frequencies(y: Tensor) -> bool:
+    """Whether a product of frequencies stands behind a result."""
+    seen, todo = set(), [y.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [parent for parent, _ in node.next_functions]
+    return any("Bmm" in type(node).__name__ for node in seen)
+
+
 @pytest.mark.parametrize(
-    ("shape", "kernel", "stride", "padding"),
-    [((3, 5, 13, 11), 4, 2, 0), ((17, 2, 9, 9), 3, 3, 1), ((1, 1, 7, 8), 7, 2, 0), ((9, 3, 10, 6), 5, 2, 2)],
+    ("size", "kernel", "stride"),
+    [
+        ((20, 20), (9, 9), 2),  # one tile: CapsNet's
+        ((21, 17), (9, 8), 2),  # inputs to spare
+        ((9, 9), (9, 9), 2),  # a single output
+        ((47, 29), (9, 9), 2),  # several tiles, more in one direction
+        ((30, 31), (7, 5), 3),
+        ((40, 20), (13, 3), 1),  # outputs fewer than the kernel's taps would have in a tile
+        ((6, 5), (1, 1), 1),
+        ((8, 7), (2, 3), 4),  # a stride beyond the kernel
+    ],
 )
-def test_error_is_that_of_the_library_in_the_same_dtype(
-    shape: tuple[int, ...], kernel: int, stride: int, padding: int
-) -> None:
-    x = torch.randn(shape).bfloat16()
-    weight = torch.randn(6, shape[1], kernel, kernel).bfloat16()
-
-    def library(x: Tensor, weight: Tensor) -> Tensor:
-        return F.conv2d(x, weight, stride=stride, padding=padding)
-
+def test_is_convolution(size: tuple[int, int], kernel: tuple[int, int], stride: int) -> None:
+    x, weight = torch.randn(3, 4, *size, dtype=torch.float64), torch.randn(5, 4, *kernel, dtype=torch.float64)
+    library = lambda x, weight: F.conv2d(x, weight, stride=stride)  # noqa: E731
     upstream = torch.randn_like(library(x, weight))
-    exact = gradients(library, x.double(), weight.double(), upstream)
-    theirs = gradients(library, x, weight, upstream)
-    ours = gradients(lambda x, w: conv2d(x, w, stride, padding), x, weight, upstream)
-    for name, truth, one, two in zip(("y", "x", "weight"), exact, theirs, ours, strict=True):
-        assert two.dtype == torch.bfloat16 and two.shape == truth.shape
-        floor = 2**-8 * truth.abs().max()  # one rounding of the largest element
-        assert (two - truth).abs().max() <= 2 * (one - truth).abs().max() + floor, name
+    ours = gradients(lambda x, weight: spectral_conv2d(x, weight, stride), x, weight, upstream)
+    torch.testing.assert_close(ours, gradients(library, x, weight, upstream), rtol=1e-11, atol=1e-11)
 
 
-def test_float32_is_the_library() -> None:
-    x, weight = torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3)
-    torch.testing.assert_close(conv2d(x, weight, 2), F.conv2d(x, weight, stride=2), rtol=0, atol=0)
+def test_a_tap_by_hand() -> None:
+    """A kernel of one tap picks the pixels under it."""
+    x, weight = torch.arange(49.0).view(1, 1, 7, 7), torch.zeros(1, 1, 3, 3)
+    weight[0, 0, 2, 1] = 1
+    torch.testing.assert_close(spectral_conv2d(x, weight, 2)[0, 0], x[0, 0, 2::2, 1:6:2], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 2e-6), (torch.bfloat16, 1.5e-2)])
+def test_error_is_that_of_the_dtype(dtype: torch.dtype, rtol: float) -> None:
+    """In norm, on what a network sends: features that are not negative."""
+    x, weight = torch.rand(BIG[0]).to(dtype), (torch.randn(BIG[1]) / 72).to(dtype)
+    upstream = torch.randn(64, 64, 6, 6).to(dtype)
+    exact = gradients(lambda x, w: F.conv2d(x, w, stride=2), x.double(), weight.double(), upstream)
+    for truth, one in zip(exact, gradients(lambda x, w: conv2d(x, w, 2), x, weight, upstream), strict=True):
+        assert one.dtype == dtype
+        assert (one - truth).norm() <= rtol * truth.norm()
+
+
+@pytest.mark.parametrize("padding", [0, 2])
+def test_large_convolutions_go_by_frequencies(padding: int) -> None:
+    x, weight = torch.randn(BIG[0]), torch.randn(BIG[1], requires_grad=True)
+    y = conv2d(x, weight, 2, padding)
+    assert by_frequencies(y)
+    torch.testing.assert_close(y, F.conv2d(x, weight, stride=2, padding=padding), rtol=1e-3, atol=1e-3)
+
+
+def test_others_are_the_librarys() -> None:
+    x, weight = torch.randn(BIG[0]), torch.randn(BIG[1], requires_grad=True)
+    assert not by_frequencies(conv2d(x[:, :, :12, :12], weight, 2))  # 4 outputs: nothing to save
+    assert not by_frequencies(conv2d(x.double(), weight.double(), 2))
+    assert not by_frequencies(conv2d(x, weight[:, :, :2, :2], 2))
+    with torch.no_grad():
+        torch.testing.assert_close(conv2d(x, weight, 2), F.conv2d(x, weight, stride=2), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(0, 64, 20, 20), (64, 64, 8, 20)])
+def test_nothing_to_do_is_left_to_the_library(shape: tuple[int, ...]) -> None:
+    assert not worthwhile(shape, BIG[1], 2)
+
+
+def test_autocast_takes_bfloat16_and_gives_float32_weights_theirs() -> None:
+    weight = torch.randn(BIG[1], requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = conv2d(torch.randn(BIG[0]), weight, 2)
+    y.sum().backward()
+    assert y.dtype == torch.bfloat16 and by_frequencies(y)
+    assert weight.grad is not None and weight.grad.dtype == torch.float32
 
 
 def test_autocast_leaves_float64_alone() -> None:
@@ -55,43 +107,15 @@ def test_autocast_leaves_float64_alone() -> None:
     assert y.dtype == torch.float64
 
 
-@needs_compiler
-def test_autocast_takes_the_fast_gradient_and_gives_float32_weights_theirs() -> None:
-    weight = torch.randn(4, 3, 3, 3, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        y = conv2d(torch.randn(2, 3, 9, 9), weight, 2)
-    y.sum().backward()
-    assert y.dtype == torch.bfloat16 and "torchcaps_strided_conv" in type(y.grad_fn).__name__
-    assert weight.grad is not None and weight.grad.dtype == torch.float32
+def test_second_derivatives() -> None:
+    x = torch.randn(1, 2, 9, 9, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(2, 2, 4, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x, weight: spectral_conv2d(x, weight, 2), (x, weight))
 
 
-def test_without_a_compiler_it_is_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "why_not", lambda _: "no C++ compiler")
-    x, weight = torch.randn(2, 3, 9, 9).bfloat16(), torch.randn(4, 3, 3, 3).bfloat16().requires_grad_()
-    torch.testing.assert_close(conv2d(x, weight, 2), F.conv2d(x, weight, stride=2), rtol=0, atol=0)
-
-
-@needs_compiler
-def test_threads_change_nothing() -> None:
-    x, weight = torch.randn(5, 3, 9, 9).bfloat16(), torch.randn(4, 3, 3, 3).bfloat16()
-    upstream = torch.randn(5, 4, 4, 4)
-    one = gradients(lambda x, w: conv2d(x, w, 2), x, weight, upstream)
-    torch.set_num_threads(2)
-    for a, b in zip(one, gradients(lambda x, w: conv2d(x, w, 2), x, weight, upstream), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=0)
-
-
-@needs_compiler
-def test_the_operator_is_registered_as_torch_wants_it() -> None:
-    x, weight = torch.randn(2, 3, 9, 9).bfloat16().requires_grad_(), torch.randn(4, 3, 3, 3).bfloat16().requires_grad_()
-    torch.library.opcheck(torch.ops.torchcaps.strided_conv, (x, weight, 2))
-
-
-@needs_compiler
 def test_compiles_to_one_graph() -> None:
-    weight = torch.randn(4, 3, 3, 3).bfloat16().requires_grad_()
-    x = torch.randn(2, 3, 9, 9).bfloat16()
+    x, weight = torch.randn(BIG[0]), torch.randn(BIG[1], requires_grad=True)
     compiled = torch.compile(conv2d, backend="aot_eager", fullgraph=True)
-    (one,) = torch.autograd.grad(compiled(x, weight, 2).sum(), weight)
-    (two,) = torch.autograd.grad(conv2d(x, weight, 2).sum(), weight)
+    (one,) = torch.autograd.grad(compiled(x, weight, 2).square().sum(), weight)
+    (two,) = torch.autograd.grad(conv2d(x, weight, 2).square().sum(), weight)
     torch.testing.assert_close(one, two)

@@ -65,12 +65,12 @@ class PrimaryCaps(nn.Module):
             raise ValueError(f"scale must be positive, got {scale}")
         self.in_channels, self.n_types, self.d_out = in_channels, n_types, d_out
         self.kernel_size, self.stride, self.padding, self.scale = kernel_size, stride, padding, scale
-        weight = torch.empty(n_types * d_out, in_channels, kernel_size, kernel_size)
-        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))  # as ops.conv2d wants it
+        weight = torch.empty(n_types * d_out, kernel_size, kernel_size, in_channels).permute(0, 3, 1, 2)
+        default = 1 / (scale * math.sqrt(0.2 * d_out * in_channels * kernel_size**2))
+        truncated_normal_(weight, default if weight_std is None else weight_std)
+        # In memory as ops.spectral_conv2d reads it: the kernel's rows and columns first.
+        self.weight = nn.Parameter(weight.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1))
         self.bias = nn.Parameter(torch.full((n_types, d_out), bias_init))
-        fan_in = in_channels * kernel_size**2
-        default = 1 / (scale * math.sqrt(0.2 * d_out * fan_in))
-        truncated_normal_(self.weight, default if weight_std is None else weight_std)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the capsule map made from a feature map of this size."""

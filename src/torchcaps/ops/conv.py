@@ -1,4 +1,4 @@
-"""A strided convolution whose backward pass is fast in bfloat16 on CPUs."""
+"""The convolution in front of capsules, whose large kernels are what a CapsNet spends its time on."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.fused import cpu
-from torchcaps.ops.fused.cpu.conv import strided_conv
+from torchcaps.ops.spectral import spectral_conv2d, worthwhile
 
 
 def conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
     """Two-dimensional convolution without bias, as :func:`torch.nn.functional.conv2d`.
 
-    In bfloat16 on a CPU (its own dtype or autocast's) with a stride above 1, the library's gradient
-    is several times slower than the matrix products it amounts to; there the gradient is made of
-    those products, a row of the kernel at a time. Everywhere else, and where nothing can be compiled, this is the
-    library's function.
+    Where gradients are wanted, on a CPU, in float32 or bfloat16 (autocast's or the tensors' own), large convolutions go
+    by :func:`~torchcaps.ops.spectral.spectral_conv2d`, in less than half the time. All others are the library's.
 
     Args:
         x: ``[B, C, H, W]``.
@@ -27,12 +24,11 @@ def conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Tens
     Returns:
         ``[B, C', H', W']``.
     """
-    autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
-    bfloat16 = x.dtype == weight.dtype == torch.bfloat16 or (
-        autocast and {x.dtype, weight.dtype} <= {torch.bfloat16, torch.float32}
-    )
-    strided = stride > 1 and torch.is_grad_enabled()
-    if x.device.type == "cpu" and strided and bfloat16 and cpu.why_not("conv") is None:
-        x = F.pad(x, (padding,) * 4) if padding else x
-        return strided_conv(x.to(torch.bfloat16), weight.to(torch.bfloat16), stride)
+    if x.device.type == "cpu" and torch.is_grad_enabled():
+        autocast = torch.is_autocast_enabled("cpu") and torch.float64 not in (x.dtype, weight.dtype)
+        dtype = torch.get_autocast_dtype("cpu") if autocast else x.dtype
+        padded = F.pad(x, (padding,) * 4) if padding else x
+        if dtype in (torch.float32, torch.bfloat16) and worthwhile(padded.shape, weight.shape, stride):
+            with torch.autocast("cpu", enabled=False):
+                return spectral_conv2d(padded.to(dtype), weight.to(dtype), stride)
     return F.conv2d(x, weight, stride=stride, padding=padding)

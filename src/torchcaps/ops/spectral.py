@@ -1,0 +1,151 @@
+"""Convolution at the frequencies of small tiles: for large kernels a fifth of the multiplications."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_OUTPUTS = 8  # of a tile, in a row, at most: larger ones multiply less, but take more memory and dearer transforms
+
+
+class Cut(NamedTuple):
+    """How one direction of a map is cut into overlapping tiles. A tile has ``step + kernel - 1`` inputs.
+
+    Attributes:
+        out: outputs wanted.
+        tiles: tiles that make them.
+        step: outputs of a tile, and the distance to the next.
+        kernel: taps of one phase of the kernel: every stride-th.
+    """
+
+    out: int
+    tiles: int
+    step: int
+    kernel: int
+
+    @staticmethod
+    def of(size: int, kernel: int, stride: int) -> Cut:
+        """For a map and a kernel of these sizes."""
+        out, kernel = (size - kernel) // stride + 1, math.ceil(kernel / stride)
+        tiles = math.ceil(out / max(_OUTPUTS, kernel - 1))
+        step = math.ceil(out / tiles)
+        return Cut(out, tiles, step if tiles == 1 else max(step, kernel - 1), kernel)
+
+    @property
+    def tile(self) -> int:
+        """Inputs of a tile."""
+        return self.step + self.kernel - 1
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of all tiles together."""
+        return self.tiles * self.step + self.kernel - 1
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``[inputs, …]`` to ``[tiles, tile, …]``."""
+        if self.tiles == 1:
+            return x[None]
+        rest = F.pad(x, (0, 0) * (x.dim() - 1) + (0, self.step - self.kernel + 1))
+        blocks = rest.unflatten(0, (self.tiles + 1, self.step))
+        return torch.cat((blocks[:-1], blocks[1:, : self.kernel - 1]), 1)
+
+
+def cuts(x: Sequence[int], weight: Sequence[int], stride: int) -> tuple[Cut, Cut]:
+    """Rows and columns of images ``[…, H, W]`` under kernels ``[…, K_h, K_w]``."""
+    rows, columns = (Cut.of(x[dim], weight[dim], stride) for dim in (-2, -1))
+    return rows, columns
+
+
+def worthwhile(x: Sequence[int], weight: Sequence[int], stride: int) -> bool:
+    """Whether :func:`spectral_conv2d` multiplies so much less, for these shapes, that it is faster on a CPU."""
+    if min(x) == 0 or min(weight) == 0 or x[2] < weight[2] or x[3] < weight[3]:
+        return False
+    rows, columns = cuts(x, weight, stride)
+    images, n_in, n_out = x[0] * rows.tiles * columns.tiles, stride**2 * x[1], weight[0]
+    products = images * n_in * n_out
+    there = images * n_in * rows.tile * columns.tile + n_in * n_out * rows.kernel * columns.kernel
+    back = images * n_out * rows.step * columns.step
+    points = 1.5 * rows.tile * columns.tile
+    direct = x[0] * math.prod(weight) * rows.out * columns.out
+    return 1.5 * points * (products + there + back) < direct
+
+
+def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
+    """Two-dimensional convolution without bias or padding, as :func:`torch.nn.functional.conv2d`.
+
+    A strided convolution is a sum of plain ones, of each phase of the stride. These are taken in tiles, by the
+    convolution theorem: one product of matrices a frequency, for all tiles and images at once, and as the numbers are
+    complex, three real ones (Gauss). The tiles are so small that their Fourier transforms are products of matrices too.
+
+    Args:
+        x: ``[B, C, H, W]``.
+        weight: ``[C', C, K_h, K_w]``, of the same dtype.
+        stride: in both directions.
+
+    Returns:
+        ``[B, C', H', W']``, channels last.
+
+    Source: Mathieu, Henaff, LeCun 2014 (products at frequencies); Lavin, Gray 2016 (tiles, and transforms as matrices).
+    """
+    rows, columns = cuts(x.shape, weight.shape, stride)
+    make = _matrices.__wrapped__ if torch.compiler.is_compiling() else _matrices  # a cache cannot be traced
+    signal, response, inverse = make(rows.tile, columns.tile, rows.kernel, columns.kernel, x.dtype, x.device)
+    n_images, n_in, n_out = len(x), stride**2 * x.shape[1], len(weight)
+    n_tiles = rows.tiles * columns.tiles
+
+    phases = _phases(x.permute(2, 3, 0, 1), rows.inputs, columns.inputs, stride)  # [Y, X, s, s, B, C]
+    tiles = rows(columns(phases.transpose(0, 1)).movedim(2, 0))  # [Y/y, y, X/x, x, s, s, B, C]
+    tiles = tiles.permute(1, 3, 0, 2, 6, 4, 5, 7).reshape(rows.tile * columns.tile, n_tiles * n_images * n_in)
+    spectra = (signal @ tiles).view(len(signal), n_tiles * n_images, n_in)
+
+    taps = _phases(weight.permute(2, 3, 1, 0), rows.kernel, columns.kernel, stride)  # [Y, X, s, s, C, C']
+    responses = (response @ taps.reshape(rows.kernel * columns.kernel, n_in * n_out)).view(len(response), n_in, n_out)
+
+    y = inverse @ torch.bmm(spectra, responses).view(len(signal), n_tiles * n_images * n_out)
+    y = y.view(rows.step, columns.step, rows.tiles, columns.tiles, n_images, n_out).permute(4, 2, 0, 3, 1, 5)
+    y = y.reshape(n_images, rows.tiles * rows.step, columns.tiles * columns.step, n_out)
+    return y[:, : rows.out, : columns.out].permute(0, 3, 1, 2)
+
+
+def _phases(x: Tensor, rows: int, columns: int, stride: int) -> Tensor:
+    """``[H, W, …]``, cropped or filled up with zeros, to ``[rows, columns, stride, stride, …]``."""
+    x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, columns * stride - x.shape[1], 0, rows * stride - x.shape[0]))
+    return x.unflatten(1, (columns, stride)).unflatten(0, (rows, stride)).transpose(1, 2)
+
+
+@functools.cache
+def _matrices(
+    height: int, width: int, kernel_height: int, kernel_width: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The bilinear form y = inverse · ((signal · tile) ⊙ (response · kernel)), over P real products.
+
+    Returns:
+        signal: ``[P, height·width]``.
+        response: ``[P, kernel_height·kernel_width]``.
+        inverse: ``[step·step', P]``, of those outputs that the tile's edges do not reach.
+    """
+    # Images are real: the coefficient at (-u, -v) is the conjugate of that at (u, v), and one of the two is enough.
+    partners = {(u, v): (-u % height, -v % width) for u in range(height) for v in range(width)}
+    alone, _ = _waves([here for here, there in partners.items() if here == there], height, width)
+    re, im = _waves([here for here, there in partners.items() if here < there], height, width)
+    # (a + ib)(c - id) = (p - q) + i(p - r) with p = (a + b)c, q = b(c - d), r = a(c + d).
+    signal = torch.cat((alone, re + im, im, re))
+    response = torch.cat((alone, re, re - im, re + im))[:, :kernel_height, :kernel_width]
+    inverse = torch.cat((alone, 2 * (re + im), -2 * re, -2 * im)) / (height * width)
+    inverse = inverse[:, : height - kernel_height + 1, : width - kernel_width + 1]
+    signal, response, inverse = (matrix.flatten(1).to(device, dtype) for matrix in (signal, response, inverse))
+    return signal, response, inverse.t()
+
+
+def _waves(frequencies: list[tuple[int, int]], height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Real and imaginary parts of e^(-2πi(uy/height + vx/width)), each ``[frequencies, height, width]``."""
+    u, v = torch.tensor(frequencies, dtype=torch.float64).view(-1, 2).t()[..., None, None]
+    y, x = torch.arange(height, dtype=torch.float64)[:, None], torch.arange(width, dtype=torch.float64)
+    angle = -2 * math.pi * (u * y / height + v * x / width)
+    return angle.cos(), angle.sin()
