@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,18 @@ pytest.importorskip("matplotlib")
 
 from tests.experiments.test_report import CAPSULES, CNN, finished
 from torchcaps.cli import main
-from torchcaps.data import DATASETS, Dataset, Images
+from torchcaps.data import DATASETS, Dataset, Images, load
+from torchcaps.data.augment import CROPS_13, central_crop
+from torchcaps.data.images import to_float
 from torchcaps.experiments import Data, Experiment
 from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.measures import equivariance, record, robustness, routing, transfer
 from torchcaps.experiments.measures.sample import spaced
 from torchcaps.experiments.measures.write import as_markdown, recorded
 from torchcaps.experiments.run import Run
+from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.tested import look
-from torchcaps.experiments.train import train
+from torchcaps.experiments.train import make_model, train
 
 DIGITS = Data("digits", image_size=(16, 16), n_eval=20)
 
@@ -163,6 +167,42 @@ def test_transfer(folder, monkeypatch):
     assert all(0.1 < values["run"][what] < 1 for what in ("trained", "untrained"))
 
 
+def test_averaged(tmp_path):
+    """Two seeds of one experiment on cropped digits, a trial of another one beside them."""
+    data = replace(DIGITS, image_size=None, crop=(16, 16))
+    dataset, models = load("digits"), []
+    for seed in (0, 1):
+        run = Run(finished(tmp_path / f"caps-{seed}", data, CAPSULES, seed=seed))
+        write_json(run.result, run.finished() | {"seed": seed})
+        torch.manual_seed(seed)
+        models.append(make_model(run.experiment(), dataset).eval())
+        save_model(run, models[-1], run.experiment(), dataset)
+    finished(tmp_path / "another", data, CAPSULES, loss="cross_entropy")
+    found = measured("averaged", tmp_path / "caps-1", n=10)["values"]
+    assert (found["n"], found["windows"], found["run"]["seeds"]) == (10, 13, [0, 1])
+    images, labels = to_float(dataset.test.images[:20:2]), dataset.test.labels[:20:2]
+    with torch.no_grad():
+        scores = torch.stack(
+            [torch.stack([m(central_crop(images, (16, 16), at)).scores for at in CROPS_13]) for m in models]
+        )
+
+    def error(some: torch.Tensor) -> Any:
+        return pytest.approx(float((some.argmax(dim=1) != labels).float().mean()), abs=1e-4)
+
+    assert found["run"]["alone"] == [error(one[0]) for one in scores]
+    assert found["run"]["windows"] == [error(one.mean(dim=0)) for one in scores]
+    assert found["run"]["together"] == error(scores[:, 0].mean(dim=0))
+    assert found["run"]["together_windows"] == error(scores.flatten(0, 1).mean(dim=0))
+
+
+def test_averaged_over_one_network_and_one_window_is_its_error(folder):
+    values = measured("averaged", folder / "caps", beside=folder / "cnn")["values"]
+    tested = look(Run(folder / "caps"))
+    (alone,) = values["run"]["alone"]
+    assert values["windows"] == 1 and values["run"]["together_windows"] == alone
+    assert alone == pytest.approx(float(tested.wrong.float().mean()), abs=1e-4)
+
+
 def test_what_does_not_apply_is_named_and_leaves_nothing(folder):
     caps, pairs = folder / "caps", folder / "pairs"
     before = sorted(folder.rglob("*"))
@@ -170,6 +210,7 @@ def test_what_does_not_apply_is_named_and_leaves_nothing(folder):
         ("pairs", caps, None, "run must be of pairs for this measure, got one of single images"),
         ("matched", caps, None, "beside must be another run, to be matched with"),
         ("matched", caps, folder / "cnn", "must be on data split by viewpoint, got a run without novel viewpoints"),
+        ("averaged", pairs, None, "run must be of single images for this measure, got one of pairs"),
         ("picasso", pairs, None, "run must be of single images for this measure, got one of pairs"),
         ("routing", folder / "cnn", None, "model must be a CapsNet"),
         ("robustness", caps, pairs, "beside must be a run with the same test images"),

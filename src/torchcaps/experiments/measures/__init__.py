@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchcaps.experiments.measures import equivariance, matched, pairs, picasso, robustness, routing, transfer
+from torchcaps.experiments.measures import (
+    averaged,
+    equivariance,
+    matched,
+    pairs,
+    picasso,
+    robustness,
+    routing,
+    transfer,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,4 +48,5 @@ MEASURES: dict[str, Measure] = {
     "matched": Measure(matched.measure, matched.draw, matched.headline),
     "pairs": Measure(pairs.measure, pairs.draw, pairs.headline),
     "transfer": Measure(transfer.measure, transfer.draw, transfer.headline),
+    "averaged": Measure(averaged.measure, averaged.draw, averaged.headline),
 }

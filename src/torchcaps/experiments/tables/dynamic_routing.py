@@ -121,7 +121,10 @@ CIFAR10 = Table(
         _row("CapsNet, one network", "cifar10", "10.6"),
         _row("matrix capsules with EM routing", "cifar10-em", "11.9"),
     ),
-    note="A tenth of the training images is held out for validation. The papers do not say how many networks EM took.",
+    note=(
+        "A tenth of the training images is held out for validation. The papers do not say how many networks EM took. "
+        "`torchcaps measure averaged RUN` averages all seeds of a run."
+    ),
 )
 
 SVHN = Table(title="SVHN", source=f"{_SOURCE}, section 7", rows=(_row("CapsNet, a small one", "svhn", "4.3"),))

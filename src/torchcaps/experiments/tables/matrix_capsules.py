@@ -32,7 +32,7 @@ SMALLNORB = Table(
     ),
     note=(
         "One toy of each category is held out of training for validation, but from `smallnorb-em-small`, which has two "
-        "iterations."
+        "iterations. The paper's best network came to 1.4 % over 13 windows: `torchcaps measure averaged RUN`."
     ),
 )
 
