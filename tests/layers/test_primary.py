@@ -14,7 +14,8 @@ def test_a_capsule_is_the_channels_of_one_type_at_one_place() -> None:
     """Five public codes group neighbouring pixels of one channel instead."""
     layer = PrimaryCaps(3, 4, 8, 3, stride=2, scale=0.25, bias_init=0.1)
     x = torch.randn(2, 3, 9, 7)
-    features = 0.25 * F.conv2d(x, layer.weight, stride=2) + 0.1  # [B, 32, 4, 3]
+    kernel = layer.weight.permute(3, 2, 0, 1)
+    features = 0.25 * F.conv2d(x, kernel, stride=2) + 0.1  # [B, 32, 4, 3]
     pose = layer(x).pose
     assert pose.shape == (2, 4, 4, 3, 8)
     for capsule_type in range(4):

@@ -32,6 +32,11 @@ class PrimaryCaps(nn.Module):
             is what a He-initialised convolution makes of MNIST; the authors' code has 0.088.
         bias_init: initial value of the bias ``[T, D]``; the authors' code has 0.1.
 
+    Attributes:
+        weight: K, ``[K_h, K_w, C, T·D]``, from inputs to outputs as in all layers here (and as convolution at
+            frequencies reads it); torch's convolutions have ``[T·D, C, K_h, K_w]``.
+        bias: ``[T, D]``.
+
     Input:
         x: ``[B, C, H, W]``, any height and width of at least the kernel.
 
@@ -68,8 +73,7 @@ class PrimaryCaps(nn.Module):
         weight = torch.empty(n_types * d_out, kernel_size, kernel_size, in_channels).permute(0, 3, 1, 2)
         default = 1 / (scale * math.sqrt(0.2 * d_out * in_channels * kernel_size**2))
         truncated_normal_(weight, default if weight_std is None else weight_std)
-        # In memory as ops.spectral_conv2d reads it: the kernel's rows and columns first.
-        self.weight = nn.Parameter(weight.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1))
+        self.weight = nn.Parameter(weight.permute(2, 3, 1, 0).contiguous())
         self.bias = nn.Parameter(torch.full((n_types, d_out), bias_init))
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
@@ -78,7 +82,7 @@ class PrimaryCaps(nn.Module):
 
     def forward(self, x: Tensor) -> Routed:
         require_map(x, self.in_channels, self.kernel_size, self.padding)
-        s = conv2d(x, self.weight, self.stride, self.padding)
+        s = conv2d(x, self.weight.permute(3, 2, 0, 1), self.stride, self.padding)
         s = s.unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, T, H', W', D]
         pose = squash(self.scale * s + self.bias[:, None, None])
         return Routed(pose, safe_norm(pose))
