@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from torchcaps.layers import Conv2d
 from torchcaps.ops import conv2d
 from torchcaps.ops.spectral import spectral_conv2d, worthwhile
 
@@ -64,7 +65,7 @@ def test_error_is_that_of_the_dtype(dtype: torch.dtype, rtol: float) -> None:
     x, weight = torch.rand(BIG[0]).to(dtype), (torch.randn(BIG[1]) / 72).to(dtype)
     upstream = torch.randn(64, 64, 6, 6).to(dtype)
     exact = gradients(lambda x, w: F.conv2d(x, w, stride=2), x.double(), weight.double(), upstream)
-    for truth, one in zip(exact, gradients(lambda x, w: conv2d(x, w, 2), x, weight, upstream), strict=True):
+    for truth, one in zip(exact, gradients(lambda x, w: conv2d(x, w, stride=2), x, weight, upstream), strict=True):
         assert one.dtype == dtype
         assert (one - truth).norm() <= rtol * truth.norm()
 
@@ -72,18 +73,27 @@ def test_error_is_that_of_the_dtype(dtype: torch.dtype, rtol: float) -> None:
 @pytest.mark.parametrize("padding", [0, 2])
 def test_large_convolutions_go_by_frequencies(padding: int) -> None:
     x, weight = torch.randn(BIG[0]), torch.randn(BIG[1], requires_grad=True)
-    y = conv2d(x, weight, 2, padding)
+    y = conv2d(x, weight, stride=2, padding=padding)
     assert by_frequencies(y)
     torch.testing.assert_close(y, F.conv2d(x, weight, stride=2, padding=padding), rtol=1e-3, atol=1e-3)
 
 
+def test_layer_is_torchs() -> None:
+    layer, x = Conv2d(64, 64, 9, stride=2, padding=1), torch.randn(BIG[0])
+    y = layer(x)
+    assert by_frequencies(y)
+    torch.testing.assert_close(y, nn.Conv2d.forward(layer, x), rtol=1e-4, atol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+
+
 def test_others_are_the_librarys() -> None:
     x, weight = torch.randn(BIG[0]), torch.randn(BIG[1], requires_grad=True)
-    assert not by_frequencies(conv2d(x[:, :, :12, :12], weight, 2))  # 4 outputs: nothing to save
-    assert not by_frequencies(conv2d(x.double(), weight.double(), 2))
-    assert not by_frequencies(conv2d(x, weight[:, :, :2, :2], 2))
+    assert not by_frequencies(conv2d(x[:, :, :12, :12], weight, stride=2))  # 4 outputs: nothing to save
+    assert not by_frequencies(conv2d(x.double(), weight.double(), stride=2))
+    assert not by_frequencies(conv2d(x, weight[:, :, :2, :2], stride=2))
     with torch.no_grad():
-        torch.testing.assert_close(conv2d(x, weight, 2), F.conv2d(x, weight, stride=2), rtol=0, atol=0)
+        torch.testing.assert_close(conv2d(x, weight, stride=2), F.conv2d(x, weight, stride=2), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("shape", [(0, 64, 20, 20), (64, 64, 8, 20)])
@@ -94,7 +104,7 @@ def test_nothing_to_do_is_left_to_the_library(shape: tuple[int, ...]) -> None:
 def test_autocast_takes_bfloat16_and_gives_float32_weights_theirs() -> None:
     weight = torch.randn(BIG[1], requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
-        y = conv2d(torch.randn(BIG[0]), weight, 2)
+        y = conv2d(torch.randn(BIG[0]), weight, stride=2)
     y.sum().backward()
     assert y.dtype == torch.bfloat16 and by_frequencies(y)
     assert weight.grad is not None and weight.grad.dtype == torch.float32
@@ -103,7 +113,7 @@ def test_autocast_takes_bfloat16_and_gives_float32_weights_theirs() -> None:
 def test_autocast_leaves_float64_alone() -> None:
     x, weight = torch.randn(2, 3, 9, 9, dtype=torch.float64), torch.randn(4, 3, 3, 3, dtype=torch.float64)
     with torch.autocast("cpu", torch.bfloat16):
-        y = conv2d(x, weight.requires_grad_(), 2)
+        y = conv2d(x, weight.requires_grad_(), stride=2)
     assert y.dtype == torch.float64
 
 
@@ -116,6 +126,6 @@ def test_second_derivatives() -> None:
 def test_compiles_to_one_graph() -> None:
     x, weight = torch.randn(BIG[0]), torch.randn(BIG[1], requires_grad=True)
     compiled = torch.compile(conv2d, backend="aot_eager", fullgraph=True)
-    (one,) = torch.autograd.grad(compiled(x, weight, 2).square().sum(), weight)
-    (two,) = torch.autograd.grad(conv2d(x, weight, 2).square().sum(), weight)
+    (one,) = torch.autograd.grad(compiled(x, weight, stride=2).square().sum(), weight)
+    (two,) = torch.autograd.grad(conv2d(x, weight, stride=2).square().sum(), weight)
     torch.testing.assert_close(one, two)

@@ -9,6 +9,7 @@ from torchcaps.layers.conv import ConvCaps
 from torchcaps.layers.decoder import Decoder
 from torchcaps.layers.dense import DenseCaps
 from torchcaps.layers.matrix_primary import MatrixPrimaryCaps
+from torchcaps.layers.plain_conv import Conv2d
 from torchcaps.layers.primary import PrimaryCaps
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.layers.standardize import Standardize
@@ -16,6 +17,7 @@ from torchcaps.layers.standardize import Standardize
 __all__ = [
     "ROUTINGS",
     "ClassCaps",
+    "Conv2d",
     "ConvCaps",
     "Decoder",
     "DenseCaps",

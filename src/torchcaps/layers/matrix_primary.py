@@ -78,7 +78,7 @@ class MatrixPrimaryCaps(nn.Module):
 
     def forward(self, x: Tensor) -> Routed:
         require_map(x, self.in_channels, self.kernel_size, self.padding)
-        made = conv2d(x, self.weight, self.stride, self.padding)
+        made = conv2d(x, self.weight, stride=self.stride, padding=self.padding)
         pose, logit = made.split((self.n_types * self.d_out, self.n_types), dim=1)
         pose = pose.unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, T, H', W', D]
         if self.pose == "matrix":

@@ -82,7 +82,7 @@ class PrimaryCaps(nn.Module):
 
     def forward(self, x: Tensor) -> Routed:
         require_map(x, self.in_channels, self.kernel_size, self.padding)
-        s = conv2d(x, self.weight.permute(3, 2, 0, 1), self.stride, self.padding)
+        s = conv2d(x, self.weight.permute(3, 2, 0, 1), stride=self.stride, padding=self.padding)
         s = s.unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, T, H', W', D]
         pose = squash(self.scale * s + self.bias[:, None, None])
         return Routed(pose, safe_norm(pose))

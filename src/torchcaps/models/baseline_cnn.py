@@ -7,7 +7,7 @@ import itertools
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.layers import Standardize
+from torchcaps.layers import Conv2d, Standardize
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.output import Output
 from torchcaps.ops.checks import check_at_least
@@ -46,7 +46,7 @@ class BaselineCNN(nn.Module):
         self.standardize = Standardize() if standardize else nn.Identity()
         sizes, kernels = (image_shape[0], *channels), kernel_sizes or (5,) * len(channels)
         self.convs = nn.ModuleList(
-            nn.Conv2d(a, b, k, padding=k // 2) for (a, b), k in zip(itertools.pairwise(sizes), kernels, strict=True)
+            Conv2d(a, b, k, padding=k // 2) for (a, b), k in zip(itertools.pairwise(sizes), kernels, strict=True)
         )
         shrink = 2 ** len(channels) if pool else 1
         height, width = image_shape[1] // shrink, image_shape[2] // shrink

@@ -1,0 +1,40 @@
+"""The convolution of networks without capsules, and in front of capsules."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from torchcaps.ops import conv2d
+
+
+class Conv2d(nn.Conv2d):
+    """:class:`torch.nn.Conv2d`, trained faster on CPUs by :func:`torchcaps.ops.conv2d`.
+
+    Args:
+        in_channels: C.
+        out_channels: C'.
+        kernel_size: square.
+        stride: in both directions.
+        padding: zeros on every side.
+        bias: whether a number is added to each channel.
+
+    Input:
+        x: ``[B, C, H, W]``.
+
+    Output:
+        ``[B, C', H', W']``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, bias=bias)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        return conv2d(input, self.weight, self.bias, stride=self.stride[0], padding=int(self.padding[0]))
