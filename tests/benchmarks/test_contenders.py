@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.benchmarks.contenders import known_to_layers, take, vectors
+from torchcaps.benchmarks.contenders import known_to_layers, take, torchs_convolutions, vectors
 from torchcaps.benchmarks.floor import conv_equal_votes
 from torchcaps.benchmarks.textbook import FORMULATIONS
 from torchcaps.benchmarks.textbook_em import stored_votes
 from torchcaps.layers import ROUTINGS
 from torchcaps.models import build
-from torchcaps.ops import Routed, conv_em_routing, dynamic_routing
+from torchcaps.ops import Routed, conv2d, conv_em_routing, dynamic_routing
 
 
 def assert_close(got: Sequence[Tensor], exact: Sequence[Tensor], within: float = 1e-9) -> None:
@@ -105,3 +106,10 @@ def test_models_take_a_contender(model: str, contender: str) -> None:
 def test_a_model_refuses_what_is_no_contender() -> None:
     with pytest.raises(ValueError, match="contender must be one of em by floor, em by stored_votes; got 'em by tiled'"):
         take(build("matrix_capsnet_small", (2, 32, 32), 5), "tiled")
+
+
+def test_torchs_convolutions_are_torchs() -> None:
+    x, weight = torch.randn(64, 64, 20, 20), torch.randn(64, 64, 9, 9, requires_grad=True)
+    with torchs_convolutions():
+        torch.testing.assert_close(conv2d(x, weight, stride=2), F.conv2d(x, weight, stride=2), rtol=0, atol=0)
+    assert (conv2d(x, weight, stride=2) != F.conv2d(x, weight, stride=2)).any()

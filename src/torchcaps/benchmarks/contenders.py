@@ -14,7 +14,7 @@ from torchcaps.benchmarks.textbook import FORMULATIONS
 from torchcaps.benchmarks.textbook_em import stored_votes
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.layers.routings import ROUTINGS, Routing
-from torchcaps.ops import Routed, dynamic_routing, safe_norm
+from torchcaps.ops import Routed, conv, dynamic_routing, safe_norm
 from torchcaps.ops.checks import check_choice
 
 Vectors = Callable[[Tensor, Tensor, Tensor | None, int], Tensor]
@@ -106,6 +106,16 @@ def known_to_layers() -> Iterator[None]:
     finally:
         for name in _ADDED:
             del ROUTINGS[name]
+
+
+@contextmanager
+def torchs_convolutions() -> Iterator[None]:
+    """No convolution goes by frequencies."""
+    before, conv.worthwhile = conv.worthwhile, lambda *_: False
+    try:
+        yield
+    finally:
+        conv.worthwhile = before
 
 
 def take(model: nn.Module, contender: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.benchmarks.contenders import known_to_layers, take, vectors
+from torchcaps.benchmarks.contenders import known_to_layers, take, torchs_convolutions, vectors
 from torchcaps.models import Output, build
 from torchcaps.ops import conv_em_routing, margin_loss, reconstruction_loss, spread_loss
 
@@ -114,6 +115,7 @@ class Net:
         train: a step; else the forward pass, without gradients.
         n_iters: of every routing; None leaves it to the model.
         small: a network of the same kind with few channels, for tests.
+        frequencies: let large convolutions go by :func:`torchcaps.ops.spectral.spectral_conv2d`; else by torch.
     """
 
     model: str = "capsnet"
@@ -125,6 +127,7 @@ class Net:
     train: bool = True
     n_iters: int | None = None
     small: bool = False
+    frequencies: bool = True
 
     def prepare(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Call:
         """Make the network, its optimizer and one batch, and return the call."""
@@ -147,7 +150,7 @@ class Net:
 
         def step() -> dict[str, Tensor]:
             optimizer.zero_grad()
-            with bf16, known_to_layers():
+            with bf16, known_to_layers(), nullcontext() if self.frequencies else torchs_convolutions():
                 loss = _loss(model, model(images), images, labels)
             loss.backward()
             optimizer.step()

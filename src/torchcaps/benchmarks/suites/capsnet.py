@@ -16,7 +16,12 @@ def capsnet(conditions: Conditions) -> Found:
     fp32 = ("floor", "ours", *textbook, *(("compiled",) if conditions.compile else ()))
     steps = {f"{name}, step": replace(net, contender=name) for name in fp32}
     steps |= {f"{name}, step in bf16": replace(net, contender=name, precision="bf16") for name in ("floor", "ours")}
-    errors = conditions.checked(steps, batch=2)
+    by_torch = {"step": "32", "step in bf16": "bf16"}
+    steps |= {
+        f"ours with torch's convolutions, {step}": replace(net, precision=precision, frequencies=False)
+        for step, precision in by_torch.items()
+    }
+    errors = conditions.checked(steps, batch=2 if conditions.smoke else 16)  # so many go by frequencies
     forwards = {f"{name}, forward": replace(net, contender=name, train=False) for name in fp32}
     routing = Vectors(batch=net.batch, n_in=72 if net.small else 1152)
     others: dict[str, Work] = {"routing alone, forward + backward": routing}
@@ -37,6 +42,14 @@ def capsnet(conditions: Conditions) -> Found:
             10,
             unit=" %",
         ),
+    ]
+    found.rows += [
+        Row(
+            f"CapsNet {step}: torch's convolutions over ours",
+            median[f"ours with torch's convolutions, {step}"] / ours,
+            None,
+        )
+        for step, ours in (("step", median["ours, step"]), ("step in bf16", bf16))
     ]
     if conditions.device.type == "cuda":
         for name in ("ours, step", "ours, step in bf16"):
