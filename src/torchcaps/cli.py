@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("name", metavar="NAME", help="such as robustness or equivariance; a wrong name lists them")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--beside", metavar="RUN", help="another run on the same data to compare it with, such as a CNN")
-    made.add_argument("--n", type=int, help="test images (default: as many as take some minutes on a CPU)")
+    made.add_argument("--n", type=int, help="test images (default: the measure's own number)")
     made.add_argument("--keep", metavar="FOLDER", help="also put JSON and picture there, such as results/measures")
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made = command("predict", _predict, "say what is in images of your own")

@@ -167,39 +167,57 @@ def test_transfer(folder, monkeypatch):
     assert all(0.1 < values["run"][what] < 1 for what in ("trained", "untrained"))
 
 
-def test_averaged(tmp_path):
-    """Two seeds of one experiment on cropped digits, a trial of another one beside them."""
-    data = replace(DIGITS, image_size=None, crop=(16, 16))
-    dataset, models = load("digits"), []
+def test_averaged(tmp_path, monkeypatch):
+    """Two seeds of one experiment on cropped digits; beside them what is no third."""
+    data, own = replace(DIGITS, image_size=None, crop=(16, 16), n_eval=200), load("digits")
+    models = []
     for seed in (0, 1):
         run = Run(finished(tmp_path / f"caps-{seed}", data, CAPSULES, seed=seed))
         write_json(run.result, run.finished() | {"seed": seed})
         torch.manual_seed(seed)
-        models.append(make_model(run.experiment(), dataset).eval())
-        save_model(run, models[-1], run.experiment(), dataset)
-    finished(tmp_path / "another", data, CAPSULES, loss="cross_entropy")
-    found = measured("averaged", tmp_path / "caps-1", n=10)["values"]
-    assert (found["n"], found["windows"], found["run"]["seeds"]) == (10, 13, [0, 1])
-    images, labels = to_float(dataset.test.images[:20:2]), dataset.test.labels[:20:2]
+        models.append(make_model(run.experiment(), own).eval())
+        save_model(run, models[-1], run.experiment(), own)
+    images = to_float(own.test.images[:200:2])
     with torch.no_grad():
         scores = torch.stack(
             [torch.stack([m(central_crop(images, (16, 16), at)).scores for at in CROPS_13]) for m in models]
-        )
+        )  # [seeds, windows, N, J]
+    said = {
+        "alone": scores[0, 0], "other": scores[1, 0], "windows": scores[0].mean(dim=0),
+        "together": scores[:, 0].mean(dim=0), "both": scores.mean(dim=(0, 1)),
+    }  # fmt: skip
+    # Untrained, they err on nearly all: call right what the first says, and each errs where it says something else.
+    labels = own.test.labels.clone()
+    labels[:200:2] = said["alone"].argmax(dim=1)
+    wrong = {
+        way: pytest.approx(float((one.argmax(dim=1) != labels[:200:2]).float().mean()), abs=1e-4)
+        for way, one in said.items()
+    }
+    again = replace(own, test=Images(own.test.images, labels))
+    monkeypatch.setitem(DATASETS, "digits", lambda root, image_size: again)
 
-    def error(some: torch.Tensor) -> Any:
-        return pytest.approx(float((some.argmax(dim=1) != labels).float().mean()), abs=1e-4)
+    finished(tmp_path / "another-loss", data, CAPSULES, loss="cross_entropy")
+    longer = Run(finished(tmp_path / "longer", data, CAPSULES, seed=2))
+    write_json(longer.result, longer.finished() | {"seed": 2, "epochs": 2})
+    finished(tmp_path / "trial", data, CAPSULES, seed=3, trial=True)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "result.json").write_text("{")
+    other_data = Run(finished(tmp_path / "other-data", data, CAPSULES, seed=4))
+    save_model(other_data, models[0], other_data.experiment(), replace(own, note="another split"))
 
-    assert found["run"]["alone"] == [error(one[0]) for one in scores]
-    assert found["run"]["windows"] == [error(one.mean(dim=0)) for one in scores]
-    assert found["run"]["together"] == error(scores[:, 0].mean(dim=0))
-    assert found["run"]["together_windows"] == error(scores.flatten(0, 1).mean(dim=0))
+    values = measured("averaged", tmp_path / "caps-1", n=100)["values"]
+    found = values["run"]
+    assert (values["n"], found["n_windows"], found["seeds"]) == (100, 13, [0, 1])
+    assert found["alone"] == [wrong["alone"], wrong["other"]] and found["windows"][0] == wrong["windows"]
+    assert (found["together"], found["together_windows"]) == (wrong["together"], wrong["both"])
+    assert len({found["alone"][0], found["windows"][0], found["together"], found["together_windows"]}) == 4
 
 
 def test_averaged_over_one_network_and_one_window_is_its_error(folder):
     values = measured("averaged", folder / "caps", beside=folder / "cnn")["values"]
     tested = look(Run(folder / "caps"))
     (alone,) = values["run"]["alone"]
-    assert values["windows"] == 1 and values["run"]["together_windows"] == alone
+    assert values["run"]["n_windows"] == 1 and values["run"]["together_windows"] == alone
     assert alone == pytest.approx(float(tested.wrong.float().mean()), abs=1e-4)
 
 

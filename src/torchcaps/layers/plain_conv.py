@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from torchcaps.ops import conv2d
+from torchcaps.ops.checks import check_at_least
 
 
 class Conv2d(nn.Conv2d):
@@ -23,6 +24,9 @@ class Conv2d(nn.Conv2d):
 
     Output:
         ``[B, C', H', W']``.
+
+    Raises:
+        ValueError: sizes that are no integers, or too small.
     """
 
     def __init__(
@@ -34,6 +38,10 @@ class Conv2d(nn.Conv2d):
         padding: int = 0,
         bias: bool = True,
     ) -> None:
+        sizes = {"in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel_size, "stride": stride}
+        for name, size in sizes.items():
+            check_at_least(name, size, 1)
+        check_at_least("padding", padding, 0)
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)

@@ -33,7 +33,7 @@ class PrimaryCaps(nn.Module):
         bias_init: initial value of the bias ``[T, D]``; the authors' code has 0.1.
 
     Attributes:
-        weight: K, ``[K_h, K_w, C, T·D]``, from inputs to outputs as in all layers here (and as convolution at
+        weight: K, ``[K_h, K_w, C, T·D]``, from inputs to outputs as in the routed layers (and as convolution at
             frequencies reads it); torch's convolutions have ``[T·D, C, K_h, K_w]``.
         bias: ``[T, D]``.
 

@@ -73,6 +73,7 @@ class CapsNet(nn.Module):
         self.conv = nn.Conv2d(image_shape[0], channels, kernel_size, padding=padding)
         truncated_normal_(self.conv.weight, (2 / (image_shape[0] * kernel_size**2)) ** 0.5)
         nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
+        # Then its maps come channels last, as PrimaryCaps' convolution reads them.
         self.conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         size = conv_size(image_shape[1:], kernel_size, 1, padding)
         self.primary = PrimaryCaps(

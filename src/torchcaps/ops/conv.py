@@ -1,4 +1,4 @@
-"""The convolution in front of capsules, whose large kernels are what a CapsNet spends its time on."""
+"""The convolution of networks and in front of capsules, on which a CapsNet spends most of its time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torchcaps.ops.spectral import spectral_conv2d, worthwhile
 def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int = 1, padding: int = 0) -> Tensor:
     """Two-dimensional convolution, as :func:`torch.nn.functional.conv2d`.
 
-    Where gradients are wanted, on a CPU, in float32 or bfloat16 (autocast's or the tensors' own), large convolutions go
-    by :func:`~torchcaps.ops.spectral.spectral_conv2d`, in less than half the time. All others are the library's.
+    Where autograd is on, on a CPU, in float32 or bfloat16 (autocast's or the tensors' own), convolutions with large
+    kernels and many channels go by :func:`~torchcaps.ops.spectral.spectral_conv2d`: CapsNet's in half the time, for
+    more memory. All others are the library's, and all that are compiled or exported.
 
     Args:
         x: ``[B, C, H, W]``.
@@ -25,12 +26,32 @@ def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int
     Returns:
         ``[B, C', H', W']``.
     """
-    if x.device.type == "cpu" and torch.is_grad_enabled():
-        autocast = torch.is_autocast_enabled("cpu") and torch.float64 not in (x.dtype, weight.dtype)
-        dtype = torch.get_autocast_dtype("cpu") if autocast else x.dtype
-        padded = F.pad(x, (padding,) * 4) if padding else x
-        if dtype in (torch.float32, torch.bfloat16) and worthwhile(padded.shape, weight.shape, stride):
-            with torch.autocast("cpu", enabled=False):
-                y = spectral_conv2d(padded.to(dtype), weight.to(dtype), stride)
-                return y if bias is None else y + bias.to(dtype)[:, None, None]
+    dtype = _dtype(x, weight)
+    if dtype is not None and _by_frequencies(x, weight, bias, stride, padding):
+        with torch.autocast("cpu", enabled=False):
+            y = spectral_conv2d(F.pad(x, (padding,) * 4).to(dtype), weight.to(dtype), stride)
+            return y if bias is None else y + bias.to(dtype)[:, None, None]
     return F.conv2d(x, weight, bias, stride=stride, padding=padding)
+
+
+def _dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
+    """In which the convolution is to be taken; None where that is left to the library."""
+    known = torch.float32, torch.bfloat16
+    if x.dtype not in known or weight.dtype not in known:
+        return None
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        return dtype if dtype in known else None
+    return x.dtype if x.dtype == weight.dtype else None
+
+
+def _by_frequencies(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> bool:
+    """Whether it is possible and worthwhile. What the library refuses is left to it, for its message."""
+    here = x.device.type == weight.device.type == "cpu" and torch.is_grad_enabled()
+    if not here or torch.compiler.is_compiling():
+        return False
+    fits = x.dim() == weight.dim() == 4 and x.shape[1] == weight.shape[1] and stride >= 1 and padding >= 0
+    if not fits or (bias is not None and bias.shape != weight.shape[:1]):
+        return False
+    height, width = (size + 2 * padding for size in x.shape[2:])
+    return worthwhile((*x.shape[:2], height, width), weight.shape, stride)

@@ -16,7 +16,7 @@ def capsnet(conditions: Conditions) -> Found:
     fp32 = ("floor", "ours", *textbook, *(("compiled",) if conditions.compile else ()))
     steps = {f"{name}, step": replace(net, contender=name) for name in fp32}
     steps |= {f"{name}, step in bf16": replace(net, contender=name, precision="bf16") for name in ("floor", "ours")}
-    by_torch = {"step": "32", "step in bf16": "bf16"}
+    by_torch = {"step": "32", "step in bf16": "bf16"} if conditions.device.type == "cpu" else {}
     steps |= {
         f"ours with torch's convolutions, {step}": replace(net, precision=precision, frequencies=False)
         for step, precision in by_torch.items()
@@ -43,14 +43,9 @@ def capsnet(conditions: Conditions) -> Found:
             unit=" %",
         ),
     ]
-    found.rows += [
-        Row(
-            f"CapsNet {step}: torch's convolutions over ours",
-            median[f"ours with torch's convolutions, {step}"] / ours,
-            None,
-        )
-        for step, ours in (("step", median["ours, step"]), ("step in bf16", bf16))
-    ]
+    for step in by_torch:
+        slower = median[f"ours with torch's convolutions, {step}"] / median[f"ours, {step}"]
+        found.rows.append(Row(f"CapsNet {step}: torch's convolutions over ours", slower, None))
     if conditions.device.type == "cuda":
         for name in ("ours, step", "ours, step in bf16"):
             epoch = 60_000 / net.batch * median[name]

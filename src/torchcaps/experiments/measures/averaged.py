@@ -21,9 +21,6 @@ from torchcaps.experiments.tested import Tested
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: What is averaged over, by the names of the values.
-_WAYS = {"alone": "nothing", "windows": "windows", "together": "networks", "together_windows": "both"}
-
 
 def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = None) -> dict[str, Any]:
     """Errors of single networks and of all that differ in their seed alone, on single windows and on several.
@@ -34,27 +31,30 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
         n: test images; all by default.
 
     Returns:
-        ``windows`` looked at, 13 where images are cropped; for "run" and "beside" the ``seeds`` found, the error of
-        each ``alone`` and over its ``windows``, and of all ``together`` and ``together_windows``.
+        For "run" and "beside" the ``seeds`` found, ``n_windows`` looked at (13 where images are cropped), the error of
+        each network ``alone`` and over its ``windows``, and of all ``together`` and ``together_windows``.
 
     Raises:
         ValueError: a run on pairs, images too small for 13 windows, or runs on different images.
 
-    Source: Hinton et al. 2018, section 4 (windows); Sabour et al. 2017, section 7 (seven networks on CIFAR-10).
+    Source: Hinton et al. 2018, section 4 (several windows; 13 in the released code); Sabour et al. 2017, section 7
+    (seven networks on CIFAR-10).
     """
     every = networks(tested, beside)
     if tested.config.data.pairs:
         raise ValueError(f"run must be of single images for this measure, got one of pairs: {tested.run.path}")
     chosen = spaced(len(tested.images), n, len(tested.images))
-    values: dict[str, Any] = {"n": len(chosen), "windows": len(CROPS_13) if tested.config.data.crop else 1}
+    values: dict[str, Any] = {"n": len(chosen)}
     for part, each in every.items():
         members = _members(each)
-        batches = _batches(each, chosen, values["windows"])
+        n_windows = len(CROPS_13) if each.config.data.crop else 1
+        batches = _batches(each, chosen, n_windows)
         found = [_scores(member, batches, f"{name_of(each)}, seed {seed}") for seed, member in members.items()]
         scores = torch.stack(found)  # [seeds, windows, N, J]
         labels = each.labels[chosen]
         values[part] = {
             "seeds": list(members),
+            "n_windows": n_windows,
             "alone": [_error(one[0], labels) for one in scores],
             "windows": [_error(one.mean(dim=0), labels) for one in scores],
             "together": _error(scores[:, 0].mean(dim=0), labels),
@@ -68,10 +68,14 @@ def _members(tested: Tested) -> dict[int, Run]:
     found = {tested.result["seed"]: tested.run}
     for path in sorted(tested.run.path.resolve().parent.glob("*/result.json")):
         run = Run(path.parent)
-        result = run.finished()
-        same = is_of(result, tested.config) and result["epochs"] == tested.result["epochs"]
-        if same and run.model.is_file():
-            found.setdefault(result["seed"], run)
+        try:
+            result = run.finished()
+            if is_of(result, tested.config) and result["epochs"] == tested.result["epochs"]:
+                trained = load_model(run)
+                if (trained.data, trained.classes) == (tested.data.note, tested.classes):
+                    found.setdefault(result["seed"], run)
+        except ValueError:  # a trial, or nothing that could be a member
+            continue
     return dict(sorted(found.items()))
 
 
@@ -96,27 +100,32 @@ def _error(scores: Tensor, labels: Tensor) -> float | None:
 
 def headline(values: dict[str, Any], part: str) -> dict[str, str]:
     """What to read first: the mean of the single networks, and what averaging makes of it."""
-    found, windows = values[part], values["windows"]
-    n = len(found["seeds"])
-    mean = {way: sum(found[way]) / n for way in ("alone", "windows")}
-    made = {"error of one network, one window": in_words(mean["alone"], ".2%")}
-    if windows > 1:
-        made[f"over {windows} windows"] = in_words(mean["windows"], ".2%")
-    if n > 1:
-        made[f"over {n} networks"] = in_words(found["together"], ".2%")
-    if windows > 1 and n > 1:
-        made[f"over {windows} windows and {n} networks"] = in_words(found["together_windows"], ".2%")
-    return made
+    found = values[part]
+    n, windows = len(found["seeds"]), f"{found['n_windows']} windows"
+    said = {
+        "alone": "error of one network, one window",
+        "windows": f"over {windows}",
+        "together": f"over {n} networks",
+        "together_windows": f"over {windows} and {n} networks",
+    }
+    return {said[way]: in_words(error, ".2%") for way, error in _means(found).items() if error is not None}
+
+
+def _means(found: dict[str, Any]) -> dict[str, float | None]:
+    """Errors by what was averaged over, of single networks their mean; None where there was nothing to average."""
+    n, several = len(found["seeds"]), found["n_windows"] > 1
+    return {
+        "alone": sum(found["alone"]) / n,
+        "windows": sum(found["windows"]) / n if several else None,
+        "together": found["together"] if n > 1 else None,
+        "together_windows": found["together_windows"] if several and n > 1 else None,
+    }
 
 
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
     """Bars of error, by what the scores were averaged over."""
-    ways = [way for way in _WAYS if values["windows"] > 1 or "windows" not in way]
-    bars = {}
-    for part, each in networks(tested, beside).items():
-        found = values[part]
-        means = {way: sum(found[way]) / len(found["seeds"]) for way in ("alone", "windows")} | {
-            way: found[way] for way in ("together", "together_windows")
-        }
-        bars[f"{name_of(each)}, {len(found['seeds'])} seeds"] = [means[way] for way in ways]
-    return draw_charts([Bars("Error, with scores averaged over", [_WAYS[way] for way in ways], bars)])
+    means = {name_of(each): _means(values[part]) for part, each in networks(tested, beside).items()}
+    ways = {"alone": "nothing", "windows": "windows", "together": "seeds", "together_windows": "both"}
+    shown = [way for way in ways if any(mean[way] is not None for mean in means.values())]
+    bars = {name: [mean[way] for way in shown] for name, mean in means.items()}
+    return draw_charts([Bars("Error, with scores averaged over", [ways[way] for way in shown], bars)])

@@ -123,7 +123,7 @@ CIFAR10 = Table(
     ),
     note=(
         "A tenth of the training images is held out for validation. The papers do not say how many networks EM took. "
-        "`torchcaps measure averaged RUN` averages all seeds of a run."
+        "`torchcaps measure averaged RUN` averages over all seeds of its experiment."
     ),
 )
 

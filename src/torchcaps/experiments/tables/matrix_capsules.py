@@ -32,7 +32,7 @@ SMALLNORB = Table(
     ),
     note=(
         "One toy of each category is held out of training for validation, but from `smallnorb-em-small`, which has two "
-        "iterations. The paper's best network came to 1.4 % over 13 windows: `torchcaps measure averaged RUN`."
+        "iterations. Over several windows the paper's best network came to 1.4 %: `torchcaps measure averaged RUN`."
     ),
 )
 
