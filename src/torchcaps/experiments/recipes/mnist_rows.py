@@ -14,7 +14,10 @@ from torchcaps.experiments.recipes.dynamic_routing import mnist, mnist_cnn, mnis
 
 
 def mnist_no_reconstruction() -> Experiment:
-    """Three iterations, no reconstruction: 0.35 % ± 0.036 in the paper's table 1."""
+    """Three iterations, no reconstruction: 0.35 % ± 0.036 in the paper's table 1.
+
+    Ours: 0.64 % (1 seed, 28 min a run; AMD EPYC, 1 thread).
+    """
     return _row("mnist-no-reconstruction", decoder=None)
 
 
@@ -24,7 +27,10 @@ def mnist_1_iteration() -> Experiment:
 
 
 def mnist_1_iteration_no_reconstruction() -> Experiment:
-    """One iteration, no reconstruction: 0.34 % ± 0.032 in the paper's table 1."""
+    """One iteration, no reconstruction: 0.34 % ± 0.032 in the paper's table 1.
+
+    Ours: 0.63 % (1 seed, 31 min a run; AMD EPYC, 1 thread).
+    """
     return _row("mnist-1-iteration-no-reconstruction", n_iters=1, decoder=None)
 
 

@@ -37,7 +37,10 @@ MNIST = Table(
         _row("CNN with as many parameters as the capsules", "mnist-matched-cnn"),
         _row("small matrix capsules with EM routing (Hinton et al. 2018, section 4.1)", "mnist-em", "0.44"),
     ),
-    note="The paper trains for some 640 epochs of 60,000 images; here 5,000 of these are held out for validation.",
+    note=(
+        "The paper trains for some 640 epochs of 60,000 images; here 5,000 of these are held out for validation. Only "
+        "rows that saw as many images can be compared."
+    ),
 )
 
 FACES = Table(
@@ -59,7 +62,10 @@ MNIST_ITERATIONS = Table(
         )
         for n in (1, 2, 3, 4, 5, 10)
     ),
-    note="`torchcaps measure routing RUN` adds the entropy of the couplings and the agreement of the votes.",
+    note=(
+        "`torchcaps measure routing RUN` adds the entropy of the couplings and the agreement of the votes. Only rows "
+        "that saw as many images can be compared."
+    ),
 )
 
 _COMPARED = {
