@@ -22,7 +22,10 @@ def mnist_no_reconstruction() -> Experiment:
 
 
 def mnist_1_iteration() -> Experiment:
-    """One iteration, with reconstruction: 0.29 % ± 0.011 in the paper's table 1."""
+    """One iteration, with reconstruction: 0.29 % ± 0.011 in the paper's table 1.
+
+    Ours: 0.62 % (1 seed, 25 min a run; AMD EPYC, 1 thread).
+    """
     return _row("mnist-1-iteration", n_iters=1)
 
 
