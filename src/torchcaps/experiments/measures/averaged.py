@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchcaps.analysis.draw.charts import Bars, draw_charts
 from torchcaps.data.augment import CROPS_13
@@ -49,7 +49,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
         members = _members(each)
         n_windows = len(CROPS_13) if each.config.data.crop else 1
         batches = _batches(each, chosen, n_windows)
-        found = [_scores(member, batches, f"{name_of(each)}, seed {seed}") for seed, member in members.items()]
+        found = [_scores(model, batches, f"{name_of(each)}, seed {seed}") for seed, model in members.items()]
         scores = torch.stack(found)  # [seeds, windows, N, J]
         labels = each.labels[chosen]
         values[part] = {
@@ -63,17 +63,18 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     return values
 
 
-def _members(tested: Tested) -> dict[int, Run]:
-    """The run and those beside it that differ in their seed alone, by their seeds."""
-    found = {tested.result["seed"]: tested.run}
+def _members(tested: Tested) -> dict[int, nn.Module]:
+    """The run's model and those beside it of runs that differ in their seed alone, by their seeds."""
+    found = {tested.result["seed"]: tested.model}
     for path in sorted(tested.run.path.resolve().parent.glob("*/result.json")):
         run = Run(path.parent)
         try:
             result = run.finished()
-            if is_of(result, tested.config) and result["epochs"] == tested.result["epochs"]:
+            same = is_of(result, tested.config) and result["epochs"] == tested.result["epochs"]
+            if same and result["seed"] not in found:
                 trained = load_model(run)
                 if (trained.data, trained.classes) == (tested.data.note, tested.classes):
-                    found.setdefault(result["seed"], run)
+                    found[result["seed"]] = trained.model
         except ValueError:  # a trial, or nothing that could be a member
             continue
     return dict(sorted(found.items()))
@@ -87,9 +88,9 @@ def _batches(tested: Tested, chosen: Tensor, windows: int) -> Batches:
 
 
 @torch.no_grad()
-def _scores(run: Run, batches: Batches, name: str) -> Tensor:
+def _scores(model: nn.Module, batches: Batches, name: str) -> Tensor:
     """``[windows, N, J]``."""
-    model = load_model(run).model.to(batches.source.images.device)
+    model = model.to(batches.source.images.device)
     found = [torch.stack([model(view.images).scores.float() for view in batch.views()]) for batch in bar(batches, name)]
     return torch.cat(found, dim=1)
 
