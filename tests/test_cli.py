@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -195,12 +194,3 @@ def test_bench_does_not_time_what_is_wrong(
     assert main(["bench", "dynamic", "--smoke", "--out", str(tmp_path / "a")]) == 2
     assert "tiled: pose must be within 0.001 of the reference in float64" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
-
-
-def test_large_pages_are_asked_for_unless_they_are_refused(monkeypatch):
-    for given, wanted in ((None, "1"), ("0", "0")):
-        if given is None:
-            monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
-        else:
-            monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", given)
-        assert main(["list"]) == 0 and os.environ["THP_MEM_ALLOC_ENABLE"] == wanted

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from torchcaps.memory import keep_memory
 
 if TYPE_CHECKING:
     from torchcaps.experiments import Experiment
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; bad input prints what is wrong and gives exit status 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    # Read by torch when it first takes memory: large tensors come in large pages, without a fault for every 4 KB.
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    keep_memory()
     try:
         if arguments[:1] == ["train"]:
             _train(arguments[1:])
