@@ -204,7 +204,7 @@ def _evaluate(parsed: argparse.Namespace) -> None:
         raise ValueError(f"split must be val for a trial, which has seen no test image; got {parsed.split}")
     asked = {"root": parsed.root, "test_crops": parsed.test_crops}
     config = replace(config, data=replace(config.data, **{k: v for k, v in asked.items() if v is not None}))
-    device = choose_device(config.device)
+    device = choose_device("auto")  # not necessarily where it was trained
     dataset = data_for(config, trained)
     batches = split(config, dataset, parsed.split, device)
     scores = evaluate(config, trained.model.to(device), batches, progress=sys.stderr.isatty())

@@ -9,6 +9,8 @@ import platform
 #: Of glibc's malloc.h: from what size on a block is taken from the system alone, and what may stay unused at the end.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST_INT = 2**31 - 1
+#: The most that glibc before 2.35 takes for a threshold.
+_LARGEST_BEFORE = 2**25
 
 
 def keep_memory() -> None:
@@ -23,5 +25,5 @@ def keep_memory() -> None:
     own = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
     if platform.libc_ver()[0] == "glibc" and not own:
         libc = ctypes.CDLL(None)
-        for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
-            libc.mallopt(option, _LARGEST_INT)
+        libc.mallopt(_MMAP_THRESHOLD, _LARGEST_INT) or libc.mallopt(_MMAP_THRESHOLD, _LARGEST_BEFORE)
+        libc.mallopt(_TRIM_THRESHOLD, _LARGEST_INT)

@@ -21,7 +21,7 @@ from torchcaps.data.images import to_float
 from torchcaps.experiments import Data, Experiment
 from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.measures import equivariance, record, robustness, routing, transfer
-from torchcaps.experiments.measures.sample import spaced
+from torchcaps.experiments.measures.sample import networks, spaced
 from torchcaps.experiments.measures.write import as_markdown, recorded
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
@@ -114,7 +114,7 @@ def test_matched(folder, tmp_path, monkeypatch):
     found = measured("matched", ours, beside=other)["values"]
     again = read_json(ours / "matched-at-0.95" / "result.json")
     assert (found["again"], found["n"], found["epochs"]) == ("run", 40, again["epochs"])
-    assert again["config"] == caps.to_dict() | {"stop_at": 0.95, "data": again["config"]["data"]}
+    assert again["config"] == caps.to_dict() | {"stop_at": 0.95, "device": "auto", "data": again["config"]["data"]}
     assert found["beside"]["matched"] == found["beside"]["whole"] == {
         "val_error": 0.95, "test_error": pytest.approx(read_json(other / "result.json")["test_error"], abs=1e-5),
         "novel_error": 0.475,
@@ -238,6 +238,14 @@ def test_what_does_not_apply_is_named_and_leaves_nothing(folder):
         with pytest.raises(ValueError, match=message):
             record.record(name, run, beside=beside)
     assert sorted(folder.rglob("*")) == before
+
+
+def test_other_images_of_the_same_classes_are_refused(folder, tmp_path):
+    """As the folds of one data set have."""
+    one = look(Run(folder / "caps"))
+    with pytest.raises(ValueError, match="beside must be a run with the same test images"):
+        networks(one, one._replace(images=one.images.flip(0)))
+    assert networks(one, one._replace(model=torch.nn.Identity()))["beside"].images is one.images
 
 
 def test_images_are_evenly_spaced():

@@ -58,6 +58,15 @@ def test_folder_of_another_experiment(tmp_path: Path) -> None:
         run.open(replace(Experiment("x"), epochs=11, optim=replace(Experiment().optim, lr=0.5)))
 
 
+def test_an_option_of_none_is_not_one_left_out(tmp_path: Path) -> None:
+    """All toys train with ``val_toy: None``; without it one is held out."""
+    run = Run(tmp_path)
+    run.open(Experiment("x", data=Data("smallnorb", options={"val_toy": None})))
+    run.metrics.write_text("epoch\n")
+    with pytest.raises(ValueError, match=r"data.options.val_toy = None there, nothing here"):
+        run.open(Experiment("x", data=Data("smallnorb")))
+
+
 def test_folder_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="is not empty and holds no run"):

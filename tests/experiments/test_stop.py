@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.experiments.test_train import TINY
+from torchcaps.data import DATASETS, load
 from torchcaps.experiments.callbacks import Checkpoints, Metrics, Stop
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.run import Run
@@ -85,6 +86,14 @@ def test_an_error_is_compared_as_a_count_of_images() -> None:
         trainer = type("Trainer", (), {"should_stop": False})()
         Stop(metrics, 0.0078)._ask(trainer)
         assert trainer.should_stop is stops
+
+
+def test_it_does_not_end_by_images_that_were_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = replace(load("digits"), held_out=False)
+    monkeypatch.setitem(DATASETS, "digits", lambda root, image_size: data)
+    with pytest.raises(ValueError, match=r"data must keep its validation images from training"):
+        train(CONFIG, tmp_path / "a", progress="none")
+    assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.5, float("nan")])

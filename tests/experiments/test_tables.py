@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from torchcaps.experiments.tables.poses import cells, poses_as_markdown
 from torchcaps.experiments.tables.reproduce import reproduce
 from torchcaps.experiments.tables.summary import summarise
 from torchcaps.experiments.tables.write import as_json, as_markdown
+from torchcaps.experiments.task import NonFiniteLoss
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = Row("ours", "digits", 1000, {"test_error": "0.25 ± 0.005"})
@@ -78,8 +80,21 @@ def test_facts_are_those_of_the_number_beside_them() -> None:
     "other", [{"data": "half-size copies"}, {"config": replace(recipe("digits"), epochs=3).to_dict()}]
 )
 def test_what_differs_has_no_mean(other: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"results of digits must be of the same data and epochs, got .*"):
+    with pytest.raises(ValueError, match=r"results of digits must be of the same (data|epochs), got .*"):
         summarise(TABLE, ROW, {"digits": [result(), result(seed=1) | other]})
+
+
+def test_folds_of_different_epochs_have_no_mean() -> None:
+    row = Row("ours", "digits", 1000, folds=("digits-cnn",))
+    longer = result("digits-cnn", config=replace(recipe("digits-cnn"), epochs=99).to_dict())
+    with pytest.raises(ValueError, match=r"results of digits and digits-cnn must be of the same epochs"):
+        summarise(TABLE, row, {"digits": [result()], "digits-cnn": [longer]})
+
+
+def test_a_column_is_of_all_seeds_or_none() -> None:
+    table = replace(TABLE, columns=dict.fromkeys(("test_error", "novel_error"), "error"))
+    found = summarise(table, ROW, {"digits": [result(), result(seed=1, novel_error=0.5)]})
+    assert found is not None and list(found.values) == ["test_error"] and found.cell("novel_error") == "–"
 
 
 def test_json_has_every_seed() -> None:
@@ -180,7 +195,7 @@ def test_a_row_of_folds_is_their_mean() -> None:
     assert table.row("digits-2") is row
     text = as_markdown(table, {"recorded": found}, "digits")
     assert "| 1, 3 of 3 folds |" in text and "Data of `digits-1`: toys of digits-1." in text
-    with pytest.raises(ValueError, match="digits must be of the same data and epochs"):
+    with pytest.raises(ValueError, match="digits must be of the same data, got"):
         summarise(table, row, {"digits": [folded("digits", 0.1), folded("digits", 0.1) | {"data": "other toys"}]})
 
 
@@ -284,6 +299,38 @@ def test_what_is_kept_is_not_trained_again(tiny: list[str], tmp_path: Path) -> N
     with pytest.raises(ValueError, match=r"keep_in must be None for a smoke run"):
         reproduce("tiny", keep_in=kept, quick=True, say=said.append, **options)
     assert len(tiny) == before  # before any work
+
+
+def test_what_has_no_mean_is_refused_before_any_work(tiny: list[str], tmp_path: Path) -> None:
+    options: Mapping[str, Any] = {"progress": "none", "threads": 1, "device": "cpu", "say": lambda _: None}
+    kept, before = tmp_path / "kept", len(tiny)
+    reproduce("tiny", ["tiny-a"], epochs=3, keep_in=kept, runs=tmp_path / "runs", **options)
+    assert len(tiny) == before + 1
+    with pytest.raises(ValueError, match=r"epochs must be 3, as .*tiny-a-0.json has, got 4"):
+        reproduce("tiny", ["tiny-a"], seeds=2, epochs=4, keep_in=kept, runs=tmp_path / "other", **options)
+    with pytest.raises(ValueError, match=r"holds a run of another experiment .*--runs"):
+        reproduce("tiny", ["tiny-b", "tiny-a"], epochs=4, runs=tmp_path / "runs", **options)
+    assert len(tiny) == before + 1
+    # What else lies there, of other epochs, is no run of this command.
+    text = reproduce("tiny", ["tiny-b"], epochs=4, runs=tmp_path / "runs", **options)
+    assert [line.split("|")[4].strip() for line in text.splitlines() if "`tiny-a`" in line] == ["–"]
+
+
+def test_a_run_that_diverges_leaves_the_others(
+    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = importlib.import_module("torchcaps.experiments.tables.reproduce").train
+
+    def diverging(config: Experiment, *arguments: Any, **options: Any) -> dict[str, Any]:
+        if config.recipe == "tiny-a":
+            raise NonFiniteLoss("loss is nan at step 3")
+        return once(config, *arguments, **options)
+
+    monkeypatch.setattr("torchcaps.experiments.tables.reproduce.train", diverging)
+    said: list[str] = []
+    reproduce("tiny", runs=tmp_path, progress="none", threads=1, device="cpu", say=said.append)
+    assert "tiny-a, seed 0, has no result: loss is nan at step 3" in said
+    assert (tmp_path / "tiny-b" / "result.json").is_file()
 
 
 def test_smoke_reads_smoke(tiny: list[str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from torchcaps.cli import main
 from torchcaps.data import DATASETS, Dataset, Images
 from torchcaps.experiments.experiment import Experiment, Model, Optim
-from torchcaps.experiments.files import read_json
+from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.recipes import RECIPES, recipe
 from torchcaps.experiments.run import flat
 from torchcaps.experiments.tables.kept import results_of_runs
@@ -97,9 +97,14 @@ def test_the_lowest_validation_error_wins_and_no_test_image_is_seen(
     first = read_json(tmp_path / "tuning" / "tiny" / "0-of-2-epochs" / "result.json")
     assert first["val_error"] == 0.5 and not any(key.startswith("test") for key in first)
     assert tune("tiny", keep_in=tmp_path / "kept", **options) == found and len(tiny) == 6  # nothing is trained again
-    (tmp_path / "tuning" / "tiny.json").unlink()
-    with pytest.raises(ValueError, match=r"tiny.json is kept already"):
+    with pytest.raises(ValueError, match=r"tiny.json holds the outcome of other settings or epochs"):
+        tune("tiny", epochs=1, keep_in=tmp_path / "kept", **options)
+    assert len(tiny) == 6
+    kept = tmp_path / "kept" / "tiny.json"
+    write_json(kept, read_json(kept) | {"best": {}})
+    with pytest.raises(ValueError, match=r"tiny.json holds another outcome"):
         tune("tiny", keep_in=tmp_path / "kept", **options)
+    assert read_json(kept)["best"] == {}
 
 
 def test_a_trial_that_diverges_is_passed_over(tiny: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

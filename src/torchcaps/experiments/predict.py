@@ -29,7 +29,7 @@ def predict(run: Run, paths: Sequence[str | Path], *, invert: bool = False) -> d
 
     Returns:
         For every path its classes with their probabilities, most probable first: lengths of
-        capsules, or a CNN's softmax (for pairs of images its sigmoid).
+        capsules (or their activations), or a CNN's softmax (for pairs of images its sigmoid).
 
     Raises:
         ValueError: no finished run, or a file that is no image.
@@ -40,8 +40,9 @@ def predict(run: Run, paths: Sequence[str | Path], *, invert: bool = False) -> d
     channels, height, width = trained.image_shape
     read = [read_image(Path(path), trained.uncropped, 3 if channels == 3 else 1) for path in paths]
     images = central_crop(torch.stack(read), (height, width)).expand(-1, channels, -1, -1)
-    scores = trained.model(to_float(255 - images if invert else images)).scores
-    if config.loss == "cross_entropy":
+    output = trained.model(to_float(255 - images if invert else images))
+    scores = output.scores
+    if not output.capsules:
         scores = scores.sigmoid() if config.data.pairs else scores.softmax(dim=1)
     top = scores.topk(min(N_NAMED, len(trained.classes)), dim=1)
     named = ([trained.classes[k] for k in row] for row in top.indices.tolist())

@@ -30,7 +30,8 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | 
         run_path: the run's folder.
         beside: folders of runs to compare it with, such as a CNN of equal size; of a run on pairs
             the segmentation is shown too.
-        root: folder of the run's data files, where they are no longer where it found them.
+        root: folder of the run's data files, where they are no longer where it found them; also of those of ``beside``
+            that are on the same data.
 
     Returns:
         The path of ``report.html``.
@@ -49,7 +50,8 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | 
     body += pictures_of_autoencoder(album, run, root) if data.transformed else pictures(album, look(run, root))
     for other in others:
         if other.experiment().data.pairs and not data.pairs:
-            body += pictures_of_pairs(album, look(other), f" ({_name(other)})")
+            same = other.experiment().data.name == data.name
+            body += pictures_of_pairs(album, look(other, root if same else None), f" ({_name(other)})")
     body.append(page.section("How it was made", *_origin(results[0][1])))
     html = page.page(f"torchcaps: {_name(run)}", body)
     write_text(run.report, html)

@@ -62,11 +62,14 @@ class Run:
             if not self.started():
                 return
             mine, theirs = flat(config.to_dict()), flat(self.experiment().to_dict())
-            differing = [k for k in sorted(mine | theirs) if mine.get(k) != theirs.get(k) and k not in WHERE]
+            # An option that is None is not one that is left out: a model's default need not be None.
+            both = {k: [repr(each[k]) if k in each else "nothing" for each in (theirs, mine)] for k in mine | theirs}
+            differing = [k for k in sorted(both) if len(set(both[k])) > 1 and k not in WHERE]
             if differing:
-                what = ", ".join(f"{k} = {theirs.get(k)!r} there, {mine.get(k)!r} here" for k in differing[:5])
+                what = ", ".join(f"{k} = {both[k][0]} there, {both[k][1]} here" for k in differing[:5])
                 raise ValueError(
-                    f"{self.path} holds a run of another experiment ({what}): name another folder by --out"
+                    f"{self.path} holds a run of another experiment ({what}): name another folder by --out, or by "
+                    "--runs where there are several runs"
                 )
             return
         if self.path.is_dir() and any(path.name != ".lock" for path in self.path.iterdir()):

@@ -92,9 +92,9 @@ def train(
         require_compiler()
     L.seed_everything(config.seed, verbose=False)
     dataset = load(config.data.name, config.data.root, config.data.image_size, **config.data.options)
-    if config.trial and not dataset.held_out:
+    if (config.trial or config.stop_at is not None) and not dataset.held_out:
         raise ValueError(
-            "data must keep its validation images from training where settings are chosen by them, "
+            "data must keep its validation images from training where settings are chosen, or training ended, by them, "
             f"got {config.recipe}, {dataset.note}"
         )
     batches = {name: split(config, dataset, name, device) for name in dataset.splits}

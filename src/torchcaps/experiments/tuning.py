@@ -12,7 +12,7 @@ from typing import Any
 from torchcaps.experiments.experiment import Device, Experiment, smoke
 from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.recipes import recipe
-from torchcaps.experiments.run import experiment_from, placed
+from torchcaps.experiments.run import experiment_from, flat, placed
 from torchcaps.experiments.task import NonFiniteLoss
 from torchcaps.experiments.train import Progress, train
 from torchcaps.models import MODELS
@@ -90,8 +90,8 @@ def tune(
     folder = Path(runs) / "tuning"
     kept = None if keep_in is None else Path(keep_in) / f"{config.recipe}.json"
     written = folder / f"{config.recipe}.json"
-    if kept is not None and kept.is_file() and not (written.is_file() and read_json(kept) == read_json(written)):
-        raise ValueError(f"{kept} is kept already: remove it to keep another")
+    if kept is not None and kept.is_file() and flat(read_json(kept)["config"]) != flat(config.to_dict()):
+        raise ValueError(f"{kept} holds the outcome of other settings or epochs: remove it to keep another")
     found = []
     for k, (settings, experiment) in enumerate(trials(config)):
         place = folder / config.recipe / f"{k}-of-{config.epochs}-epochs"
@@ -101,9 +101,13 @@ def tune(
     best = _best(found)
     say(f"best: {_in_words(best)}")
     content = {"recipe": name, "epochs": config.epochs, "trials": found, "best": best, "config": config.to_dict()}
-    for path in (written, *([] if kept is None else [kept])):
-        write_json(path, content)
-    return read_json(written)
+    write_json(written, content)
+    content = read_json(written)
+    if kept is not None and kept.is_file() and read_json(kept) != content:
+        raise ValueError(f"{kept} holds another outcome: remove it to keep that of {written}")
+    if kept is not None:
+        write_json(kept, content)
+    return content
 
 
 def _outcome(config: Experiment, folder: Path, progress: Progress) -> dict[str, Any]:

@@ -45,6 +45,8 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     for each in every.values():
         if "novel_error" not in each.result:
             raise ValueError(f"{each.run.path} must be on data split by viewpoint, got a run without novel viewpoints")
+    if tested.data.note != beside.data.note:
+        raise ValueError(f"beside must be a run with the same split, {tested.data.note}; got {beside.data.note}")
     values: dict[str, Any] = {part: {"whole": _errors(each.result)} for part, each in every.items()}
     validation = {part: each.result["val_error"] for part, each in every.items()}
     better, worse = sorted(every, key=lambda part: validation[part])
@@ -56,7 +58,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
 
 
 def _train_again(tested: Tested, until: float) -> dict[str, Any]:
-    config = replace(tested.config, stop_at=until)
+    config = replace(tested.config, stop_at=until, device="auto")
     return train(config, tested.run.path / f"matched-at-{until}", progress="bar" if sys.stderr.isatty() else "lines")
 
 

@@ -24,7 +24,8 @@ def networks(tested: Tested, beside: Tested | None) -> dict[str, Tested]:
     """
     if beside is None:
         return {"run": tested}
-    if tested.images.shape != beside.images.shape or not torch.equal(tested.labels, beside.labels):
+    # Not their labels alone, which folds of one data set may share.
+    if not torch.equal(tested.images, beside.images) or not torch.equal(tested.labels, beside.labels):
         raise ValueError(
             f"beside must be a run with the same test images as {tested.run.path}, of shape "
             f"{list(tested.images.shape)}; got {beside.run.path}, of shape {list(beside.images.shape)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,25 +62,34 @@ def stale(folder: Path) -> list[Path]:
 
 
 def results_of_runs(configs: Iterable[Experiment], folders: Iterable[Path]) -> list[Result]:
-    """Results of those runs that are finished."""
+    """Results of those runs that are finished, of as many epochs as these experiments have."""
     runs = ((config, Run(folder)) for config, folder in zip(configs, folders, strict=True))
-    return [
-        read_json(run.result) for config, run in runs if run.result.is_file() and is_of(read_json(run.result), config)
-    ]
+    found = ((config, read_json(run.result)) for config, run in runs if run.result.is_file())
+    return [result for config, result in found if is_of(result, config) and result["config"]["epochs"] == config.epochs]
 
 
-def is_kept(config: Experiment, folder: Path) -> bool:
-    """Whether a result of this experiment and seed is kept.
+def not_kept(configs: Sequence[Experiment], folder: Path) -> list[Experiment]:
+    """Those of a row's experiments of which no result is kept, for however many epochs.
 
     Raises:
-        ValueError: one of another experiment is, under its name.
+        ValueError: one of other settings is kept under such a name; or some are kept and others not, and these would
+            have other epochs, which would leave the row without a mean.
     """
-    path = folder / f"{config.recipe}-{config.seed}.json"
-    if not path.is_file():
-        return False
-    if not is_of(read_json(path), config):
-        raise ValueError(f"{path} must be a result of {config.recipe} as it is now, got one of other settings; move it")
-    return True
+    missing = []
+    for config in configs:
+        path = folder / f"{config.recipe}-{config.seed}.json"
+        if not path.is_file():
+            missing.append(config)
+        elif not is_of(read_json(path), config):
+            raise ValueError(
+                f"{path} must be a result of {config.recipe} as it is now, got one of other settings; move it"
+            )
+    for config in configs if missing else ():
+        path = folder / f"{config.recipe}-{config.seed}.json"
+        epochs = read_json(path)["config"]["epochs"] if path.is_file() else config.epochs
+        if epochs != config.epochs:
+            raise ValueError(f"epochs must be {epochs}, as {path} has, got {config.epochs}; or move that file")
+    return missing
 
 
 def keep(result: Result, folder: Path) -> Path:

@@ -11,12 +11,13 @@ from torchcaps.experiments.callbacks import OutOfTime
 from torchcaps.experiments.experiment import Device, Experiment, smoke
 from torchcaps.experiments.files import write_atomically, write_json, write_text
 from torchcaps.experiments.recipes import recipe
-from torchcaps.experiments.run import placed
+from torchcaps.experiments.run import Run, placed
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.draw import draw
-from torchcaps.experiments.tables.kept import is_kept, keep, read_results, results_of_runs, seeded
+from torchcaps.experiments.tables.kept import keep, not_kept, read_results, results_of_runs, seeded
 from torchcaps.experiments.tables.table import Result, Results, Table
 from torchcaps.experiments.tables.write import as_json, as_markdown
+from torchcaps.experiments.task import NonFiniteLoss
 from torchcaps.experiments.train import Progress, default_folder, train
 from torchcaps.ops.checks import check_at_least, check_choice
 
@@ -65,7 +66,8 @@ def reproduce(
 
     Raises:
         ValueError: unknown table or row, a number out of range, data that are not to be had; a result of another
-            experiment is kept under a run's name, or a smoke run is to be kept.
+            experiment is kept under a run's name, or a run of one lies in its folder; a smoke run is to be kept. (A run
+            that diverges is said to, and the others go on.)
     """
     check_choice("table", name, TABLES)
     check_at_least("seeds", seeds, 1)
@@ -75,19 +77,27 @@ def reproduce(
         raise ValueError(f"keep_in must be None for a smoke run, which is no result; got {keep_in}")
     table, runs = TABLES[name], Path(runs)
     wanted = {row.recipe: row for row in (map(table.row, rows) if rows else table.rows)}.values()
-    named = [(row, each) for row in wanted for each in row.recipes]
-    configs = [(row, config) for row, each in named for config in _configs(each, seeds, epochs, quick)]
-    kept = [keep_in is not None and is_kept(config, Path(keep_in)) for _, config in configs]
+    planned = [
+        (row, [config for name in row.recipes for config in _configs(name, seeds, epochs, quick)]) for row in wanted
+    ]
+    kept = None if keep_in is None else Path(keep_in)
+    todo = [config for _, every in planned for config in (every if kept is None else not_kept(every, kept))]
+    for config in todo:  # before the first of them takes hours
+        Run(runs / default_folder(config).name).check(config)
     end = None if budget is None else time.monotonic() + 60 * budget
     try:
-        for (row, config), done in zip(configs, kept, strict=True):
-            say(f"{row.label}: {config.recipe}, seed {config.seed}{', is kept already' if done else ''}")
-            if done:
+        for row, config in ((row, config) for row, every in planned for config in every):
+            say(f"{row.label}: {config.recipe}, seed {config.seed}{'' if config in todo else ', is kept already'}")
+            if config not in todo:
                 continue
             folder = runs / default_folder(config).name
-            result = train(placed(config, root, threads, device), folder, progress=progress, until=end)
-            if keep_in is not None:
-                keep(result, Path(keep_in))
+            try:
+                result = train(placed(config, root, threads, device), folder, progress=progress, until=end)
+            except NonFiniteLoss as error:
+                say(f"{config.recipe}, seed {config.seed}, has no result: {error}")
+                continue
+            if kept is not None:
+                keep(result, kept)
     except OutOfTime:
         say("the budget is used up; the same command goes on")
     places = {"recorded": read_results(Path(recorded)), "here": _here(table, runs, seeds, epochs, quick)}

@@ -15,8 +15,8 @@ class Summary:
     """The results of one row from one place.
 
     Attributes:
-        values: in per cent, by column, one of each seed, which is the mean over the folds; "novel" errors and such
-            only where all runs have them.
+        values: in per cent, by column, one of each seed, which is the mean over the folds; only columns that all runs
+            have: an error on affNIST of some seeds would pass for one of all.
         smoke: whether any run saw fewer images than the row's minimum; then its numbers are not shown.
         seeds: those that all of these folds have run with; others are left out.
         folds: recipes that have run, of those that the row is the mean of.
@@ -76,31 +76,31 @@ def summarise(table: Table, row: Row, results: Results) -> Summary | None:
     """The results of a row in one; None where no seed has run in every fold that has runs.
 
     Raises:
-        ValueError: those of one recipe are of different data or epochs, which have no mean.
+        ValueError: those of one recipe are of different data, or any of different epochs; these have no mean.
     """
     mine = row.among(results)
     for recipe, runs in mine.items():
-        ran = {(run.get("data", ""), run["config"]["epochs"]) for run in runs}
-        if len(ran) > 1:
-            raise ValueError(f"results of {recipe} must be of the same data and epochs, got {sorted(ran)}")
+        data = {run.get("data", "") for run in runs}
+        if len(data) > 1:
+            raise ValueError(f"results of {recipe} must be of the same data, got {sorted(data)}")
+    epochs = {run["config"]["epochs"] for runs in mine.values() for run in runs}
+    if len(epochs) > 1:
+        raise ValueError(f"results of {' and '.join(mine)} must be of the same epochs, got {sorted(epochs)}")
     of_seed: dict[int, list[Result]] = {}
     for run in sorted((run for runs in mine.values() for run in runs), key=lambda run: run["seed"]):
         of_seed.setdefault(run["seed"], []).append(run)
     whole = {seed: runs for seed, runs in of_seed.items() if len(runs) == len(mine)}
     if not whole:
         return None
-    values = {
-        column: tuple(
-            100 * statistics.mean(run[column] for run in runs)
-            for runs in whole.values()
-            if all(run.get(column) is not None for run in runs)
-        )
-        for column in table.columns
-    }
     shown = [run for runs in whole.values() for run in runs]
+    values = {
+        column: tuple(100 * statistics.mean(run[column] for run in runs) for runs in whole.values())
+        for column in table.columns
+        if all(run.get(column) is not None for run in shown)
+    }
     images = min(run["steps"] * run["config"]["batch_size"] for run in shown)
     return Summary(
-        values={column: found for column, found in values.items() if found},
+        values=values,
         smoke=images < row.minimum,
         seeds=tuple(whole),
         folds=tuple(mine),
