@@ -25,5 +25,6 @@ def keep_memory() -> None:
     own = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
     if platform.libc_ver()[0] == "glibc" and not own:
         libc = ctypes.CDLL(None)
-        libc.mallopt(_MMAP_THRESHOLD, _LARGEST_INT) or libc.mallopt(_MMAP_THRESHOLD, _LARGEST_BEFORE)
+        if not libc.mallopt(_MMAP_THRESHOLD, _LARGEST_INT):
+            libc.mallopt(_MMAP_THRESHOLD, _LARGEST_BEFORE)
         libc.mallopt(_TRIM_THRESHOLD, _LARGEST_INT)

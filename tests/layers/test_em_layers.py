@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
+from torchcaps.models import build
+from torchcaps.models.matrix_capsnet import INITIAL
 from torchcaps.ops import Routed, conv_em_routing, coordinate_offset, dynamic_routing, em_routing
 
 
@@ -142,6 +144,38 @@ def test_standardized_images() -> None:
     torch.testing.assert_close(Standardize()(3 * x - 1), got)
 
 
+@pytest.mark.parametrize("grey", [0.0, 0.3])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_standardized_flat_image_is_zero_in_half_precision(grey: float, dtype: torch.dtype) -> None:
+    got = Standardize()(torch.full((1, 1, 28, 28), grey, dtype=dtype))
+    assert got.dtype == dtype and got.float().abs().max() < 1e-2
+
+
+def test_what_is_not_learned_is_kept_with_the_weights() -> None:
+    """A network that starts as the released code must not become another one by its own weights."""
+    released, plain = (build("matrix_capsnet_small", (1, 20, 20), 3, initial=start) for start in INITIAL[::-1])
+    plain.load_state_dict(released.state_dict())
+    x = torch.rand(2, 1, 20, 20)
+    torch.testing.assert_close(plain(x).scores, released(x).scores, rtol=0, atol=0)
+
+
+def test_matrix_networks_of_dynamic_routing_start_alive() -> None:
+    model = build("matrix_capsnet_small", (1, 32, 32), 5, routing="dynamic")
+    output = model(torch.rand(8, 1, 32, 32))
+    for layer in output.capsules:
+        assert 0.2 < layer.activation.mean() < 0.7
+    output.scores.sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters())
+
+
+@pytest.mark.parametrize("size", [(1, 1), (6, 6), (12, 12)])
+def test_class_capsules_of_dynamic_routing_start_near_length_one_half(size: tuple[int, int]) -> None:
+    lower = torch.randn(4, 16, *size, 8)
+    lower = 0.5 * lower / lower.norm(dim=-1, keepdim=True)
+    lengths = ClassCaps(16, 10, 8, 16, map_size=size)(lower).activation
+    assert 0.2 < lengths.mean() < 0.7
+
+
 def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
     x = torch.full((2, 1, 4, 4), 0.5, requires_grad=True)
     got = Standardize()(x)
@@ -156,6 +190,10 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (
+            lambda: ClassCaps(6, 3, 8, 8, routing="em", pose="vector", coordinates="column"),
+            "votes that are square",
+        ),
         (lambda: DenseCaps(6, 3, 16, 12, routing="em"), "d_in and d_out must be 16 for 4×4 matrices, got 16 and 12"),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose="tensor"), "pose must be one of matrix, vector"),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em", leaky=True), "a setting of EM routing must be one of .*'leaky'"),
@@ -168,7 +206,7 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
         (lambda: ClassCaps(6, 3, 4, 4, coordinates="row"), "coordinates must be None with dynamic routing"),
         (lambda: ClassCaps(6, 3, 16, 16, routing="em", coordinates="up"), "coordinates must be one of column, row"),
         (lambda: MatrixPrimaryCaps(3, 4, d_out=8), "d_out must be 16 for 4×4 matrices, got 8"),
-        (lambda: MatrixPrimaryCaps(3, 4, activation_std=0.0), "weight_std must be positive, got 0.0"),
+        (lambda: MatrixPrimaryCaps(3, 4, activation_std=0.0), "activation_std must be positive, got 0.0"),
     ],
 )
 def test_bad_layers_and_capsules(call, message: str) -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
 from torchcaps.data import load
 from torchcaps.layers import ConvCaps, DenseCaps, PrimaryCaps
@@ -125,6 +126,33 @@ def test_layers_compile_to_one_graph(autocast: bool) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         torch.testing.assert_close(compiled(x).pose, stack(x).pose)
     compiled(x).pose.sum().backward()
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em"])
+def test_weights_may_be_computed(routing: str) -> None:
+    """As in a parametrised or a pruned layer, and in a replica of DataParallel, whose weights are no parameters."""
+    layer, pruned, half = (DenseCaps(6, 3, 16, 16, routing=routing) for _ in range(3))
+    lower = Routed(torch.randn(2, 6, 16), torch.rand(2, 6))
+    wanted = layer(lower).pose
+    normed = parametrizations.weight_norm(layer, "weight")
+    torch.testing.assert_close(normed(lower).pose, wanted)
+    prune.l1_unstructured(pruned, "weight", 0.5)
+    half.load_state_dict({name: getattr(pruned, name) for name in half.state_dict()})
+    torch.testing.assert_close(pruned(lower).pose, half(lower).pose)
+    replica = half._replicate_for_data_parallel()
+    for name, parameter in half._parameters.items():  # as torch.nn.parallel.replicate does
+        if parameter is None:
+            replica._parameters[name] = None
+        else:
+            setattr(replica, name, parameter * 1)
+    torch.testing.assert_close(replica(lower).pose, half(lower).pose)
+
+
+def test_bare_matrices_are_vectors_too() -> None:
+    dense, conv = DenseCaps(6, 3, 16, 5), ConvCaps(2, 3, 16, 5, 2)
+    few, many = torch.randn(2, 6, 4, 4), torch.randn(2, 2, 3, 3, 4, 4)
+    torch.testing.assert_close(dense(few).pose, dense(few.flatten(-2)).pose)
+    torch.testing.assert_close(conv(many).pose, conv(many.flatten(-2)).pose)
 
 
 def test_bad_capsules() -> None:

@@ -164,3 +164,19 @@ def test_bad_options_are_refused_by_name(name: str, options: dict[str, object], 
 def test_images_of_another_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"x must be images of \[1, 28, 28\], got \[1, 20, 20\]"):
         build("affine_autoencoder", (1, 28, 28), 10)(torch.rand(1, 1, 20, 20))
+
+
+@pytest.mark.parametrize("name", [*NAMES, "template_autoencoder"])
+def test_in_bfloat16(name: str) -> None:
+    model = build(name, (1, 28, 28), 10).bfloat16()
+    painted = model(torch.rand(2, 1, 28, 28).bfloat16(), shifts((0, 0), (1, 2)).bfloat16()).images
+    assert painted.dtype == torch.bfloat16 and bool(painted.isfinite().all())
+
+
+def test_a_plain_auto_encoder_follows_nothing() -> None:
+    model, x = build("plain_autoencoder", (1, 28, 28), 10), torch.rand(2, 1, 28, 28)
+    torch.testing.assert_close(model(x, shifts((0, 0), (0, 0))).images, model(x).images)
+    model(x, torch.zeros(2, 2))
+    for moved in (shifts((0, 0), (0, 1)), torch.ones(2, 2)):
+        with pytest.raises(ValueError, match="transformation must be None or identity"):
+            model(x, moved)

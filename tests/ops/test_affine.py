@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchcaps.ops import AffineParts, affine_inverse, affine_matrix, affine_parts, pose_loss, transform_pose, warp
-from torchcaps.ops.affine import affine_parts_of
+from torchcaps.ops.affine import affine_parts_of, shift_matrix
 
 
 def drawn(n: int, dtype: torch.dtype = torch.float64) -> AffineParts:
@@ -68,6 +68,17 @@ def test_whole_pixels_move_unchanged() -> None:
     torch.testing.assert_close(got[0, :, :-1, 2:], image[0, :, 1:, :-2])
     assert got[0, :, -1].abs().max() < 1e-5 and got[0, :, :, :2].abs().max() < 1e-5
     torch.testing.assert_close(got[1], image[1])
+
+
+def test_whole_pixels_move_unchanged_under_autocast() -> None:
+    images, matrix = torch.rand(1, 1, 28, 28), shift_matrix(torch.tensor([[1.0, 2.0]]))
+    with torch.autocast("cpu", torch.bfloat16):
+        moved = warp(images, matrix)
+    torch.testing.assert_close(moved[..., 2:, 1:], images[..., :-2, :-1], rtol=0, atol=1e-5)
+    for dtype in (torch.float64, torch.bfloat16):
+        mixed = warp(images.to(dtype), matrix)
+        assert mixed.dtype == torch.promote_types(dtype, torch.float32)
+        torch.testing.assert_close(mixed.float(), warp(images.to(dtype).float(), matrix), rtol=0, atol=1e-5)
 
 
 def test_a_smaller_result_is_the_middle() -> None:

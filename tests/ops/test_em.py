@@ -332,6 +332,11 @@ def test_bad_input(change: dict[str, Any], message: str) -> None:
 def test_dense_bad_input_speaks_of_dense_shapes() -> None:
     with pytest.raises(ValueError, match=r"activation must be \[B, I\] with I=5 as in pose, got shape \[2, 6\]"):
         em_routing(torch.zeros(2, 5, 4, 4), torch.zeros(2, 6), torch.zeros(5, 3, 4, 4), torch.zeros(3), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"offset must be \[6, 4, 4\], got shape \[4, 4\]"):
+        em_routing(
+            torch.zeros(1, 6, 4, 4), torch.zeros(1, 6), torch.zeros(6, 3, 4, 4), torch.zeros(3), torch.zeros(3),
+            offset=torch.zeros(4, 4),
+        )  # fmt: skip
     with pytest.raises(ValueError, match="pose must end in 4×4"):
         em_routing(torch.zeros(2, 5, 3, 3), torch.zeros(2, 5), torch.zeros(5, 3, 3, 3), torch.zeros(3), torch.zeros(3))
     with pytest.raises(ValueError, match="votes must end in 4×4"):

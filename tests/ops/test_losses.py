@@ -107,3 +107,15 @@ def test_an_empty_batch_costs_nothing() -> None:
 def test_images_must_fit() -> None:
     with pytest.raises(ValueError, match="image must be"):
         reconstruction_loss(torch.zeros(2, 1, 4, 4), torch.zeros(2, 1, 4, 5))
+
+
+def test_targets_within_transforms_and_graphs() -> None:
+    """Where values cannot be looked at, they are not; what the library makes itself never has to be."""
+    lengths, target, pose = torch.rand(3, 4), torch.tensor([0, 3, 1]), torch.randn(3, 4, 5)
+    each = torch.func.vmap(lambda a, t: margin_loss(a[None], t[None]))(lengths, target)
+    torch.testing.assert_close(each.mean(), margin_loss(lengths, target))
+    longest = torch.func.vmap(lambda p: mask_capsules(p[None])[0])(pose)
+    torch.testing.assert_close(longest, mask_capsules(pose))
+    for function, arguments in ((margin_loss, (lengths, target)), (mask_capsules, (pose,))):
+        found = torch.compile(function, backend="aot_eager", fullgraph=True)(*arguments)
+        torch.testing.assert_close(found, function(*arguments))

@@ -25,6 +25,8 @@ class ClassCaps(RoutedLayer):
         d_in: pose size of the lower ones.
         d_out: pose size of the upper ones.
         n_iters: passes of the routing.
+        map_size: (H, W) of the maps that initial values are made for: of more capsules the classes of dynamic routing
+            would be longer than ½ at first, and those of 100 times as many saturated. Maps of any size are taken.
         coordinates: "column" (the paper), "row" (the released code) or None; for EM routing.
         spacing: pixels of the image between neighbouring rows, and columns, of the map.
         centre: where the map's centre lies, in pixels down and right from the image's.
@@ -55,19 +57,21 @@ class ClassCaps(RoutedLayer):
         d_out: int,
         n_iters: int = 3,
         *,
+        map_size: tuple[int, int] = (1, 1),
         coordinates: str | None = None,
         spacing: tuple[float, float] = (1.0, 1.0),
         centre: tuple[float, float] = (0.0, 0.0),
         coordinate_scale: float = 100.0,
         **options: Any,
     ) -> None:
-        super().__init__(n_types, n_out, d_in, d_out, n_iters, **options)
+        super().__init__(n_types, n_out, d_in, d_out, n_iters, n_places=map_size[0] * map_size[1], **options)
         if coordinates is not None:
             check_choice("coordinates", coordinates, PLACEMENTS)
             if self.routing != "em":
                 raise ValueError(f"coordinates must be None with {self.routing} routing, got {coordinates!r}")
         self.coordinates, self.spacing, self.centre = coordinates, spacing, centre
         self.coordinate_scale = coordinate_scale
+        self.offset(1, 1)  # whether a vote has a place for them
 
     def forward(
         self, capsules: Routed | Tensor, *, n_iters: int | None = None, return_coupling: bool = False

@@ -60,5 +60,6 @@ def em_init(n_children: int, inner: int, pose_scale: float, settings: EMSettings
     votes = _VOTES * pose_scale
     narrowed = _NARROWED["classes" if settings.compete == "all" else "convolution"]
     log_variance = math.log(votes**2 * math.exp(-narrowed) + settings.variance_floor)
-    beta_u = -settings.cost_scale * log_variance / (2 * settings.beta_u_scale)
+    scale = settings.beta_u_scale  # of 0 there is nothing to choose
+    beta_u = 0.0 if scale == 0 else -settings.cost_scale * log_variance / (2 * scale)
     return EMInit(weight_std, beta_u, votes * (1 - settings.damping) / math.sqrt(_EFFECTIVE * n_children))

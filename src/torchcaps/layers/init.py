@@ -35,15 +35,15 @@ def routing_std(n_in: int, n_out: int, d_out: int, n_places: int | None = None) 
 LEFT = 0.87962566103423978
 
 
-def truncated_normal_(weight: Tensor, std: float) -> None:
+def truncated_normal_(weight: Tensor, std: float, name: str = "weight_std") -> None:
     """Fill in place with a normal distribution cut off at its doubled width, of standard deviation ``std``.
 
     (TensorFlow's truncated normal, which the papers' authors used, names the width before the cut: their
     0.1 is 0.088 here.)
 
     Raises:
-        ValueError: ``std`` is not positive.
+        ValueError: ``std``, which users know by this ``name``, is not positive.
     """
     if not std > 0:
-        raise ValueError(f"weight_std must be positive, got {std}")
+        raise ValueError(f"{name} must be positive, got {std}")
     nn.init.trunc_normal_(weight, std=std / LEFT, a=-2 * std / LEFT, b=2 * std / LEFT)

@@ -65,12 +65,15 @@ class MatrixPrimaryCaps(nn.Module):
             raise ValueError(f"d_out must be 16 for 4×4 matrices, got {d_out}; or take pose='vector'")
         self.in_channels, self.n_types, self.d_out, self.pose = in_channels, n_types, d_out, pose
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
-        self.activation_bias = activation_bias
+        # Not learned, but a part of the function all the same: kept with the weights.
+        self.register_buffer("activation_bias", torch.tensor(float(activation_bias)))
         self.weight = nn.Parameter(torch.empty(n_types * (d_out + 1), in_channels, kernel_size, kernel_size))
         default = 1 / math.sqrt(in_channels * kernel_size**2)
         with torch.no_grad():
-            truncated_normal_(self.weight[: n_types * d_out], default if pose_std is None else pose_std)
-            truncated_normal_(self.weight[n_types * d_out :], 2 * default if activation_std is None else activation_std)
+            poses, activations = self.weight.split((n_types * d_out, n_types))
+            truncated_normal_(poses, default if pose_std is None else pose_std, "pose_std")
+            std = 2 * default if activation_std is None else activation_std
+            truncated_normal_(activations, std, "activation_std")
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the capsule map made from a feature map of this size."""
@@ -83,6 +86,7 @@ class MatrixPrimaryCaps(nn.Module):
         pose = pose.unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, T, H', W', D]
         if self.pose == "matrix":
             pose = pose.unflatten(-1, (4, 4))
+        assert isinstance(self.activation_bias, Tensor)
         return Routed(pose, (logit + self.activation_bias).sigmoid())
 
     def extra_repr(self) -> str:

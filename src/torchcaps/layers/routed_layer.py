@@ -28,6 +28,7 @@ class RoutedLayer(nn.Module):
         routing: one of :data:`torchcaps.layers.ROUTINGS`: "dynamic" or "em".
         gradient: "full" or "last", see :func:`torchcaps.ops.dynamic_routing`.
         impl: see :func:`torchcaps.ops.dynamic_routing`.
+        n_places: places at which each of the n_in stands with the same matrix; initial values ask for it.
         options: of every routing: ``weight_std``, standard deviation of the initial transformation matrices;
             by default such that stacked layers train, see :mod:`torchcaps.layers.init` and
             :mod:`torchcaps.layers.em_init`.
@@ -56,10 +57,12 @@ class RoutedLayer(nn.Module):
         routing: str = "dynamic",
         gradient: str = "full",
         impl: str = "auto",
+        n_places: int = 1,
         **options: Any,
     ) -> None:
         super().__init__()
-        for name, value in (("n_in", n_in), ("n_out", n_out), ("d_in", d_in), ("d_out", d_out), ("n_iters", n_iters)):
+        sizes = {"n_in": n_in, "n_out": n_out, "d_in": d_in, "d_out": d_out, "n_iters": n_iters, "n_places": n_places}
+        for name, value in sizes.items():
             check_at_least(name, value, 1)
         check_choice("routing", routing, ROUTINGS)
         check_choice("gradient", gradient, GRADIENTS)
@@ -67,19 +70,22 @@ class RoutedLayer(nn.Module):
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         self.n_iters, self.routing, self.gradient, self.impl = n_iters, routing, gradient, impl
         try:
-            made = ROUTINGS[routing].make(n_in, n_out, d_in, d_out, dense=self.dense, **options)
+            made = ROUTINGS[routing].make(n_in, n_out, d_in, d_out, dense=self.dense, n_places=n_places, **options)
         except TypeError as error:
             if "unexpected keyword argument" not in str(error):
                 raise
             raise ValueError(f"{routing} routing: {str(error).split('() ')[-1]}") from None
         self.options, self.pose_scale = made.options, made.pose_scale
+        #: Names of the parameters. They are asked for by name: a replica, a pruned or a parametrised layer has some
+        #: that are computed, which are not among its parameters.
+        self.named = tuple(made.parameters)
         for name, value in made.parameters.items():
             self.register_parameter(name, None if value is None else nn.Parameter(value))
 
     def call_options(self, n_iters: int | None, return_coupling: bool) -> dict[str, Any]:
         """Parameters and options of one call of the routing, under the names of its arguments."""
         return {
-            **self._parameters,
+            **{name: getattr(self, name) for name in self.named},
             **self.options,
             "n_iters": self.n_iters if n_iters is None else n_iters,
             "gradient": self.gradient,
@@ -100,4 +106,6 @@ class RoutedLayer(nn.Module):
             raise ValueError(
                 f"capsules must be a Routed, for {self.routing} routing needs activations; got poses alone"
             )
+        if self.d_in == 16 and capsules.shape[-2:] == (4, 4):
+            capsules = capsules.flatten(-2)
         return Routed(capsules, capsules[..., 0])  # whose activations nothing reads

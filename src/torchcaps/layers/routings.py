@@ -36,8 +36,8 @@ class Routing(NamedTuple):
     """One kind of routing.
 
     Attributes:
-        make: from the layer's sizes ``(n_in, n_out, d_in, d_out)``, whether it is ``dense``, and the user's
-            options.
+        make: from the layer's sizes ``(n_in, n_out, d_in, d_out)``, whether it is ``dense``, at how many places
+            (``n_places``) each of the n_in stands with the same matrix, and the user's options.
         dense: routes ``[B, I, ...]``.
         conv: routes a map ``[B, T, H, W, ...]`` within receptive fields, with I = T·K_h·K_w.
     """
@@ -54,6 +54,7 @@ def _make_dynamic(
     d_out: int,
     *,
     dense: bool,
+    n_places: int,
     weight_std: float | None = None,
     bias: bool = True,
     bias_init: float = 0.0,
@@ -62,7 +63,7 @@ def _make_dynamic(
 ) -> Made:
     weight = torch.empty(n_in, n_out, d_in, d_out)
     del dense  # it routes within each receptive field as it does in all
-    default = routing_std(n_in, n_out, d_out, n_out + leaky)
+    default = routing_std(n_in * n_places, n_out, d_out, n_out + leaky)
     truncated_normal_(weight, default if weight_std is None else weight_std)
     parameters = {
         "weight": weight,
@@ -79,6 +80,7 @@ def _make_em(
     d_out: int,
     *,
     dense: bool,
+    n_places: int,
     pose: str = "matrix",
     pose_scale: float = 1.0,
     weight_std: float | None = None,
@@ -91,7 +93,7 @@ def _make_em(
     if pose == "matrix" and (d_in, d_out) != (16, 16):
         raise ValueError(f"d_in and d_out must be 16 for 4×4 matrices, got {d_in} and {d_out}; or take pose='vector'")
     inner = (4, 4) if pose == "matrix" else (d_in, d_out)
-    initial = em_init(n_in, inner[0], pose_scale, em_settings(settings, dense=dense, **changes))
+    initial = em_init(n_in * n_places, inner[0], pose_scale, em_settings(settings, dense=dense, **changes))
     weight = torch.empty(n_in, n_out, *inner)
     truncated_normal_(weight, initial.weight_std if weight_std is None else weight_std)
     parameters = {

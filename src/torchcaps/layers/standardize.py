@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from torchcaps.ops.checks import at_least_float32
+
 
 class Standardize(nn.Module):
     """Zero mean and unit variance for each image, over all its channels and pixels.
@@ -22,7 +24,8 @@ class Standardize(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        centred = x - x.mean(dim=(1, 2, 3), keepdim=True)
+        wide = at_least_float32(x)  # the least deviation is 0 in float16
+        centred = wide - wide.mean(dim=(1, 2, 3), keepdim=True)
         variance = centred.square().mean(dim=(1, 2, 3), keepdim=True)
         least = 1 / (255**2 * max(1, x[0].numel() if len(x) else 1))
-        return centred * variance.clamp_min(least).rsqrt()
+        return (centred * variance.clamp_min(least).rsqrt()).to(x.dtype)

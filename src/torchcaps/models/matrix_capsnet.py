@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.layers import ClassCaps, ConvCaps, MatrixPrimaryCaps, Standardize
+from torchcaps.layers import ClassCaps, ConvCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import LEFT, truncated_normal_
 from torchcaps.layers.sizes import as_image_shape, conv_size, require_images
 from torchcaps.models.output import Output
@@ -30,7 +30,8 @@ class MatrixCapsNet(nn.Module):
         C: types of the first convolutional capsules, K=3, stride 2.
         D: types of the second, K=3, stride 1.
         n_iters: iterations of every routing.
-        routing: of every routed layer, "em" or "dynamic".
+        routing: of every routed layer, "em", or "dynamic": of squashed vectors of 16 numbers then, for which ``pose``,
+            ``coordinates`` and ``initial`` mean nothing; not in the paper.
         pose: "matrix", or "vector" (the paper's ablation).
         coordinates: coordinate addition, "column" (the paper), "row" (the released code) or None.
         standardize: bring each image to zero mean and unit variance first.
@@ -68,7 +69,11 @@ class MatrixCapsNet(nn.Module):
         self.conv = nn.Conv2d(image_shape[0], A, 5, stride=2)
         truncated_normal_(self.conv.weight, math.sqrt(2 / self.conv.weight[0].numel()))
         nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
-        self.primary = MatrixPrimaryCaps(A, B, pose=pose)
+        self.primary = (
+            MatrixPrimaryCaps(A, B, pose=pose)
+            if routing == "em"
+            else PrimaryCaps(A, B, 16, 1, weight_std=1 / math.sqrt(16 * A))  # of length ½, as the features are of 1
+        )
         self.hidden = nn.ModuleList()
         size, types = self.primary.output_size(*conv_size(image_shape[1:], 5, 2)), B
         scale = 1.0
@@ -78,7 +83,7 @@ class MatrixCapsNet(nn.Module):
             self.hidden.append(layer)
             size, types, scale = layer.output_size(*size), n_types, layer.pose_scale
         self.map_shape = (D, *size)  #: (T, H, W) of the capsules below the class capsules
-        options |= _em_options(routing, pose, scale)
+        options |= _em_options(routing, pose, scale) | {"map_size": size}
         if routing == "em" and coordinates is not None:
             options |= {"coordinates": coordinates, "spacing": (4.0, 4.0), "centre": _centre(image_shape[1:], size)}
         self.classes = ClassCaps(D, n_classes, 16, 16, n_iters, routing=routing, **options)
@@ -115,7 +120,7 @@ def _start_as_released(model: MatrixCapsNet) -> None:
     nn.init.constant_(model.conv.bias, 0.1)  # type: ignore[arg-type]
     truncated_normal_(model.primary.weight[:poses], 0.5 * LEFT)
     truncated_normal_(model.primary.weight[poses:], 3.0 * LEFT)
-    model.primary.activation_bias = -1.0
+    nn.init.constant_(model.primary.activation_bias, -1.0)  # type: ignore[arg-type]
     for layer, std, beta_u, beta_a in (*((h, 0.3, 0.5, 0.5) for h in model.hidden), (model.classes, 0.01, 2.0, 1.0)):
         parameters = dict(layer.named_parameters())
         truncated_normal_(parameters["weight"], std * LEFT)

@@ -28,7 +28,7 @@ class Transformed(NamedTuple):
     Attributes:
         images: as they should look transformed, ``[B, C, H, W]``.
         capsules: found in the untransformed images: poses ``[B, J, 2]`` (points) or ``[B, J, 3, 3]``, presences
-            ``[B, J]`` as activation.
+            ``[B, J]`` as activation. A plain auto-encoder has its code there, ``[B, 1, D]``.
     """
 
     images: Tensor

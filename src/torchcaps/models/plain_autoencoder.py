@@ -44,8 +44,10 @@ class PlainAutoencoder(nn.Module):
         """Paint images ``[B, C, H, W]`` again. It has no way to follow a transformation: it must be None or identity.
 
         Raises:
-            ValueError: images of another shape than the model was made for.
+            ValueError: images of another shape than the model was made for; a transformation.
         """
+        if transformation is not None and not _is_identity(transformation):
+            raise ValueError("transformation must be None or identity for an auto-encoder without poses, got another")
         found = self.recognise(x)
         y = _through(self.up, found.pose.squeeze(1)).unflatten(1, self.image_shape)
         return Transformed(y, found)
@@ -55,6 +57,13 @@ class PlainAutoencoder(nn.Module):
         require_images(x, self.image_shape)
         code = _through(self.down, x.flatten(1))
         return Routed(code.unsqueeze(1), torch.ones_like(code[:, :1]))
+
+
+def _is_identity(transformation: Tensor) -> bool:
+    """Whether nothing is to be done, said as shifts ``[B, 2]`` or as matrices ``[B, 3, 3]``."""
+    if transformation.dim() == 2:
+        return not transformation.any()
+    return torch.equal(transformation, torch.eye(3).to(transformation).expand_as(transformation))
 
 
 def _through(layers: nn.ModuleList, x: Tensor) -> Tensor:

@@ -102,7 +102,7 @@ class TransformingAutoencoder(Transforming):
         if self.pose == "parts":
             matrix = affine_matrix(affine_parts_of(numbers))
         else:
-            matrix = numbers.unflatten(-1, (3, 3)) + torch.eye(3, device=numbers.device)
+            matrix = numbers.unflatten(-1, (3, 3)) + torch.eye(3, dtype=numbers.dtype, device=numbers.device)
         return _shifted(matrix * self._rows(numbers), self.centre)
 
     def _numbers_of(self, pose: Tensor) -> Tensor:

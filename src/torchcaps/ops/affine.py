@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.checks import check_shapes
+from torchcaps.ops.checks import at_least_float32, check_shapes
 
 
 class AffineParts(NamedTuple):
@@ -117,7 +117,7 @@ def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) ->
         size: (H, W) of the result, by default that of the images; their centres lie on each other.
 
     Returns:
-        ``[B, C, H, W]``.
+        ``[B, C, H, W]``, of the dtype that the images' and the matrices' promote to; computed in float32 at least.
 
     Raises:
         ValueError: the shapes do not fit.
@@ -130,13 +130,16 @@ def sample(images: Tensor, back: Tensor, size: tuple[int, int] | None = None) ->
     """As :func:`warp`, by the inverse T⁻¹ ``[B, 3, 3]``: where in the image each pixel of the result comes from."""
     height, width = images.shape[2:]
     to = size or (height, width)
+    dtype = torch.promote_types(images.dtype, back.dtype)
     if not len(images):  # which affine_grid refuses
-        return images.new_zeros(0, images.shape[1], *to) + 0 * back.sum()
-    # grid_sample counts in halves of the width and the height.
-    halves = back.new_tensor((to[1] / 2, to[0] / 2, 1.0))
-    per_pixel = back.new_tensor(((2 / width,), (2 / height,)))
-    grid = F.affine_grid(back[:, :2] * halves * per_pixel, [len(images), 1, *to], align_corners=False)
-    return F.grid_sample(images, grid, align_corners=False)
+        return images.new_zeros(0, images.shape[1], *to, dtype=dtype) + 0 * back.sum()
+    with torch.autocast(images.device.type, enabled=False):  # bfloat16 would round places by a tenth of a pixel
+        images, back = at_least_float32(images.to(dtype)), at_least_float32(back.to(dtype))
+        # grid_sample counts in halves of the width and the height.
+        halves = back.new_tensor((to[1] / 2, to[0] / 2, 1.0))
+        per_pixel = back.new_tensor(((2 / width,), (2 / height,)))
+        grid = F.affine_grid(back[:, :2] * halves * per_pixel, [len(images), 1, *to], align_corners=False)
+        return F.grid_sample(images, grid, align_corners=False).to(dtype)
 
 
 def _with_last_row(top: Tensor) -> Tensor:

@@ -10,7 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.ops.checks import at_least_float32, check_choice, check_shapes
-from torchcaps.ops.em_checks import check_betas, check_choices, check_maps, check_matrices, choose_impl
+from torchcaps.ops.em_checks import (
+    check_betas,
+    check_choices,
+    check_dense,
+    check_maps,
+    check_matrices,
+    choose_impl,
+)
 from torchcaps.ops.em_settings import EMSettings, em_settings
 from torchcaps.ops.fused.em import fused_em_routing
 from torchcaps.ops.routed import Routed
@@ -71,6 +78,7 @@ def em_routing(
     """
     axes = "B I d_in" if pose.dim() == 3 else "B I rows columns"
     check_shapes(pose=(pose, axes), activation=(activation, "B I"), weight=(weight, "I J rows_in rows_out"))
+    check_dense(pose, weight, offset)
     routed = conv_em_routing(
         pose[:, :, None, None],
         activation[:, :, None, None],
@@ -132,7 +140,7 @@ def conv_em_routing(
     matrices = pose.dim() == 6
     given = em_settings(settings, dense=False, **changes)
     dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, gradient, matrices=matrices)
-    chosen = choose_impl(impl, pose, activation, weight, offset, matrices=matrices)
+    chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset, matrices=matrices)
     stride = stride if isinstance(stride, tuple) else (stride, stride)
     check_fields(pose.shape[2:4], weight.shape[1:3], stride)
     with torch.autocast(pose.device.type, enabled=False):

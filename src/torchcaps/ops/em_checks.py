@@ -37,16 +37,31 @@ def check_maps(
             activation=(activation, "B T H W"),
             weight=(weight, "T K_h K_w J d_in d_out"),
         )
-    if offset is not None:
-        wanted = [*weight.shape[:3], *((4, 4) if matrices else (weight.shape[-1],))]
-        if list(offset.shape) != wanted:
-            raise ValueError(f"offset must be {wanted}, got shape {list(offset.shape)}")
+    check_offset(offset, weight.shape[:3], weight, matrices=matrices)
     check_betas(beta_u, beta_a, sizes["J"])
     check_choices(n_iters, gradient)
     dtype = torch.promote_types(pose.dtype, weight.dtype)
     if not dtype.is_floating_point:
         raise ValueError(f"pose and weight must be floating point, got {pose.dtype} and {weight.dtype}")
     return dtype
+
+
+def check_dense(pose: Tensor, weight: Tensor, offset: Tensor | None) -> None:
+    """See that what dense routing is given fits, before axes join it that its caller never wrote."""
+    matrices = pose.dim() == 4
+    if matrices:
+        check_matrices("pose", pose)
+        check_matrices("weight", weight)
+    elif pose.shape[-1] != weight.shape[-2]:
+        raise ValueError(f"weight must be [I, J, d_in={pose.shape[-1]}, d_out], got shape {list(weight.shape)}")
+    check_offset(offset, weight.shape[:1], weight, matrices=matrices)
+
+
+def check_offset(offset: Tensor | None, children: torch.Size, weight: Tensor, *, matrices: bool) -> None:
+    """Refuse anything but one vote's numbers for each lower capsule that a parent sees."""
+    wanted = [*children, *((4, 4) if matrices else (weight.shape[-1],))]
+    if offset is not None and list(offset.shape) != wanted:
+        raise ValueError(f"offset must be {wanted}, got shape {list(offset.shape)}")
 
 
 def check_matrices(name: str, tensor: Tensor) -> None:
@@ -69,10 +84,19 @@ def check_choices(n_iters: int, gradient: str) -> None:
 
 
 def choose_impl(
-    impl: str, pose: Tensor, activation: Tensor, weight: Tensor, offset: Tensor | None, *, matrices: bool
+    impl: str,
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    offset: Tensor | None,
+    *,
+    matrices: bool,
 ) -> str:
     """The implementation to take: compiled code knows neither vectors nor the gradient of an offset."""
-    chosen = which_impl("em", impl, pose, activation, weight)
+    given = () if offset is None else (offset,)
+    chosen = which_impl("em", impl, pose, activation, weight, beta_u, beta_a, *given)
     learned = offset is not None and offset.requires_grad and torch.is_grad_enabled()
     if chosen != "reference" and (learned or not matrices):
         if impl == chosen:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.ops.checks import check_shapes
+from torchcaps.ops.fused.constant import within_func
 from torchcaps.ops.squash import safe_norm
 
 
@@ -19,9 +20,11 @@ def multi_hot(target: Tensor, n_classes: int) -> Tensor:
 
     Raises:
         ValueError: neither form; an index that is not in 0 … J − 1, or a multi-hot value not in 0 … 1
-            (looked at on the CPU only: elsewhere looking would stop the device).
+            (looked at on the CPU only, where looking does not stop the device; and neither in compiled code nor
+            within ``torch.func``, which cannot look).
     """
     look = target.device.type == "cpu" and target.numel() > 0
+    look = look and not torch.compiler.is_compiling() and not within_func()
     if target.dim() == 1 and target.dtype == torch.int64:
         if look and not 0 <= int(target.min()) <= int(target.max()) < n_classes:
             raise ValueError(
@@ -56,8 +59,9 @@ def mask_capsules(pose: Tensor, target: Tensor | None = None) -> Tensor:
     """
     sizes = check_shapes(pose=(pose, "B J D"))
     if target is None:
-        target = safe_norm(pose).argmax(dim=1)
-    mask = multi_hot(target, sizes["J"])
-    if len(mask) != sizes["B"]:
-        raise ValueError(f"target must have B={sizes['B']} rows as pose has, got shape {list(target.shape)}")
+        mask = F.one_hot(safe_norm(pose).argmax(dim=1), sizes["J"])
+    else:
+        mask = multi_hot(target, sizes["J"])
+        if len(mask) != sizes["B"]:
+            raise ValueError(f"target must have B={sizes['B']} rows as pose has, got shape {list(target.shape)}")
     return pose * mask.unsqueeze(2).to(pose.dtype)

@@ -174,3 +174,15 @@ def test_what_compiled_code_is_not_for() -> None:
     with pytest.raises(ValueError, match="impl='cpu' gives no gradient of offset"):
         em_routing(*matrices, offset=offset, impl="cpu")
     assert which_impl("em", "auto", *matrices) == "cpu"
+
+
+@pytest.mark.parametrize("name", ["beta_u", "beta_a", "offset"])
+def test_every_forward_derivative_is_seen(name: str) -> None:
+    pose, activation, weight = torch.randn(2, 5, 4, 4), torch.rand(2, 5), torch.randn(5, 3, 4, 4)
+    others = {"beta_u": torch.rand(3), "beta_a": torch.rand(3), "offset": torch.rand(5, 4, 4)}
+    with torch.autograd.forward_ad.dual_level():
+        others[name] = torch.autograd.forward_ad.make_dual(others[name], torch.rand(others[name].shape))
+        one, two = (em_routing(pose, activation, weight, impl=impl, **others) for impl in ("auto", "reference"))
+        tangents = [torch.autograd.forward_ad.unpack_dual(routed.activation).tangent for routed in (one, two)]
+    assert tangents[0] is not None and tangents[0].any()
+    torch.testing.assert_close(*tangents)

@@ -118,3 +118,23 @@ def test_transforms_take_the_reference() -> None:
         assert which_impl("dynamic", "auto", u, weight, dual) == "reference"
         assert which_impl("dynamic", "auto", u, weight, bias) == "cpu"
     assert torch.func.grad(lambda x: dynamic_routing(x, weight).pose.sum())(u).any()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own
+def test_transforms_take_the_reference_when_compiled() -> None:
+    u, weight, _, _ = (x.detach() for x in case())
+
+    def tangent(u: Tensor) -> Tensor:
+        return torch.func.jvp(lambda x: dynamic_routing(x, weight).pose, (u,), (u,))[1]
+
+    def gradient(u: Tensor) -> Tensor:
+        return torch.func.grad(lambda x: dynamic_routing(x, weight).pose.square().sum())(u)
+
+    for function in (tangent, gradient):
+        found = torch.compile(function, backend="aot_eager")(u)
+        assert found.any()
+        torch.testing.assert_close(found, function(u))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(u, u)
+        with pytest.raises(NotImplementedError, match="compiled routing has no forward derivative"):
+            torch.compile(lambda x: dynamic_routing(x, weight).pose, backend="eager")(dual)

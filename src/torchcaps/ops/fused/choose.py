@@ -6,12 +6,11 @@ import logging
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 
 from torchcaps.ops.checks import check_choice
 from torchcaps.ops.fused import cpu, triton
-from torchcaps.ops.fused.constant import constant_when_compiled
+from torchcaps.ops.fused.constant import constant_when_compiled, within_func
 from torchcaps.ops.fused.unavailable import Unavailable
 
 #: "reference" is the paper's procedure in plain PyTorch; "auto" takes the fastest one that is to be had.
@@ -76,10 +75,11 @@ def _wrong_devices(routing: str, chosen: str, kinds: set[str], n_devices: int) -
 
 def _is_transformed(tensors: tuple[Tensor, ...]) -> bool:
     """Whether more is asked than backward derivatives: torch would take a forward one for 0 without a word."""
+    if within_func():
+        return True
     if torch.compiler.is_compiling():
         return False
-    within_func = peek_interpreter_stack() is not None
-    return within_func or any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
 @constant_when_compiled

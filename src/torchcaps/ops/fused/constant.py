@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from torch._C._functorch import peek_interpreter_stack
+
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -16,3 +18,9 @@ def constant_when_compiled(function: Function) -> Function:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+@constant_when_compiled  # and compiled anew for every transform
+def within_func() -> bool:
+    """Whether a transform of ``torch.func`` is at work, of a function that may be compiled."""
+    return peek_interpreter_stack() is not None

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchcaps.ops.fused.cpu.library import SUFFIXES, load
 from torchcaps.ops.fused.dynamic_operator import gradients, outputs, register
+from torchcaps.ops.fused.operators import refuse_forward_derivative
 
 #: Tensors of the pose's size that are kept of each iteration: the weighted sums.
 KEPT = 1
@@ -35,6 +36,7 @@ def routed(
         pose ``[B, J, d_out]``, activation ``[B, J]``, coupling ``[B, I, J]`` or ``[0]`` unless asked for,
         and the weighted sums of all iterations ``[1, n_iters, B, J, d_out]``, which the backward pass needs.
     """
+    refuse_forward_derivative(u, weight, bias, prior)
     made = outputs(u, weight, n_iters, return_coupling, KEPT)
     pose, activation, coupling, states = made
     asked = coupling if return_coupling else None

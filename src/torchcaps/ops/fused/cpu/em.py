@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchcaps.ops.fused.cpu.library import SUFFIXES, load
 from torchcaps.ops.fused.em_operator import Numbers, gradients, outputs, places, register
+from torchcaps.ops.fused.operators import refuse_forward_derivative
 
 #: Numbers kept of a parent for the backward pass: of each iteration, and of the first one besides.
 STATE, FIRST = 34, 16
@@ -41,6 +42,7 @@ def routed(
         ``[0]`` unless asked for, and the parents' states ``[B, H', W', n_iters · STATE + FIRST, J]`` for the backward
         pass.
     """
+    refuse_forward_derivative(pose, activation, weight, beta_u, beta_a, offset)
     made = _made(pose, weight, stride, numbers, return_coupling)
     mu, a, coupling, states = made
     given = pose, activation, weight, beta_u, beta_a, offset

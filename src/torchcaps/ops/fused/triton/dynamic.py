@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.fused.dynamic_operator import gradients, outputs, register
+from torchcaps.ops.fused.operators import refuse_forward_derivative
 from torchcaps.ops.fused.triton.cuts import FUSED, cut, power
 from torchcaps.ops.fused.triton.library import load, on
 
@@ -43,6 +44,7 @@ def routed(
         pose ``[B, J, d_out]``, activation ``[B, J]``, coupling ``[B, I, J]`` or ``[0]`` unless asked for,
         and s and V of all iterations ``[2, n_iters, B, J, d_out]``, which the backward pass needs.
     """
+    refuse_forward_derivative(u, weight, bias, prior)
     made = outputs(u, weight, n_iters, return_coupling, KEPT)
     pose, activation, coupling, states = made
     u, weight = u.contiguous(), weight.contiguous()

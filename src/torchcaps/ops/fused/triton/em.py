@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.fused.em_operator import Numbers, gradients, outputs, places, register
+from torchcaps.ops.fused.operators import refuse_forward_derivative
 from torchcaps.ops.fused.triton.em_passes import Passes
 
 
@@ -45,6 +46,7 @@ def routed(
         Σ r (V − μ) / mass by damping and rounding, and variance, ``[n_iters, 3, B, P, J, 16]``; logit and mass,
         ``[n_iters, 2, B, P, J]``.
     """
+    refuse_forward_derivative(pose, activation, weight, beta_u, beta_a, offset)
     made = _made(pose, weight, stride, numbers, return_coupling)
     out_pose, out_activation, coupling, states, masses = made
     if not out_activation.numel():
