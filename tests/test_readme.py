@@ -81,7 +81,8 @@ def test_few_labels_in_the_readme_are_those_of_the_file(path: Path) -> None:
 def test_a_measure_is_of_the_run_that_is_kept(path: Path) -> None:
     found = json.loads(path.read_text())
     run = json.loads((ROOT / "results" / f"{path.parent.name}.json").read_text())
-    assert found["measure"] == path.stem and path.with_suffix(".png").is_file()
+    of = [found["measure"], *(f"{run['recipe']}-{run['seed']}" for run in (found["beside"],) if run is not None)]
+    assert "-beside-".join(of) == path.stem and path.with_suffix(".png").is_file()
     assert {key: run[key] for key in ("recipe", "test_error", "commit")} == {
         key: found["run"][key] for key in ("recipe", "test_error", "commit")
     }
@@ -92,7 +93,8 @@ def test_claims_are_those_of_the_files() -> None:
     """Every number of a claim's row, by the first words of the row."""
 
     def measured(run: str, name: str) -> dict[str, Any]:
-        return json.loads((ROOT / "results" / "measures" / run / f"{name}.json").read_text())["values"]
+        (path,) = (ROOT / "results" / "measures" / run).glob(f"{name}*.json")
+        return json.loads(path.read_text())["values"]
 
     def per_cent(*shares: float) -> list[str]:
         return [f"{100 * share:.1f} %" for share in shares]

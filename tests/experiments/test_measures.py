@@ -49,10 +49,11 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def measured(name: str, run: Path, **options: Any) -> dict[str, Any]:
     """What was written, once the picture was seen to be one."""
     path = record.record(name, run, **options)
-    assert path == run / "measures" / f"{name}.json"
+    beside = "-beside-{recipe}-{seed}".format(**Run(options["beside"]).finished()) if "beside" in options else ""
+    assert path == run / "measures" / f"{name}{beside}.json"
     with Image.open(path.with_suffix(".png")) as picture:
         picture.verify()
-    assert sorted(p.suffix for p in path.parent.glob(f"*{name}*")) == [".json", ".png"]
+    assert sorted(p.suffix for p in path.parent.glob(f"{path.stem}.*")) == [".json", ".png"]
     content = json.loads(path.read_text(encoding="utf-8"))
     head, _, *rows = as_markdown(content)
     assert head.startswith(f"| {name} | `{run.name}` |")

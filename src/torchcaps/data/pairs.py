@@ -47,8 +47,8 @@ class Pairs:
             has no way to name.
 
     Raises:
-        ValueError: one class only, an unknown ``blend``, or a negative ``most``; with ``same``, a class of
-            one image.
+        ValueError: no :class:`Images`; one class only, an unknown ``blend``, or a negative ``most``; with ``same``, a
+            class of one image.
 
     Source: Sabour et al. 2017, section 6.
     """
@@ -60,6 +60,10 @@ class Pairs:
     same: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.source, Images):
+            raise ValueError(
+                f"source must be Images, labelled ones, such as load('digits').train; got {type(self.source)}"
+            )
         check_choice("blend", self.blend, BLENDS)
         check_at_least("most", self.most, 0)
         if self.same and (self.source.labels.bincount() == 1).any():

@@ -121,7 +121,7 @@ def capsnet(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10
 
 
 def capsnet_small(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, **options: Any) -> CapsNet:
-    """Its small sibling: 64 filters, 8 types of primary capsules. Trains in seconds on a CPU."""
+    """Its small sibling: 64 filters, 8 types of primary capsules. Trains in two minutes on a CPU."""
     return CapsNet(image_shape, n_classes, **{"channels": 64, "n_types": 8, **options})
 
 

@@ -27,13 +27,16 @@ def record(
 ) -> Path:
     """Write ``measures/<name>.json`` and a picture of the same name into the folder of a finished run.
 
+    Beside another run it is ``<name>-beside-<recipe>-<seed>``, of that one: measures beside several are kept apart. One
+    beside the same run takes the place of an earlier one.
+
     Args:
         name: one of :data:`~torchcaps.experiments.measures.MEASURES`.
         run: the run's folder.
         beside: folder of another run on the same data to compare it with, such as a CNN's.
         n: test images; the measure's own number by default.
         root: folder of the data files, where they are no longer where the runs found them.
-        keep_in: folder to put both files into as well, as ``<recipe>-<seed>/<name>``; None keeps them in the run's.
+        keep_in: folder to put both files into as well, as ``<recipe>-<seed>/<name>…``; None keeps them in the run's.
 
     Returns:
         The path of the JSON file: measure, values, n and seconds; recipe, seed, test error and commit of either run;
@@ -47,12 +50,11 @@ def record(
     if n is not None:
         check_at_least("n", n, 1)
     folders = [Run(path) for path in (run, *([] if beside is None else [beside]))]
-    result, *_ = (each.finished() for each in folders)
-    kept = None
-    if keep_in is not None:
-        kept = Path(keep_in) / f"{result['recipe']}-{result['seed']}" / f"{name}.json"
-        if kept.exists():
-            raise ValueError(f"{kept} is kept already: remove it to keep another")
+    named, *others_named = (f"{result['recipe']}-{result['seed']}" for result in (each.finished() for each in folders))
+    file = Path("-beside-".join((name, *others_named)) + ".json")
+    path, kept = folders[0].path / "measures" / file, None if keep_in is None else Path(keep_in) / named / file
+    if kept is not None and kept.exists():
+        raise ValueError(f"{kept} is kept already: remove it to keep another")
     device = choose_device("auto")
     tested, *others = (_moved(look(each, root), device) for each in folders)
     other = others[0] if others else None
@@ -71,7 +73,6 @@ def record(
         "run": _of(tested),
         "beside": None if other is None else _of(other),
     }
-    path = tested.run.path / "measures" / f"{name}.json"
     figure = MEASURES[name].draw(values, tested, other)
     for each in (path, *([] if kept is None else [kept])):
         # The picture first: where the numbers are, it is too.

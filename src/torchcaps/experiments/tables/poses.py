@@ -19,7 +19,7 @@ HEAD = (
     "shear",
     "slope of shift, one capsule",
     "R² of shift, one capsule",
-    "T heeded",
+    "error told T",
     "minutes",
 )
 _TEXT = """## Poses without labels
@@ -27,8 +27,8 @@ _TEXT = """## Poses without labels
 Hinton et al. 2011. Of each test image two copies are shown, each transformed at random; from the poses found in both,
 A(Tx)·A(x)⁻¹ of all capsules together says what leads from one to the other. R² is 1 − Σ(said − true)² /
 Σ(true − mean)², of shift and scale the mean over x and y. "One capsule": the lowest … the highest of those that are
-active, each asked alone. "T heeded": squared error of what is painted for (x, T) against what is painted for
-(T x, identity), of that of the same network when T is ignored. With few labels:
+active, each asked alone. "Error told T": squared error of what is painted for (x, T) against what is painted for
+(T x, identity), as a share of that error when the network is not told T. With few labels:
 [results/few-labels](../results/few-labels).
 """
 
