@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from torchcaps.cli import main
 from torchcaps.data import load
@@ -84,6 +84,12 @@ def test_predict(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["predict", str(run), str(tmp_path / "a.png"), str(tmp_path / "b.jpg")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and lines[0].startswith(f"{tmp_path / 'a.png'}: ") and lines[0].count("(0.") == 3
+    ImageOps.invert(image).save(tmp_path / "negative.png")
+    image.save(tmp_path / "c.png")
+    for name, more in (("c.png", []), ("negative.png", ["--invert"]), ("negative.png", [])):
+        assert main(["predict", str(run), str(tmp_path / name), *more]) == 0
+    one, two, three = (line.split(": ", 1)[1] for line in capsys.readouterr().out.splitlines())
+    assert one == two != three
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:

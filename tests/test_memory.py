@@ -31,9 +31,8 @@ def _faults(**variables: str) -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc can be told so")
 def test_a_large_array_is_cleared_by_the_system_once():
-    assert _faults() < 10
-    # With whatever the user has set of his own (here, the default), 64 MB are new: in pages of 2 MB at the largest.
-    assert _faults(MALLOC_ARENA_MAX="8") > 30
+    # With anything that the user has set of his own (here, the default), 64 MB are new, in whatever pages.
+    assert _faults() < _faults(MALLOC_ARENA_MAX="8")
 
 
 @pytest.mark.parametrize(("given", "wanted"), [(None, "1"), ("0", "0")])

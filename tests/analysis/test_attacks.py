@@ -67,9 +67,15 @@ def test_steps_add_up_to_the_ball_and_no_further():
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.parametrize("targeted", [False, True])
 @pytest.mark.parametrize(
-    "model", [capsules(), MatrixCapsNet((1, 24, 24), 3, A=4, B=2, C=2, D=2), BaselineCNN((1, 9, 8), 3, (4,), (6,))]
+    "make",
+    [
+        capsules,
+        lambda: MatrixCapsNet((1, 24, 24), 3, A=4, B=2, C=2, D=2),
+        lambda: BaselineCNN((1, 9, 8), 3, (4,), (6,)),
+    ],
 )
-def test_no_attack_leaves_the_ball_or_the_pixels_range(name, targeted, model):
+def test_no_attack_leaves_the_ball_or_the_pixels_range(name, targeted, make):
+    model = make()
     x, labels = torch.rand(3, *model.image_shape), torch.tensor([0, 1, 2])
     x[0] = x[0].round()
     few = {} if name == "fgsm" else {"n_steps": 4, "step": 0.2}

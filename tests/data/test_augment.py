@@ -129,6 +129,11 @@ def test_affine_moves_a_blob_but_keeps_what_it_should(options: dict[str, float])
         torch.testing.assert_close(
             mass / mass.mean(), (column / 6) ** 2 / ((column / 6) ** 2).mean(), rtol=0.02, atol=0.02
         )
+    if "shear" in options:  # ten rows below the centre it moves by up to three columns, as far as was drawn
+        below = random_affine(blob.roll((10, -6), (2, 3)), generator(), **options)
+        moved = (below.sum(dim=2)[:, 0] * torch.arange(31.0)).sum(dim=1) / below.sum(dim=(1, 2, 3)) - 15
+        drawn = 2 * torch.rand(200, 5, generator=generator())[:, 2] - 1
+        torch.testing.assert_close(moved, -3 * drawn, rtol=0, atol=0.05)
     if "shear" in options:  # the blob is at the height of the centre: it stays where it is
         assert row.abs().max() < 0.05 and (column - 6).abs().max() < 0.05
         assert (warped - blob).abs().amax(dim=(1, 2, 3)).max() > 0.1

@@ -62,3 +62,10 @@ def test_a_bar_grows_on_both_sides_and_shrinks_again():
     assert all(a < b for a, b in itertools.pairwise(widths))
     torch.testing.assert_close(thicken(1 - bar, 0.5), 1 - thicken(bar, -0.5))
     assert thicken(torch.rand(1, 2, 5, 7), 0.5).shape == (1, 2, 5, 7)
+
+
+def test_a_dot_grows_to_a_disc():
+    grown = thicken(dot(4, 4), 1.0)[0, 0]
+    torch.testing.assert_close(grown, grown.T)
+    torch.testing.assert_close(grown[1:8, 1:8], grown[1:8, 1:8].flip(0))
+    assert grown[3, 3] < 0.5 < grown[3, 4] <= grown[4, 4] and grown[2, 4] < 0.1

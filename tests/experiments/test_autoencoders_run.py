@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,15 +18,16 @@ pytest.importorskip("matplotlib")
 from torchcaps.cli import main
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model, album
-from torchcaps.experiments.batches import split
+from torchcaps.experiments.batches import Batch, split
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.few_labels import compare
 from torchcaps.experiments.few_labels.draws import draw_labelled
 from torchcaps.experiments.few_labels.write import as_markdown
 from torchcaps.experiments.following import following
 from torchcaps.experiments.objective import total_loss
-from torchcaps.models import build
-from torchcaps.ops import pose_loss, transform_pose
+from torchcaps.models import Transformed, Transforming, build
+from torchcaps.ops import Routed, pose_loss, transform_pose, warp
+from torchcaps.ops.affine import shift_matrix
 
 SMALL = ["--data.n_train=96", "--data.n_eval=60", "--batch_size=32", "--threads=1", "--device=cpu"]
 UNITS = '--model.options={"n_capsules": 4, "n_recognition": 5, "n_generation": 6}'
@@ -118,6 +120,7 @@ def test_few_labels_beside_all_alternatives(
         assert set(row["errors"]) == {"10", "25"}
         for errors in row["errors"].values():
             assert errors["test_error"] == pytest.approx(sum(errors["test_errors"]) / 2)
+            assert errors["test_std"] == pytest.approx(statistics.stdev(errors["test_errors"]))
             assert 0 <= errors["val_error"] <= 1
     by_name = {name: row["errors"]["25"]["test_error"] for name, row in zip(named, found["rows"])}
     assert by_name["pixels", "nearest labelled"] < 0.5  # of ten classes, with two or three examples each
@@ -267,3 +270,43 @@ def test_a_classifier_cannot_paint(tmp_path: Path, capsys: pytest.CaptureFixture
     arguments = ["train", "digits-translation", "--smoke", "--out", str(tmp_path / "a"), "--model.options={}"]
     assert main([*arguments, "--model.name=matched_cnn"]) == 2
     assert "loss must be another than squared_error for the model matched_cnn" in capsys.readouterr().err
+
+
+def test_what_follows_is_regressed_on_what_was_done() -> None:
+    """Capsules that say half of a shift: slope ½; R² = 1 − Σ(½ s)² / Σ s² = ¾, as shifts have a mean of nearly 0."""
+
+    class Half(Transforming):
+        """Sees the centre of mass, of which it says half."""
+
+        def generative_units(self) -> torch.Tensor:
+            raise NotImplementedError
+
+        def recognise(self, x: torch.Tensor) -> Routed:
+            along = torch.arange(28.0) - 13.5
+            mass = x.sum(dim=(1, 2, 3))
+            place = torch.stack([(x.sum(dim=(1, k)) * along).sum(dim=1) / mass for k in (2, 3)], dim=1)
+            return Routed(place.unsqueeze(1) / 2, torch.ones(len(x), 1))
+
+        def generate(self, pose: torch.Tensor, presence: torch.Tensor) -> torch.Tensor:
+            return pose.sum(dim=(1, 2))[:, None, None, None] * torch.ones(len(pose), 1, 28, 28)
+
+        def forward(self, x: torch.Tensor, transformation: torch.Tensor | None = None) -> Transformed:
+            found = self.recognise(x)
+            pose = found.pose if transformation is None else transform_pose(found.pose, transformation)
+            return Transformed(self.generate(pose, found.activation), found)
+
+    spot = torch.zeros(64, 1, 28, 28)
+    spot[:, :, 13:15, 13:15] = 1
+    by = torch.stack((torch.arange(64) % 8 - 3.5, torch.arange(64) // 8 - 3.5), dim=1).round()
+    transformation = shift_matrix(by)
+    moved = warp(spot, transformation)
+    batch = Batch(spot, torch.zeros(64, 1).long(), moved.unsqueeze(1), transformation)
+    found = following(Half(), [batch])
+    for axis, name in enumerate(("shift x", "shift y")):
+        true = by[:, axis]
+        r2 = 1 - float((true / 2).square().sum() / (true - true.mean()).square().sum())
+        assert found["follows"][name] == pytest.approx({"slope": 0.5, "r2": r2}, abs=1e-4)
+        assert found["capsules"][name]["slope"] == pytest.approx([0.5] * 3, abs=1e-4)
+        assert found["capsules"][name]["r2"] == pytest.approx([r2] * 3, abs=1e-4)
+    # Told (x, y) it paints x + y everywhere, where seeing it would have painted half of that.
+    assert found["told"] == pytest.approx(1.0, abs=1e-4)

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from torchcaps.data import load
+from torchcaps.data.augment import random_affine
 from torchcaps.experiments import Data
-from torchcaps.experiments.batches import Batches, image_shape, split
+from torchcaps.experiments.batches import Batches, image_shape, mixed_seed, split
 from torchcaps.experiments.recipes import recipe
 
 
@@ -109,3 +110,12 @@ def test_splits_share_no_image() -> None:
 def test_batch_larger_than_the_data() -> None:
     with pytest.raises(ValueError, match="batch_size must be at most the 10 training examples, got 16"):
         batches(n=10)
+
+
+def test_training_images_are_turned_scaled_and_sheared() -> None:
+    plain = next(iter(batches(shift=0)))
+    found = next(iter(batches(shift=0, degrees=20.0, scale=0.1, shear=0.3)))
+    generator = torch.Generator().manual_seed(mixed_seed(5, 0, 1))
+    wanted = random_affine(plain.images, generator, degrees=20.0, scale=0.1, shear=0.3)
+    torch.testing.assert_close(found.images, wanted)
+    assert torch.equal(found.images, found.parts[:, 0])  # which is what it has to paint

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.data import Images
-from torchcaps.experiments.few_labels.codes import model_codes
-from torchcaps.experiments.few_labels.readouts import softening
+from torchcaps.experiments.few_labels.codes import Codes, model_codes
+from torchcaps.experiments.few_labels.readouts import factor_mixture, nearest_labelled, softening
 from torchcaps.experiments.few_labels.supervised import NETWORKS, classes_of, train_on_few
 from torchcaps.models import TransformingAutoencoder
 from torchcaps.ops import Routed
@@ -82,3 +82,23 @@ def test_networks_learn_the_labelled_images(name: str) -> None:
     assert torch.equal(classes_of(one, images), labels)
     for mine, other in zip(one.parameters(), two.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=0)
+
+
+def test_the_three_nearest_outvote_one_where_labels_abound() -> None:
+    """Of twenty labels of two classes: the nearest is of class 0, the next two are of class 1."""
+    train = torch.tensor([0.0, *[-5.0] * 9, 0.1, 0.2, *[5.0] * 8]).unsqueeze(1)
+    labels = (torch.arange(20) >= 10).long()
+    asked = torch.tensor([[0.04]])
+    read = nearest_labelled(Codes("a line", train, asked, asked), 2)
+    assert [part.tolist() for part in read([(torch.arange(20), labels)])[0]] == [[1], [1]]
+    few = torch.tensor([0, 1, 10, 11])  # two of each class: the nearest alone
+    assert [part.tolist() for part in read([(few, labels[few])])[0]] == [[0], [0]]
+
+
+def test_a_mixture_names_far_clusters_by_one_label_each() -> None:
+    centres = 30 * torch.eye(3, 5)
+    labels = torch.arange(120) % 3
+    codes = centres[labels] + torch.randn(120, 5)
+    read = factor_mixture(Codes("far", codes, codes[:60], codes[60:]), 3, n_components=6, n_factors=2)
+    ((val, test),) = read([(torch.tensor([0, 1, 2]), labels[:3])])
+    assert torch.equal(val, labels[:60]) and torch.equal(test, labels[60:])

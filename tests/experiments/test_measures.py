@@ -14,13 +14,17 @@ from PIL import Image
 pytest.importorskip("matplotlib")
 
 from tests.experiments.test_report import CAPSULES, CNN, finished
+from torchcaps.analysis import accuracy_under_attack, fgsm, pose_follows, read, responses
 from torchcaps.cli import main
 from torchcaps.data import DATASETS, Dataset, Images, load
 from torchcaps.data.augment import CROPS_13, central_crop
+from torchcaps.data.disarrange import shift_halves
+from torchcaps.data.faces import ARRANGEMENTS, draw_faces
 from torchcaps.data.images import to_float
+from torchcaps.data.transform import TRANSFORMATIONS
 from torchcaps.experiments import Data, Experiment
 from torchcaps.experiments.files import read_json, write_json
-from torchcaps.experiments.measures import equivariance, record, robustness, routing, transfer
+from torchcaps.experiments.measures import equivariance, picasso, record, robustness, routing, transfer
 from torchcaps.experiments.measures.sample import networks, spaced
 from torchcaps.experiments.measures.write import as_markdown, recorded
 from torchcaps.experiments.run import Run
@@ -71,6 +75,14 @@ def test_robustness(folder, monkeypatch):
         assert values["run"][attack]["accuracy"][0] == pytest.approx(float(clean), abs=1e-4)
         assert values["transferred"][attack][0] == pytest.approx(float(clean), abs=1e-4)
         assert len(values["beside"][attack]["success"]) == 2
+    caps, cnn = (look(Run(folder / name)).model for name in ("caps", "cnn"))
+    chosen = spaced(20, 3, 3)
+    given = tested.images[chosen], tested.labels[chosen, 0]
+    black = accuracy_under_attack(caps, *given, [0.0, 0.3], fgsm, source=cnn)
+    assert values["transferred"]["fgsm"] == pytest.approx([float(x) for x in black.accuracy], abs=1e-4)
+    own = [accuracy_under_attack(model, *given, [0.0, 0.3], fgsm).accuracy for model in (caps, cnn)]
+    for part, accuracy in zip(("run", "beside"), own, strict=True):
+        assert values[part]["fgsm"]["accuracy"] == pytest.approx([float(x) for x in accuracy], abs=1e-4)
     assert values["run"]["robust"][0] <= min(values["run"][a]["accuracy"][1] for a in ("fgsm", "bim"))
     # Whose numbers these are.
     assert (found["measure"], found["recipe"], found["seed"], found["n"]) == ("robustness", "tiny", 5, 3)
@@ -98,6 +110,33 @@ def test_picasso(folder):
     assert list(values["run"]) == [*["as it is"], *[f"halves {k} px" for k in (2, 4, 6, 8)], "2×2 tiles", "4×4 tiles"]
     assert values["run"]["as it is"]["still"] == pytest.approx(float(1 - tested.wrong.float().mean()), abs=1e-4)
     assert values["beside"]["as it is"] != values["beside"]["4×4 tiles"]
+    moved = read(tested.model, shift_halves(tested.images, 6))
+    assert values["run"]["halves 6 px"]["strongest"] == pytest.approx(float(moved.confidence.amax(1).mean()), abs=1e-4)
+
+
+def test_picasso_of_faces(tmp_path):
+    """What is asked of an exchanged figure is whether it is still called a face, the class 0."""
+    finished(tmp_path / "caps", Data("faces", n_eval=20), CAPSULES)
+    values = measured("picasso", tmp_path / "caps", n=12)["values"]["run"]
+    assert list(values) == list(ARRANGEMENTS)
+    model = look(Run(tmp_path / "caps")).model
+    for name in ARRANGEMENTS:
+        found = read(model, to_float(draw_faces(12, picasso.FACES_SEED, name)))
+        assert values[name]["still"] == pytest.approx(float((found.predicted == 0).float().mean()), abs=1e-4)
+        assert values[name]["confidence"] == pytest.approx(float(found.confidence[:, 0].mean()), abs=1e-4)
+
+
+def test_what_equivariance_probes(folder, monkeypatch):
+    """The pose, or its change, within the range that is probed; of two classes, so that there are enough images."""
+    few = {"rotate": (-180, -30, 0, 30), "shift": (-2, 0, 2), "scale": (0.8, 1, 1.2), "thicken": (-0.25, 0, 0.5)}
+    monkeypatch.setattr(equivariance, "VALUES", few)
+    tested = look(Run(folder / "caps"))
+    twos = tested._replace(labels=tested.labels % 2)
+    found = equivariance.measure(twos)["run"]["rotate"]["r2"]
+    probed = responses(tested.model, tested.images, twos.labels[:, 0], TRANSFORMATIONS["rotate"], (-30, 0, 30))
+    for what, change in (("pose", False), ("change", True)):
+        assert found[what] == pytest.approx(float(pose_follows(probed, change=change).nanmean()), abs=1e-4)
+    assert found["pose"] != found["change"]
 
 
 def test_matched(folder, tmp_path, monkeypatch):

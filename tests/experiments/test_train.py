@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -19,11 +20,14 @@ from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model, Optim
 from torchcaps.experiments.batches import Batches, split
 from torchcaps.experiments.devices import choose_device
+from torchcaps.experiments.objective import total_loss
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import data_for, load_model
+from torchcaps.experiments.schedule import learning_rate
 from torchcaps.experiments.task import NonFiniteLoss, Task
 from torchcaps.experiments.train import default_folder, train
-from torchcaps.models import build
+from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.models import CapsNet, build
 
 TINY = Experiment(
     recipe="tiny",
@@ -126,6 +130,23 @@ def test_training_learns(tmp_path: Path) -> None:
     rows = metrics(tmp_path / "a")
     assert float(rows[-1]["train_loss"]) < 0.8 * float(rows[0]["train_loss"])
     assert [int(row["step"]) for row in rows] == [4, 8, 12, 16, 20, 24]
+
+
+def test_schedules_follow_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    progress: list[float] = []
+
+    def noted(*arguments: Any, **options: Any) -> torch.Tensor:
+        progress.extend(value for name, value in options.items() if name == "progress")
+        return total_loss(*arguments, **options)
+
+    monkeypatch.setattr("torchcaps.experiments.task.total_loss", noted)
+    optim = Optim(lr=0.01, schedule="cosine", warmup=0.25)
+    fit(replace(TINY, optim=optim), tmp_path / "a")
+    assert progress[:8] == [k / 8 for k in range(8)]
+    # The rate of the step to come: 2 of 8 steps warm up, and from step 2 on a cosine falls.
+    rates = [float(row["lr"]) for row in metrics(tmp_path / "a")]
+    assert rates == pytest.approx([learning_rate(optim, step, 8) for step in (4, 8)])
+    assert rates[0] == pytest.approx(1e-6 + (0.01 - 1e-6) * (1 + math.cos(math.pi / 3)) / 2)
 
 
 @pytest.mark.parametrize(
@@ -316,9 +337,33 @@ def test_default_folder() -> None:
     assert default_folder(replace(TINY, seed=2)) == Path("runs/tiny-seed2")
 
 
-@pytest.mark.parametrize("options", [{"precision": "bf16"}, {"optim": Optim(clip=0.1)}])
-def test_other_settings_run(tmp_path: Path, options: dict) -> None:
-    assert fit(replace(TINY, epochs=1, **options), tmp_path / "a")["steps"] == 4
+def test_precision_is_that_of_training_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, forward = set(), CapsNet.forward
+
+    def noted(self: CapsNet, *arguments: Any, **options: Any) -> Any:
+        seen.add((self.training, torch.is_autocast_enabled("cpu")))
+        return forward(self, *arguments, **options)
+
+    monkeypatch.setattr(CapsNet, "forward", noted)
+    fit(replace(TINY, epochs=1, precision="bf16"), tmp_path / "a")
+    assert seen >= {(True, True), (False, False)} and (True, False) not in seen
+
+
+def test_clipping_and_compiling_do_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = replace(TINY, epochs=1)
+    fit(one, tmp_path / "a")
+    # Adam is blind to the gradient's scale, but not to one that changes from step to step.
+    fit(replace(one, optim=replace(one.optim, clip=0.1)), tmp_path / "b")
+    assert any(not torch.equal(value, weights(tmp_path / "a")[name]) for name, value in weights(tmp_path / "b").items())
+    compiled: list[RoutedLayer] = []
+
+    def noted(self: RoutedLayer) -> None:
+        compiled.append(self)
+
+    monkeypatch.setattr(RoutedLayer, "compile", noted)
+    monkeypatch.setattr("torchcaps.experiments.train.require_compiler", lambda: None)
+    fit(replace(one, compile=True), tmp_path / "c")
+    assert len(compiled) == 1
 
 
 def test_weights_decay_and_nothing_else_does() -> None:

@@ -39,3 +39,15 @@ def test_several_classes_in_one_image() -> None:
     both = decoder(pose, torch.tensor([[1, 0, 1]]))
     pose[0, 1] += 5
     torch.testing.assert_close(decoder(pose, torch.tensor([[1, 0, 1]])), both)
+
+
+def test_layer_by_layer() -> None:
+    decoder, pose, target = Decoder(4, 3, (1, 5, 6), (7, 9)), torch.randn(2, 4, 3), torch.tensor([1, 3])
+    seen = torch.zeros(2, 12)
+    for k in range(2):
+        seen[k, 3 * int(target[k]) : 3 * int(target[k]) + 3] = pose[k, target[k]]
+    *hidden, last = decoder.layers
+    for layer in hidden:
+        seen = (seen @ layer.weight.T + layer.bias).clamp_min(0)
+    wanted = 1 / (1 + torch.exp(-(seen @ last.weight.T + last.bias)))
+    torch.testing.assert_close(decoder(pose, target).flatten(1), wanted)

@@ -10,7 +10,7 @@ import torch
 
 from torchcaps.data import load
 from torchcaps.models import MODELS, build
-from torchcaps.models.baseline_cnn import count_parameters
+from torchcaps.models.baseline_cnn import BaselineCNN, count_parameters
 
 #: Those that take long to build.
 BIG = ("capsnet", "baseline_cnn", "matrix_capsnet", "multimnist_cnn")
@@ -183,3 +183,19 @@ def test_images_of_another_shape(name: str) -> None:
         model(torch.zeros(1, 3, 28, 28))
     with pytest.raises(ValueError, match=r"x must be images of \[1, 28, 28\], got \[1, 32, 32\]"):
         model(torch.zeros(1, 1, 32, 32))
+
+
+@pytest.mark.parametrize("pool", [False, True])
+def test_a_cnn_layer_by_layer(pool: bool) -> None:
+    cnn = BaselineCNN((2, 8, 12), 3, (3, 4), (5,), kernel_sizes=(3, 5), pool=pool).eval()
+    x = torch.rand(2, 2, 8, 12)
+    maps = x
+    for conv, padding in zip(cnn.convs, (1, 2), strict=True):
+        maps = torch.conv2d(maps, conv.weight, conv.bias, padding=padding).clamp_min(0)
+        if pool:  # the largest of four
+            rows = torch.maximum(maps[:, :, ::2], maps[:, :, 1::2])
+            maps = torch.maximum(rows[..., ::2], rows[..., 1::2])
+    (dense,) = cnn.dense
+    hidden = (maps.flatten(1) @ dense.weight.T + dense.bias).clamp_min(0)
+    torch.testing.assert_close(cnn(x).scores, hidden @ cnn.logits.weight.T + cnn.logits.bias)
+    assert not torch.equal(cnn.train()(x).scores, cnn.eval()(x).scores)  # dropout

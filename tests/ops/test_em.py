@@ -341,3 +341,12 @@ def test_dense_bad_input_speaks_of_dense_shapes() -> None:
         em_routing(torch.zeros(2, 5, 3, 3), torch.zeros(2, 5), torch.zeros(5, 3, 3, 3), torch.zeros(3), torch.zeros(3))
     with pytest.raises(ValueError, match="votes must end in 4×4"):
         em_routing_from_votes(torch.zeros(2, 5, 3, 4, 3), torch.zeros(2, 5), torch.zeros(3), torch.zeros(3))
+
+
+def test_named_settings_are_those_of_the_papers() -> None:
+    """Literally: what papers.md lists of the paper and of its authors' released code."""
+    paper = EMSettings("all", "parents", 0.01, 0.95, 0.0, 1e-6, 1e-7, 1.0, 1.0, 1.0, False)
+    convolution = EMSettings("positions", "types", 0.01, 0.95, 0.1, 5e-4, 1e-7, 2.0, 2.8378770664093453, -5000.0, False)
+    classes = EMSettings("all", "types", 0.0025, 0.95, 0.1, 5e-4, 1e-5, 2.0, 2.8378770664093453, -5000.0, False)
+    assert em_settings("paper", dense=False) == em_settings("paper", dense=True) == paper
+    assert (em_settings("released", dense=False), em_settings("released", dense=True)) == (convolution, classes)

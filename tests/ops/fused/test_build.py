@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ import torch
 
 from tests.impls import needs_cpu
 from torchcaps.ops import dynamic_routing, which_impl
-from torchcaps.ops.fused import choose
+from torchcaps.ops.fused import choose, cpu, triton
 from torchcaps.ops.fused.cpu import build as building
 from torchcaps.ops.fused.cpu import library
 from torchcaps.ops.fused.unavailable import Unavailable
@@ -110,3 +112,18 @@ def test_without_a_compiler_auto_takes_the_reference_and_says_so_once(
 def test_without_a_compiler_the_named_one_raises(no_compiler: None) -> None:
     with pytest.raises(Unavailable, match="impl='cpu' is not to be had: no C.. compiler: looked for"):
         dynamic_routing(torch.randn(2, 5, 3), torch.randn(5, 4, 3, 6), impl="cpu")
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em"])
+def test_where_there_is_a_compiler_it_compiles(routing: str) -> None:
+    """All other tests of the compiled code skip where it is not to be had: a mistake in it must not skip them all."""
+    if not any(shutil.which(name) for name in building.COMPILERS):
+        pytest.skip("no C++ compiler")
+    assert cpu.why_not(routing) is None
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em"])
+def test_where_there_is_triton_its_kernels_load(routing: str) -> None:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("no Triton")
+    assert triton.why_not(routing) is None
