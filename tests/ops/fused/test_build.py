@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import logging
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,6 +84,77 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
         out, error = process.communicate(timeout=120)
         assert out.strip() == "42", error
     assert not [file for file in tmp_path.iterdir() if file.suffix != ".so"]
+
+
+@needs_cpu
+def test_a_folder_that_others_can_write_to_is_closed(toy: dict[str, bytes], tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    path = building.build("toy", folder)
+    assert path.parent == folder and folder.stat().st_mode & 0o777 == 0o700
+    path.chmod(0o777)  # so that anyone may have changed it, digest and all
+    planted = path.stat().st_ino
+    assert building.build("toy", folder).stat().st_ino != planted
+
+
+@needs_cpu
+def test_a_folder_of_somebody_else_is_not_used(
+    toy: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = building.build("toy", tmp_path)
+    monkeypatch.setattr(building.os, "geteuid", lambda: 12345)
+    if tmp_path.stat().st_uid == 0:  # what the administrator has made is taken
+        assert building.build("toy", tmp_path) == mine
+    else:
+        assert building.build("toy", tmp_path).parent != tmp_path
+    os.chmod(tmp_path, 0o777)  # and nobody's where others may have been
+    assert not building._ours(tmp_path)
+
+
+@needs_cpu
+def test_what_a_killed_build_left_is_swept(toy: dict[str, bytes], tmp_path: Path) -> None:
+    for name, days in (("toy-old", 2), ("toy-new", 0), ("another-old", 2)):
+        (tmp_path / name).mkdir()
+        then = time.time() - 86_400 * days
+        os.utime(tmp_path / name, (then, then))
+    building.build("toy", tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["another-old", "toy-new"]
+
+
+@needs_cpu
+def test_a_broken_compiler_makes_room_for_the_next(
+    toy: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c++").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "c++").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CXX", raising=False)
+    if not any(shutil.which(name) for name in building.COMPILERS[1:]):
+        pytest.skip("one compiler alone")
+    assert building.build("toy", tmp_path / "made").is_file()
+
+
+def test_no_command_and_no_home_are_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++ '")
+    with pytest.raises(Unavailable, match="CXX must be a command"):
+        building.build("toy", tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def homeless() -> Path:
+        raise RuntimeError("could not determine home directory")
+
+    monkeypatch.setattr(Path, "home", staticmethod(homeless))
+    assert building._cache().is_dir()
+
+
+@needs_cpu
+def test_fast_mathematics_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN and infinities have to come out as such."""
+    source = b'extern "C" int answer() { return __FINITE_MATH_ONLY__; }\n'
+    monkeypatch.setattr(building, "_sources", lambda name: {"toy.cpp": source})
+    monkeypatch.setenv("CXX", f"{building._compilers()[0][0]} -ffast-math")
+    assert ctypes.CDLL(str(building.build("toy", tmp_path))).answer() == 0
 
 
 @needs_cpu

@@ -84,7 +84,11 @@ def test_bfloat16(options: dict[str, Any]) -> None:
     assert_paired(routing(stride=2, **options), inputs(GEOMETRIES[2], torch.bfloat16), "cpu")
 
 
-@pytest.mark.parametrize("geometry", [(0, (3, 5, 4), (3, 3), 4, (1, 1)), (2, (0, 5, 4), (3, 3), 4, (1, 1))], ids=str)
+@pytest.mark.parametrize(
+    "geometry",
+    [(0, (3, 5, 4), (3, 3), 4, (1, 1)), (2, (0, 5, 4), (3, 3), 4, (1, 1)), (2, (3, 5, 4), (3, 3), 0, (1, 1))],
+    ids=str,
+)
 def test_nothing_to_route(geometry: tuple[Any, ...]) -> None:
     assert_paired(routing(), inputs(geometry), "cpu")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,7 +64,7 @@ def test_options(n_iters: int, bias: bool, prior: bool, leaky: bool, gradient: s
     assert_paired(routing(**options), inputs((18, 37, 7, 5, 13), torch.float32, bias, prior), "cpu")
 
 
-@pytest.mark.parametrize("sizes", [(0, 5, 4, 3, 6), (3, 0, 4, 3, 6), (3, 5, 4, 0, 6)], ids=str)
+@pytest.mark.parametrize("sizes", [(0, 5, 4, 3, 6), (3, 0, 4, 3, 6), (3, 5, 0, 3, 6), (3, 5, 4, 0, 6)], ids=str)
 def test_nothing_to_route(sizes: tuple[int, ...]) -> None:
     n, n_in, n_out, d_in, d_out = sizes
     tensors = {"u": torch.ones(n, n_in, d_in), "weight": torch.ones(n_in, n_out, d_in, d_out)}
@@ -94,3 +97,29 @@ def test_a_prior_may_forbid() -> None:
     assert tensors["prior"] is not None
     tensors["prior"][:, 2] = -torch.inf
     assert_paired(routing(return_coupling=True), tensors, "cpu")
+
+
+@pytest.mark.parametrize("numbers", [(float("nan"), 0.0), (0.0, float("nan")), (float("nan"), 1.0)], ids=str)
+def test_nan_comes_out_as_such(numbers: tuple[float, float]) -> None:
+    """In the activation too, which a loss may look at alone."""
+    routed = dynamic_routing(torch.ones(1, 1, 1), torch.tensor(numbers).view(1, 1, 1, 2), impl="cpu")
+    assert bool(routed.activation.isnan().all())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_does_not_wait_for_its_parents_threads() -> None:
+    code = """
+import os, signal, torch
+from torchcaps.ops import dynamic_routing
+torch.set_num_threads(2)
+u, weight = torch.randn(64, 100, 8), torch.randn(100, 10, 8, 16)
+dynamic_routing(u, weight, impl="cpu")
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    dynamic_routing(u, weight, impl="cpu")
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "7"

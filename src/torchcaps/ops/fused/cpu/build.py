@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import os
 import platform
@@ -10,13 +12,23 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from importlib import resources
 from pathlib import Path
 
 from torchcaps.ops.fused.unavailable import Unavailable
 
-#: No -ffast-math: infinities, NaN, denormals and the order of sums are part of the result.
-FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fPIC", "-shared")
+#: No -ffast-math, whatever CXX has: infinities, NaN, denormals and the order of sums are part of the result.
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fno-fast-math",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-fPIC",
+    "-shared",
+)
 #: For this processor: x86 and newer compilers for Arm; older ones for Arm; whatever the compiler takes as given.
 TARGETS = (("-march=native",), ("-mcpu=native",), ())
 COMPILERS = ("c++", "g++", "clang++")
@@ -38,15 +50,25 @@ def build(name: str, folder: Path | None = None) -> Path:
     Raises:
         Unavailable: no compiler, or it fails.
     """
-    sources = _sources(name)
-    command = _compiler()
+    sources, complaints = _sources(name), []
+    for command in _compilers():
+        try:
+            return _built(name, sources, command, folder or _cache())
+        except Unavailable as error:
+            complaints.append(str(error))
+    raise Unavailable("; ".join(complaints))
+
+
+def _built(name: str, sources: dict[str, bytes], command: list[str], folder: Path) -> Path:
     version = _run([*command, "--version"]).stdout
     text = repr((name, sorted(sources.items()), command, FLAGS, TARGETS, version, _processor()))
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
-    folder = _writable(folder or _cache())
-    for path in sorted(folder.glob(f"{name}-{key}-*.so")):
-        if path.stem.endswith(_digest(path)):
+    # Looked into first: what was made for many machines may lie in a folder that none of them may write to.
+    for path in sorted(folder.glob(f"{name}-{key}-*.so")) if _ours(folder) else ():
+        if _ours(path) and path.stem.endswith(_digest(path)):
             return path
+    folder = _writable(folder)
+    _sweep(folder, name)
     with tempfile.TemporaryDirectory(dir=folder, prefix=f"{name}-") as scratch:
         for file, content in sources.items():
             (Path(scratch) / file).write_bytes(content)
@@ -54,6 +76,7 @@ def build(name: str, folder: Path | None = None) -> Path:
         for target in TARGETS:
             done = _run([*command, *FLAGS, *target, f"{name}.cpp", "-o", made.name, "-pthread"], scratch)
             if done.returncode == 0:
+                made.chmod(0o755)  # whatever the umask: what others can write to is not trusted
                 return made.replace(folder / f"{name}-{key}-{_digest(made)}.so")
             complaint = done.stderr.strip()[-2000:]
     raise Unavailable(f"{shlex.join(command)} cannot compile {name}.cpp: {complaint}")
@@ -65,12 +88,16 @@ def _sources(name: str) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in files if file.name.endswith(".h") or file.name == f"{name}.cpp"}
 
 
-def _compiler() -> list[str]:
-    given = shlex.split(os.environ.get("CXX", ""))
-    for command in [given] if given else [[name] for name in COMPILERS]:
-        if shutil.which(command[0]):
-            return command
-    raise Unavailable(f"no C++ compiler: looked for {shlex.join(given) or ', '.join(COMPILERS)}")
+def _compilers() -> list[list[str]]:
+    """Those that are there, the user's own alone where CXX names one."""
+    try:
+        given = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise Unavailable(f"CXX must be a command, got {os.environ['CXX']!r}: {error}") from None
+    found = [command for command in ([given] if given else [[name] for name in COMPILERS]) if shutil.which(command[0])]
+    if not found:
+        raise Unavailable(f"no C++ compiler: looked for {shlex.join(given) or ', '.join(COMPILERS)}")
+    return found
 
 
 def _run(command: list[str], cwd: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -85,22 +112,53 @@ def _processor() -> str:
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        return f"{platform.machine()} {platform.processor()} {platform.version()}"
-    return "\n".join(sorted(set(re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*$", text, re.MULTILINE))))
+        text = ""
+    told = sorted(set(re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*$", text, re.MULTILINE)))
+    # Where nothing tells, not even a machine of the same system may take it.
+    return "\n".join((platform.machine(), *(told or (platform.processor(), platform.version(), platform.node()))))
 
 
 def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchcaps"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchcaps"
+    except RuntimeError:  # a user without a home
+        return _temporary()
+
+
+def _ours(path: Path) -> bool:
+    """Whether nobody but this user, or the administrator, can have put code there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
 
 
 def _writable(folder: Path) -> Path:
+    """The folder, closed to others, or where it cannot be had a private one for the time of this process."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_uid == os.geteuid() and not _ours(folder):
+            folder.chmod(0o700)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError:
-        # Never a name in the common temporary folder that others could have put a library under.
-        return Path(tempfile.mkdtemp(prefix="torchcaps-"))
+        return _temporary()
+    return folder if _ours(folder) else _temporary()
+
+
+@functools.cache
+def _temporary() -> Path:
+    # Never a name in the common temporary folder that others could have put a library under.
+    folder = Path(tempfile.mkdtemp(prefix="torchcaps-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def _sweep(folder: Path, name: str) -> None:
+    """Remove what builds that were killed over a day ago have left."""
+    for path in folder.glob(f"{name}-*"):
+        if path.is_dir() and path.stat().st_mtime < time.time() - 86_400:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _digest(path: Path) -> str:

@@ -17,7 +17,7 @@ struct Polar {
     Vec<T> largest = zero;
     for (int64_t e = 0; e < d_out; ++e) {
       const Vec<T> size = s[e] < zero ? -s[e] : s[e];
-      largest = largest >= size ? largest : size;  // NaN is taken over
+      largest = largest >= size ? largest : size;
     }
     const Vec<T> scale = largest == zero ? one : largest;
     Vec<T> squared = zero;
@@ -28,7 +28,7 @@ struct Polar {
     Vec<T> length = squared == zero ? one : squared;
     for (int l = 0; l < kLanes<T>; ++l) length[l] = std::sqrt(length[l]);
     for (int64_t e = 0; e < d_out; ++e) direction[e] /= length;
-    const Vec<T> n = largest == zero ? zero : length * scale;
+    const Vec<T> n = squared == zero ? zero : length * scale;  // of NaN it is NaN
     is_long = n > one;
     q = is_long ? one / n : n;
     squashed = (is_long ? one : q * q) / (one + q * q);

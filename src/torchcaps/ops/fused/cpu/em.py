@@ -45,6 +45,8 @@ def routed(
     refuse_forward_derivative(pose, activation, weight, beta_u, beta_a, offset)
     made = _made(pose, weight, stride, numbers, return_coupling)
     mu, a, coupling, states = made
+    if not a.numel():  # no images, or no parents
+        return made
     given = pose, activation, weight, beta_u, beta_a, offset
     _call("forward", stride, choices, numbers, *given, mu, a, states, coupling if return_coupling else None)
     return made
@@ -78,6 +80,8 @@ def routed_backward(
     """The gradients of :func:`routed`: pose, activation, weight, beta_u and beta_a."""
     given = pose, activation, weight, beta_u, beta_a
     made = gradients(*given)
+    if not d_a.numel():
+        return tuple(x.zero_() for x in made)  # type: ignore[return-value]
     _call("backward", stride, choices, numbers, *given, offset, states, d_mu, d_a, d_coupling, *made)
     return made
 

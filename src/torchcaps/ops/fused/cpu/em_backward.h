@@ -248,7 +248,7 @@ struct Backward : Slopes<T> {
     std::vector<double> d_beta(std::max<int64_t>(groups, 1) * 2 * this->J, 0.0);
     for (int64_t from = 0; from < groups; from += at_once) {
       const int64_t n = std::min(at_once, groups - from);
-      const bool good = parallel(n, n, [&](int64_t i) {
+      const bool good = parallel(n, this->n_threads, [&](int64_t i) {
         const int64_t g = from + i;
         V* sum = part + i * size;
         std::fill(sum, sum + size, V{});

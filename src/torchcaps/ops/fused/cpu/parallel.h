@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include <pthread.h>
+
 namespace torchcaps {
 
 using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
@@ -37,12 +39,14 @@ bool parallel(int64_t n, int64_t n_threads, const Body& body) {
       }
     }
   } team{body, n};
-  if (n_threads > n) n_threads = n;
-  if (n_threads <= 1) {
+  if (n_threads <= 1 || n <= 1) {
     team.work();
   } else if (openmp()) {
+    // The same number for however few tasks: OpenMP ends the threads that a smaller team leaves over, and has to start
+    // them again for the next. Those who find no task return.
     openmp()(&Team::enter, &team, static_cast<unsigned>(n_threads), 0);
   } else {
+    if (n_threads > n) n_threads = n;
     std::vector<std::thread> others;
     try {
       for (int64_t k = 1; k < n_threads; ++k) others.emplace_back(&Team::enter, static_cast<void*>(&team));
@@ -60,4 +64,6 @@ bool parallel(int64_t n, int64_t n_threads, const Body& body) {
 extern "C" inline void use_openmp(void* function) __attribute__((used, visibility("default")));
 extern "C" inline void use_openmp(void* function) {
   torchcaps::openmp() = reinterpret_cast<torchcaps::Parallel>(function);
+  // A forked process has none of its parent's threads, for which OpenMP would wait for ever.
+  pthread_atfork(nullptr, nullptr, [] { torchcaps::openmp() = nullptr; });
 }
