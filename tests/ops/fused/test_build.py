@@ -108,7 +108,7 @@ def test_a_folder_of_somebody_else_is_not_used(
         assert building.build("toy", tmp_path) == mine
     else:
         assert building.build("toy", tmp_path).parent != tmp_path
-    os.chmod(tmp_path, 0o777)  # and nobody's where others may have been
+    tmp_path.chmod(0o777)  # and nobody's where others may have been
     assert not building._ours(tmp_path)
 
 
