@@ -57,7 +57,7 @@ def dynamic_routing(
         ``[B, I, J]``, or None unless asked for: Σ_j c_ij = 1, or less than 1 with ``leaky``.
 
     Raises:
-        ValueError: shapes that do not fit, ``n_iters`` below 1, an unknown ``gradient`` or ``impl``,
+        ValueError: shapes that do not fit, ``n_iters`` or d_out below 1, an unknown ``gradient`` or ``impl``,
             ``impl="cpu"`` or ``"triton"`` for tensors elsewhere.
         Unavailable: ``impl="cpu"`` where nothing can be compiled, ``"triton"`` where it cannot be imported;
             a RuntimeError.
@@ -136,6 +136,7 @@ def _leaky_softmax(b: Tensor) -> Tensor:
 
 def _check(sizes: dict[str, int], n_iters: int, bias: Tensor | None, prior: Tensor | None, gradient: str) -> None:
     check_at_least("n_iters", n_iters, 1)
+    check_at_least("d_out", sizes["d_out"], 1)
     check_choice("gradient", gradient, GRADIENTS)
     for name, tensor, letters in (("bias", bias, ("J", "d_out")), ("prior", prior, ("I", "J"))):
         wanted = [sizes[letter] for letter in letters]

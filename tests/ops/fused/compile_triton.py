@@ -1,4 +1,4 @@
-"""Compile each start of a kernel for a Hopper GPU instead of running it; prints the kernels' names.
+"""Compile each start of a kernel for three kinds of GPU instead of running it; prints the kernels' names.
 
 A program of its own: triton decides when it is imported whether its kernels are interpreted.
 """
@@ -35,8 +35,8 @@ def start(kernel: Any, *values: Any, grid: Any, warmup: bool, **named: Any) -> N
         else:
             signature[parameter.name] = "i32"
     source = ASTSource(kernel, signature, constants, aligned)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    assert made.asm["cubin"]
+    for capability in (80, 90, 100):
+        assert triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).asm["cubin"]
     print(kernel.fn.__name__)
 
 

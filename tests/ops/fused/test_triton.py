@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,11 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     assert not caplog.records  # it would not have been taken anyway
     with pytest.raises(Unavailable, match="impl='triton' is not to be had: triton cannot be imported: not today"):
         which_impl("dynamic", "triton", cuda_tensor())
+
+
+def test_an_old_triton_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", types.SimpleNamespace(__version__="3.3.1"))
+    assert library._attempt.__wrapped__("dynamic") == "triton must be 3.4 or newer, got 3.3.1"
 
 
 @needs_triton

@@ -10,6 +10,8 @@ PROGRAMS = 512
 LEAST = 8
 #: Multiply and add round once. Said here, for triton's default is to change, and an environment variable changes it.
 FUSED = {"enable_fp_fusion": True}
+#: Only where the kernel says so: the same expression comes out alike in every kernel.
+APART = {"enable_fp_fusion": False}
 
 
 def cut(n: int, programs: int) -> int:

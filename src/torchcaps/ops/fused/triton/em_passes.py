@@ -11,12 +11,13 @@ from torch import Tensor
 
 from torchcaps.ops.fused.em_operator import places
 from torchcaps.ops.fused.operators import computed_in
-from torchcaps.ops.fused.triton.cuts import FUSED, cut, power
+from torchcaps.ops.fused.triton.cuts import APART, cut, power
 from torchcaps.ops.fused.triton.library import load, on
 
 #: Children or parents times types of parent in a tile, and its warps: 8 numbers for each thread, for there are about
 #: ten tiles in the backward passes.
 TILE, WARPS = 128, 8
+LEAST_TILE = 8
 #: Tensors in the parents' states: mean and variance of the E-step, how far the mean moved, and two slopes.
 STATES = 5
 
@@ -71,7 +72,8 @@ class Passes(NamedTuple):
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=pose.device)
 
-        seen = _seen(height, rows, stride[0])[:, None] * _seen(width, columns, stride[1])
+        down, across = ((height, rows, stride[0]), (width, columns, stride[1]))
+        seen = _seen(*down, pose.device)[:, None] * _seen(*across, pose.device)
         begin = 1 / (n_out * (torch.ones_like(seen) if choices[1] else seen.clamp_min(1)).to(dtype))
         return cls(
             sizes,
@@ -81,7 +83,7 @@ class Passes(NamedTuple):
                 weight.contiguous(),
                 None if offset is None else offset.contiguous(),
             ),
-            begin.to(pose.device),
+            begin,
             zeros(STATES, n_images, math.prod(upper), n_out, 16),
             zeros(2, n_images, math.prod(upper), n_out),
             zeros(3, *activation.shape, *((n_out,) if choices[0] else ())),
@@ -185,15 +187,20 @@ class Passes(NamedTuple):
         return math.prod(lower), math.ceil(n_images / self._block(n_images)["N"])
 
     def _block(self, n: int) -> dict[str, int]:
-        """How many of n children or parents are taken at once, and by how many warps."""
-        size = min(power(n), TILE // self.sizes["JB"])
-        return {"N": size, "num_warps": max(1, size * self.sizes["JB"] * WARPS // TILE)} | FUSED
+        """How many of n children or parents are taken at once, and by how many warps.
+
+        At least eight with the types, whether they are there or not: of fewer the compiler lays out tiles in another
+        way, and sums over them in another order.
+        """
+        block = self.sizes["JB"]
+        size = min(max(power(n), LEAST_TILE // block), TILE // block)
+        return {"N": size, "num_warps": max(1, size * self.sizes["JB"] * WARPS // TILE)} | APART
 
 
-def _seen(extent: int, kernel: int, stride: int) -> Tensor:
-    """How many receptive fields each of a row of places lies in."""
-    first = torch.arange(0, extent - kernel + 1, stride)[:, None]
-    place = torch.arange(extent)
+def _seen(extent: int, kernel: int, stride: int, device: torch.device) -> Tensor:
+    """How many receptive fields each of a row of places lies in; made where it is used, so that nothing waits."""
+    first = torch.arange(0, extent - kernel + 1, stride, device=device)[:, None]
+    place = torch.arange(extent, device=device)
     return ((first <= place) & (place < first + kernel)).sum(dim=0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 from functools import cache
 from types import ModuleType
 
@@ -11,6 +12,9 @@ import torch
 
 from torchcaps.ops.fused.constant import constant_when_compiled
 from torchcaps.ops.fused.unavailable import found, missing
+
+#: What the kernels were written for, and pyproject.toml asks for.
+LEAST_VERSION = (3, 4)
 
 
 def load(name: str) -> ModuleType:
@@ -43,6 +47,9 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 @cache
 def _attempt(name: str) -> ModuleType | str:
     try:
+        version = importlib.import_module("triton").__version__
+        if tuple(map(int, re.findall(r"\d+", version)[:2])) < LEAST_VERSION:
+            return f"triton must be {'.'.join(map(str, LEAST_VERSION))} or newer, got {version}"
         return importlib.import_module(f"torchcaps.ops.fused.triton.kernels.{name}")
     except ImportError as error:
         return f"triton cannot be imported: {error}"

@@ -50,7 +50,7 @@ def couple(votes, v, prior, at, j, J: tl.constexpr, LEAKY: tl.constexpr):
     return c / total[:, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_images", "per_part"])
 def forward_pass(
     u,
     weight,
@@ -87,7 +87,7 @@ def forward_pass(
     tl.store(parts + part.to(tl.int64) * n_images * (J * E) + state, s, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_images", "per_part"])
 def backward_pass(
     u,
     weight,
@@ -128,7 +128,7 @@ def backward_pass(
     tl.store(parts + part.to(tl.int64) * n_images * (J * E) + state, dv, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_images"])
 def final_pass(
     u,
     weight,
@@ -221,7 +221,7 @@ def polar(s):
     return direction, tl.where(is_long, 1.0 / tl.where(is_long, norm, 1.0), norm), is_long
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_parts", "n_rows"])
 def squash_pass(
     parts,
     bias,
@@ -256,7 +256,7 @@ def squash_pass(
     tl.store(after + at, v, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_parts", "n_rows"])
 def squash_backward_pass(
     parts,
     sums,

@@ -54,15 +54,15 @@ def vote_gradient(
     a = tl.load(activation + child, mask=there, other=0.0)[:, None]
     d, g1, g2, slope = slope_of(e, tiles, numbers, parents, at, inside, tile_size, FIRST)
     if FIRST:
-        d_votes = (a * start[:, None])[:, :, None] * (g1 + 2.0 * g2 * d)
+        d_votes = (a * start[:, None])[:, :, None] * tl.fma(2.0 * g2, d, g1)
     else:
         w, logit = logits_of(e, tiles, numbers, parents, at, inside, tile_size)
         r = shares_of(logit, top, inverse, child, j, there, J, POSITIONS)
-        d_votes = (r * a)[:, :, None] * (g1 + 2.0 * g2 * d)
+        d_votes = (r * a)[:, :, None] * tl.fma(2.0 * g2, d, g1)
         if not STOP:
             to = (row[:, None] * ROWS + n) * J + j[None, :]
             r *= logit_slopes(slope, a, mean, d_coupling, to, child, j, there, J, POSITIONS)
-            d_votes -= r[:, :, None] * e * w
+            d_votes = tl.fma(-r[:, :, None] * e, w, d_votes)
     return d_votes
 
 
@@ -72,7 +72,7 @@ def add_to(to, x, there):
     tl.store(to, tl.load(to, mask=there[:, None], other=0.0) + x, mask=there[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_images"])
 def pose_pass(
     pose,
     activation,
@@ -134,7 +134,7 @@ def pose_pass(
         add_to(to + 3, tl.sum(tl.reshape(g3, (N, 4, 4)), 2), there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_images", "per_part"])
 def weight_pass(
     pose,
     activation,

@@ -20,7 +20,7 @@ from torchcaps.ops.fused.triton.kernels.em_tiles import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_images"])
 def child_pass(
     pose,
     activation,
@@ -84,7 +84,7 @@ def child_pass(
                         higher = tl.maximum(own_top, logit)
                         shrink, part = tl.exp(own_top - higher), tl.exp(logit - higher)
                         own_top = higher
-                        own_total = own_total * shrink + part
+                        own_total = tl.fma(own_total, shrink, part)
                         if BACKWARD:
                             _, _, _, dr = slope_of(e, tiles, numbers, parents, at, inside, tile_size, FIRST)
                             own_slopes = own_slopes * shrink + part * dr
@@ -123,7 +123,7 @@ def child_pass(
             tl.store(d_activation + child, before + slopes, mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_images", "per_part"])
 def parent_pass(
     pose,
     activation,
@@ -203,7 +203,7 @@ def parent_pass(
         rd = r[:, :, None] * d
         sum0 += r
         sum1 += rd
-        sum2 += rd * d
+        sum2 = tl.fma(rd, d, sum2)
     part = tl.program_id(2).to(tl.int64) * tile_size
     tl.store(s0 + part // 16 + parents, sum0, mask=inside)
     tl.store(s1 + part + at, sum1, mask=inside[:, :, None])

@@ -3,6 +3,9 @@
 The 16 numbers of a pose are the last axis of every tile, [N, JB, 16]: N children or parents, JB types of parent.
 A geometry is T, H, W, KH, KW, HO, WO, SH, SW, J: the lower map, kernel, upper map, strides, types of parent.
 
+Two passes make the same logits, and R has sum 1 only if both round them alike: so what is to be one operation is
+written as ``tl.fma``, and the compiler joins no others (see ``cuts.APART``).
+
 States of the parents are tiles [B, P, J, 16], one behind the other: 0 the mean that the E-step saw, 1 its 1/σ²,
 2 how far the M-step moved the mean, 3 and 4 the slopes g₁ and g₂; and numbers [B, P, J]: 0 the constant of their
 logits, 1 the slope k.
@@ -58,7 +61,7 @@ def differences(pose, weight, offset, mu, child, there, n, j, J: tl.constexpr):
         e += tl.load(offset + n * 16 + up_to(16))[None, None, :]
     for k in tl.static_range(4):
         m = pose_part(pose, child, there, k, mu.dtype)
-        e += m[:, None, :] * weight_part(weight, n, j, k, J, mu.dtype)[None, :, :]
+        e = tl.fma(m[:, None, :], weight_part(weight, n, j, k, J, mu.dtype)[None, :, :], e)
     return e
 
 
@@ -71,7 +74,7 @@ def slope_of(e, tiles, numbers, parents, at, inside, tile_size, FIRST: tl.conste
     g1 = tl.load(tiles + 3 * tile_size + at, mask=inside[:, :, None], other=0.0)
     g2 = tl.load(tiles + 4 * tile_size + at, mask=inside[:, :, None], other=0.0)
     k = tl.load(numbers + tile_size // 16 + parents, mask=inside, other=0.0)
-    return d, g1, g2, k + tl.sum(d * (g1 + g2 * d), 2)
+    return d, g1, g2, k + tl.sum(d * tl.fma(g2, d, g1), 2)
 
 
 @triton.jit
