@@ -26,8 +26,12 @@ RESULTS = [path for path in EVERY if "test_error" in json.loads(path.read_text()
 PAINTERS = [path for path in EVERY if path not in RESULTS]
 #: What the probes of equivariance read.
 _PROBED = ("pose", "pose_reduced", "change", "change_reduced")
-#: | `recipe` | what | error | seeds | …
-ROWS = re.findall(r"^\| `([\w-]+)` \|[^|]*\| ([\d.]+)(?: ± ([\d.]+))? \| (\d+) \|", README, flags=re.MULTILINE)
+#: | `recipe` | what | error | seeds | paper | parameters | minutes, …
+ROWS = re.findall(
+    r"^\| `([\w-]+)` \|[^|]*\| ([\d.]+)(?: ± ([\d.]+))? \| (\d+) \|[^|]*\| ([\d,]+) \| (\d+)[ ,]",
+    README,
+    flags=re.MULTILINE,
+)
 
 
 def test_every_result_is_in_the_table_and_nothing_else() -> None:
@@ -37,8 +41,10 @@ def test_every_result_is_in_the_table_and_nothing_else() -> None:
     assert sorted(row[0] for row in ROWS) == sorted(recorded)
 
 
-@pytest.mark.parametrize(("recipe", "mean", "spread", "n"), ROWS)
-def test_a_number_is_that_of_its_files(recipe: str, mean: str, spread: str, n: str) -> None:
+@pytest.mark.parametrize(("recipe", "mean", "spread", "n", "parameters", "minutes"), ROWS)
+def test_a_number_is_that_of_its_files(
+    recipe: str, mean: str, spread: str, n: str, parameters: str, minutes: str
+) -> None:
     found = [
         summarise(table, row, read_results(ROOT / "results"))
         for table in TABLES.values()
@@ -47,6 +53,7 @@ def test_a_number_is_that_of_its_files(recipe: str, mean: str, spread: str, n: s
     ]
     assert found[0] is not None and int(n) == len(found[0].seeds) and len(found[0].folds) in (1, 3)
     assert f"{mean} ± {spread}".removesuffix(" ± ") == found[0].cell("test_error")
+    assert parameters == f"{found[0].n_parameters:,}" and minutes == f"{found[0].minutes:.0f}"
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
@@ -143,6 +150,14 @@ def test_claims_are_those_of_the_files() -> None:
         words = row.replace("100 %", "100.0 %")
         places = [re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", words) for number in numbers]
         assert all(places), (claim, numbers)
+
+
+def test_couplings_are_those_of_the_file() -> None:
+    found = json.loads((ROOT / "results" / "measures" / "mnist-0" / "routing.json").read_text())["values"]
+    entropy, wrong = ([found["run"][name][k - 1] for k in (1, 3, 10)] for name in ("active_entropy", "error"))
+    said = f"their entropy is {100 * entropy[1]:.1f} % of its largest, weighted by activity, and with 1, 3 and 10"
+    misread = "{:.0f}, {:.0f} and {:.0f}".format(*(found["n"] * share for share in wrong))
+    assert f"{said} iterations in test {misread} of the {found['n']:,} are misread" in " ".join(README.split())
 
 
 def test_novel_viewpoints_are_those_of_the_files() -> None:
