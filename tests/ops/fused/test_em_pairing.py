@@ -180,6 +180,7 @@ def test_what_compiled_code_is_not_for() -> None:
     assert which_impl("em", "auto", *matrices) == "cpu"
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("name", ["beta_u", "beta_a", "offset"])
 def test_every_forward_derivative_is_seen(name: str) -> None:
     pose, activation, weight = torch.randn(2, 5, 4, 4), torch.rand(2, 5), torch.randn(5, 3, 4, 4)

@@ -24,7 +24,7 @@ def test_addresses(name: str, tmp_path: Path) -> None:
     program = tmp_path / "sanitized"
 
     def compiled(*source: str) -> subprocess.CompletedProcess[str]:
-        command = [*building._compiler(), *flags, *sanitize, *source, "-o", str(program)]
+        command = [*building._compilers()[0], *flags, *sanitize, *source, "-o", str(program)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     (tmp_path / "empty.cpp").write_text("int main() {}\n")

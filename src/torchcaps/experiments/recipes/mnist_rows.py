@@ -38,7 +38,10 @@ def mnist_1_iteration_no_reconstruction() -> Experiment:
 
 
 def mnist_2_iterations() -> Experiment:
-    """Two iterations; the paper gives no error for it."""
+    """Two iterations; the paper gives no error for it.
+
+    Ours: 0.58 % (1 seed, 26 min a run; AMD EPYC, 1 thread).
+    """
     return _row("mnist-2-iterations", n_iters=2)
 
 
