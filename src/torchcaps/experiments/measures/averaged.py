@@ -124,9 +124,9 @@ def _means(found: dict[str, Any]) -> dict[str, float | None]:
 
 
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
-    """Bars of error, by what the scores were averaged over."""
+    """Bars of error in per cent, by what the scores were averaged over."""
     means = {name_of(each): _means(values[part]) for part, each in networks(tested, beside).items()}
     ways = {"alone": "nothing", "windows": "windows", "together": "seeds", "together_windows": "both"}
     shown = [way for way in ways if any(mean[way] is not None for mean in means.values())]
-    bars = {name: [mean[way] for way in shown] for name, mean in means.items()}
-    return draw_charts([Bars("Error, with scores averaged over", [ways[way] for way in shown], bars)])
+    bars = {name: [None if mean[way] is None else 100 * mean[way] for way in shown] for name, mean in means.items()}
+    return draw_charts([Bars("Error in per cent, with scores averaged over", [ways[way] for way in shown], bars)])
