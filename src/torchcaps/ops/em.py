@@ -140,7 +140,7 @@ def conv_em_routing(
     matrices = pose.dim() == 6
     given = em_settings(settings, dense=False, **changes)
     dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, gradient, matrices=matrices)
-    chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset, matrices=matrices)
+    chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset=offset, matrices=matrices)
     stride = stride if isinstance(stride, tuple) else (stride, stride)
     check_fields(pose.shape[2:4], weight.shape[1:3], stride)
     with torch.autocast(pose.device.type, enabled=False):

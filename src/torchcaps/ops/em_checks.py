@@ -83,20 +83,9 @@ def check_choices(n_iters: int, gradient: str) -> None:
     check_choice("gradient", gradient, GRADIENTS)
 
 
-def choose_impl(
-    impl: str,
-    pose: Tensor,
-    activation: Tensor,
-    weight: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    offset: Tensor | None,
-    *,
-    matrices: bool,
-) -> str:
+def choose_impl(impl: str, *tensors: Tensor, offset: Tensor | None, matrices: bool) -> str:
     """The implementation to take: compiled code knows neither vectors nor the gradient of an offset."""
-    given = () if offset is None else (offset,)
-    chosen = which_impl("em", impl, pose, activation, weight, beta_u, beta_a, *given)
+    chosen = which_impl("em", impl, *tensors, *(() if offset is None else (offset,)))
     learned = offset is not None and offset.requires_grad and torch.is_grad_enabled()
     if chosen != "reference" and (learned or not matrices):
         if impl == chosen:
