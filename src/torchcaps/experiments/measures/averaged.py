@@ -128,5 +128,6 @@ def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -
     means = {name_of(each): _means(values[part]) for part, each in networks(tested, beside).items()}
     ways = {"alone": "nothing", "windows": "windows", "together": "seeds", "together_windows": "both"}
     shown = [way for way in ways if any(mean[way] is not None for mean in means.values())]
-    bars = {name: [None if mean[way] is None else 100 * mean[way] for way in shown] for name, mean in means.items()}
+    errors = {name: [mean[way] for way in shown] for name, mean in means.items()}
+    bars = {name: [None if error is None else 100 * error for error in found] for name, found in errors.items()}
     return draw_charts([Bars("Error in per cent, with scores averaged over", [ways[way] for way in shown], bars)])
