@@ -16,8 +16,8 @@ _LARGEST_BEFORE = 2**25
 def keep_memory() -> None:
     """Keep the memory of a training step for the next one; to be called before torch takes any.
 
-    By default every large tensor is new memory from the system, which has to clear it page by page: some 15 % of the
-    time of a step of CapsNet on a CPU. Peak memory grows by some 5 %. Whoever has set torch's or glibc's own variables
+    By default every large tensor is new memory from the system, which has to clear it page by page: a good part of the
+    time of a step of CapsNet on a CPU. Peak memory grows a little. Whoever has set torch's or glibc's own variables
     (``THP_MEM_ALLOC_ENABLE``, ``MALLOC_…_``, ``GLIBC_TUNABLES``) is left to them; elsewhere than under glibc only the
     first is set.
     """

@@ -30,8 +30,8 @@ class MatrixCapsNet(nn.Module):
         C: types of the first convolutional capsules, K=3, stride 2.
         D: types of the second, K=3, stride 1.
         n_iters: iterations of every routing.
-        routing: of every routed layer, "em", or "dynamic": of squashed vectors of 16 numbers then, for which ``pose``,
-            ``coordinates`` and ``initial`` mean nothing; not in the paper.
+        routing: of every routed layer, "em", or "dynamic": of squashed vectors of 16 numbers then, for which ``pose``
+            and ``coordinates`` mean nothing, and ``initial`` cannot be "released"; not in the paper.
         pose: "matrix", or "vector" (the paper's ablation).
         coordinates: coordinate addition, "column" (the paper), "row" (the released code) or None.
         standardize: bring each image to zero mean and unit variance first.

@@ -52,7 +52,8 @@ def record(
     folders = [Run(path) for path in (run, *([] if beside is None else [beside]))]
     named, *others_named = (f"{result['recipe']}-{result['seed']}" for result in (each.finished() for each in folders))
     file = Path("-beside-".join((name, *others_named)) + ".json")
-    path, kept = folders[0].path / "measures" / file, None if keep_in is None else Path(keep_in) / named / file
+    path = folders[0].path / "measures" / file
+    kept = None if keep_in is None else Path(keep_in) / named / file
     if kept is not None and kept.exists():
         raise ValueError(f"{kept} is kept already: remove it to keep another")
     device = choose_device("auto")

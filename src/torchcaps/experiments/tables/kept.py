@@ -75,20 +75,22 @@ def not_kept(configs: Sequence[Experiment], folder: Path) -> list[Experiment]:
         ValueError: one of other settings is kept under such a name; or some are kept and others not, and these would
             have other epochs, which would leave the row without a mean.
     """
-    missing = []
+    missing, other = [], {}
     for config in configs:
         path = folder / f"{config.recipe}-{config.seed}.json"
         if not path.is_file():
             missing.append(config)
-        elif not is_of(read_json(path), config):
+            continue
+        result = read_json(path)
+        if not is_of(result, config):
             raise ValueError(
                 f"{path} must be a result of {config.recipe} as it is now, got one of other settings; move it"
             )
-    for config in configs if missing else ():
-        path = folder / f"{config.recipe}-{config.seed}.json"
-        epochs = read_json(path)["config"]["epochs"] if path.is_file() else config.epochs
-        if epochs != config.epochs:
-            raise ValueError(f"epochs must be {epochs}, as {path} has, got {config.epochs}; or move that file")
+        if result["config"]["epochs"] != config.epochs:
+            other[path] = result["config"]["epochs"]
+    if missing and other:
+        path, epochs = next(iter(other.items()))
+        raise ValueError(f"epochs must be {epochs}, as {path} has, got {missing[0].epochs}; or move that file")
     return missing
 
 
