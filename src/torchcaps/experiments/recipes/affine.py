@@ -4,9 +4,9 @@ Section 5.2 of Dynamic Routing Between Capsules (Sabour, Frosst, Hinton 2017): a
 CapsNet read 79 % of affNIST and a CNN with as many parameters 66 %. Both are stopped here at the end of the first
 epoch in which they misread at most 1.08 % of the expanded *validation* digits: 0.77 % · 1.4, for the six networks that
 were recorded on MNIST by then misread 1.33 to 1.47 times as many of those as of the test digits (one later, of
-``mnist``'s third seed, 1.04 times). ``affine_mnist_error`` in the result is that on affine-MNIST, which is this
-library's; with ``--data.options '{"affnist": true}'``
-``affnist_error`` joins it, that on the paper's test set.
+``mnist``'s third seed, 1.04 times). Over eight epochs of the cosine the capsules came to 1.12 %, so it has ten.
+``affine_mnist_error`` in the result is that on affine-MNIST, which is this library's; with
+``--data.options '{"affnist": true}'`` ``affnist_error`` joins it, that on the paper's test set.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def expanded_mnist() -> Experiment:
         data=Data("expanded-mnist", shift=6),
         model=Model("capsnet"),
         optim=Optim(lr=1e-3, schedule="cosine", warmup=0.02),
-        epochs=8,
+        epochs=10,
         stop_at=0.0108,
         batch_size=64,
         precision="bf16",
