@@ -103,7 +103,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["train"], "train needs a recipe, one of cifar10, "),
         (["train", "mnits"], "recipe must be one of cifar10, .*; got 'mnits'"),
-        (["train", "digits", "--epochs=0"], "epochs must be at least 1 and whole, got 0"),
+        (["train", "digits", "--epochs=0"], "epochs must be an integer of at least 1, got 0"),
         (["train", "digits", "--model.name=vgg"], "model must be one of affine_autoencoder, .*; got 'vgg'"),
         (["train", "mnist", "--data.root=/nowhere"], "data.root must hold train-images-idx3-ubyte.gz"),
         (["evaluate", "nowhere"], "nowhere must be a run folder, but it has no config.json"),

@@ -11,6 +11,7 @@ from PIL import Image
 
 from torchcaps.data import Dataset, Images, load
 from torchcaps.data.folder import read_image
+from torchcaps.data.images import fixed_order, resized
 
 
 def images(n: int, labels: list[int]) -> Images:
@@ -80,6 +81,31 @@ def test_images_that_are_added_move_no_others(folder: Path) -> None:
     assert all(old < new or old == new for old, new in zip(before, shades(), strict=True))
 
 
+def test_images_that_are_renamed_or_copied_stay_in_their_split(folder: Path) -> None:
+    """Else a model would be tested on what it was trained on."""
+
+    def shades() -> list[set[int]]:
+        data = load("folder", folder)
+        return [set(part.images[:, 0, 0, 0].tolist()) for part in (data.train, data.val, data.test)]
+
+    before = shades()
+    for path in sorted((folder / "cat").glob("*.png")):
+        (folder / "cat" / f"{path.stem} copy.png").write_bytes(path.read_bytes())
+        path.rename(path.with_name(f"img_{path.name}"))
+    assert shades() == before
+
+
+def test_the_first_images_are_of_all_classes(folder: Path) -> None:
+    data = load("folder", folder)
+    assert set(data.train.labels[:10].tolist()) == {0, 1} and data.note == "split by content"
+
+
+def test_folders_one_level_too_deep(folder: Path) -> None:
+    write(folder / "test" / "cat" / "1.png", (5, 5), (1, 1, 1))
+    with pytest.raises(ValueError, match=r"test must hold the images of one class, got the folders cat: data.root has"):
+        load("folder", folder)
+
+
 def test_folder_with_colour(folder: Path) -> None:
     write(folder / "dog" / "red.png", (5, 5), (255, 0, 0))
     assert load("folder", folder).image_shape == (3, 28, 28)
@@ -114,7 +140,7 @@ def test_folder_with_too_few_images(folder: Path) -> None:
 
 def test_folder_without_images_to_test_on(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        write(tmp_path / name / "1.png", (5, 5), (1, 1, 1))
+        write(tmp_path / name / "1.png", (5, 5), (0, 0, 0))  # which is drawn to train
     with pytest.raises(ValueError, match=r"must have more images: of 2 none came to the val split"):
         load("folder", tmp_path)
 
@@ -131,6 +157,42 @@ def test_images_as_cameras_and_tools_write_them(tmp_path: Path) -> None:
     exif[0x0112] = 3  # held upside down
     turned.save(tmp_path / "turned.png", exif=exif)
     assert read_image(tmp_path / "turned.png", (2, 2), 1).flatten().tolist() == [255, 0, 255, 0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_images_whose_white_is_not_known(tmp_path: Path, dtype: type) -> None:
+    Image.fromarray(np.array([[0, 1]], dtype)).save(tmp_path / "deep.tiff")
+    with pytest.raises(ValueError, match=r"deep.tiff must have 8 or 16 bits a channel, got Pillow's mode [IF]"):
+        read_image(tmp_path / "deep.tiff", (1, 2))
+
+
+def test_images_too_large_to_be_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "large.png", (50, 50), (1, 1, 1))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(ValueError, match=r"large.png cannot be read as an image: Image size \(2500 pixels\)"):
+        read_image(tmp_path / "large.png", (5, 5))
+
+
+def test_resized_images_stay_within_black_and_white() -> None:
+    """Bicubic interpolation overshoots at an edge; its uint8 must not wrap around. More images than go at once."""
+    step = torch.zeros(1001, 1, 8, 8, dtype=torch.uint8)
+    step[..., 4:] = 255
+    wide = resized(step, (8, 16))
+    assert wide.shape == (1001, 1, 8, 16) and bool((wide.diff(dim=3).int() >= 0).all())
+    assert bool((wide[..., :5] == 0).all()) and bool((wide[..., 11:] == 255).all())
+
+
+@pytest.mark.parametrize("size", [28, (28,), (0, 5), (5, 5, 5), (5.0, 5), "ab"])
+def test_sizes_that_are_none(size: object) -> None:
+    with pytest.raises(ValueError, match=r"data.image_size must be "):
+        load("digits", image_size=size)  # type: ignore[arg-type]
+
+
+def test_a_folder_below_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert load("folder", f"~/{folder.name}").name == folder.name
+    monkeypatch.chdir(folder)
+    assert load("folder", ".").name == folder.name
 
 
 def test_no_folder(tmp_path: Path) -> None:
@@ -159,3 +221,9 @@ def test_novel_images_are_a_split_where_there_are_any() -> None:
     ]
     with pytest.raises(ValueError, match=r"toy: novel labels must be 0 … 1, got 0 … 2"):
         Dataset("toy", ("a", "b"), good, good, good, {"novel": images(2, [0, 2])})
+
+
+def test_the_fixed_order_is_the_same_for_good() -> None:
+    """The splits follow from it: with another, models would be tested on what they were trained on."""
+    assert fixed_order(60_000, 0)[:6].tolist() == [36044, 10678, 57327, 55074, 21567, 15479]
+    assert load("digits").val.labels[:12].tolist() == [7, 1, 9, 8, 5, 0, 4, 5, 6, 5, 8, 9]

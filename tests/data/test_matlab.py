@@ -89,6 +89,34 @@ def test_other_content_is_refused_and_not_pinned(tmp_path: Path, content: bytes,
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_an_affnist_that_was_not_downloaded_whole_is_downloaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "test.mat.zip"
+
+    def download(*_: Any, **__: Any) -> Path:
+        if not path.is_file():
+            path.write_text("<html>Please log in</html>")
+        return path
+
+    monkeypatch.setattr(affnist, "require", download)
+    with pytest.raises(ValueError, match="must be a whole zip file"):
+        load_affnist()
+    assert not path.exists()
+    write_affnist(tmp_path)
+    assert len(load_affnist()) == 3 and path.exists()
+    # What was whole once is not removed: it says that it is damaged.
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ValueError, match="must have the sha256"):
+        load_affnist()
+    assert path.exists()
+    (tmp_path / "test.mat.zip.sha256").write_text("")
+    with pytest.raises(
+        ValueError, match=r"test.mat.zip.sha256 must hold the sha256 of test.mat.zip, got an empty file"
+    ):
+        load_affnist()
+
+
 def test_damaged_affnist(tmp_path: Path) -> None:
     path = write_affnist(tmp_path)
     path.write_bytes(path.read_bytes()[:-30])

@@ -70,8 +70,8 @@ def test_mnist_as_published(shared_mnist: Path) -> None:
     counts = data.train.labels.bincount() + data.val.labels.bincount()
     assert counts.tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert data.test.labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
-    again = load("mnist", shared_mnist)
-    assert torch.equal(data.val.images, again.val.images)
+    # The split is the same for good: else a model would be validated on what an older version trained it on.
+    assert data.val.labels[:12].tolist() == [9, 3, 5, 4, 7, 4, 9, 6, 8, 8, 7, 4]
 
 
 def test_download_checks_and_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,12 @@ def test_both_forms_are_one_data_set(write: Any, npz: Path) -> None:
     assert tuple(load("smallnorb", npz).train.factors) == ("instance",)
 
 
+def test_a_few_official_files_do_not_hide_the_others(write: Any, npz: Path) -> None:
+    for path in write(".gz").glob("*-dat.mat.gz"):
+        path.unlink()
+    assert load("smallnorb", npz).note.startswith("48×48 .npz files")
+
+
 @pytest.mark.parametrize("form", ["official", "npz"])
 def test_eyes(write: Any, npz: Path, form: str) -> None:
     root = write(".gz") if form == "official" else npz

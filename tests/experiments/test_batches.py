@@ -10,6 +10,7 @@ import torch
 
 from torchcaps.data import load
 from torchcaps.data.augment import random_affine
+from torchcaps.data.images import fixed_order
 from torchcaps.experiments import Data
 from torchcaps.experiments.batches import Batches, image_shape, mixed_seed, split
 from torchcaps.experiments.recipes import recipe
@@ -74,6 +75,28 @@ def test_an_epoch_may_show_few_images_often() -> None:
     # It changes nothing for those who do not ask for it.
     plain, all_of_them = (list(batches(n=40, n_shown=n)) for n in (None, 40))
     assert all(torch.equal(a.images, b.images) for a, b in zip(plain, all_of_them, strict=True))
+
+
+def test_every_batch_is_shifted_its_own_way() -> None:
+    one = load("digits").train.take(torch.zeros(32, dtype=torch.int64))
+    first, second = (batch.images for batch in Batches(Data(shift=4), one, 16, seed=0, train=True))
+    assert not torch.equal(first, second)
+
+
+def test_few_images_are_drawn_from_all() -> None:
+    data = load("digits")
+    config = replace(recipe("digits"), data=Data("digits", n_eval=100))
+    for seed, name in ((0, "val"), (0, "test"), (1, "test")):
+        found = split(replace(config, seed=seed), data, name, torch.device("cpu")).source
+        order = fixed_order(len(data.splits[name]), 0)[:100].tolist()
+        assert torch.equal(found.images, data.splits[name].images[sorted(order)])
+    assert len(split(replace(config, data=Data("digits", n_eval=999)), data, "test", torch.device("cpu")).source) == 360
+
+
+def test_pairs_are_blended_as_asked() -> None:
+    added, larger = (next(iter(batches(pairs=True, n_pairs=(32, 10), blend=blend))) for blend in ("sum", "max"))
+    assert torch.equal(added.parts, larger.parts) and not torch.equal(added.images, larger.images)
+    assert torch.equal(larger.images, larger.parts.amax(dim=1))
 
 
 def test_flipped_images_are_to_be_reconstructed_as_they_are_seen() -> None:

@@ -21,7 +21,7 @@ from torchcaps.data.mnist import load_fashion_mnist, load_mnist
 from torchcaps.data.pairs import Pairs
 from torchcaps.data.smallnorb import load_smallnorb
 from torchcaps.data.svhn import load_svhn
-from torchcaps.ops.checks import check_choice
+from torchcaps.ops.checks import check_choice, check_two
 
 #: Every data set, by name. Each takes ``root`` (the folder of its files, None for the cache) and
 #: ``image_size`` (None, or what to resize to where the data set allows it); some take options of their own.
@@ -51,7 +51,7 @@ def load(
         options: as the data set's own function says.
 
     Raises:
-        ValueError: an unknown name or option; files missing, broken or with a wrong checksum.
+        ValueError: an unknown name or option, no such size; files missing, broken or with a wrong checksum.
     """
     check_choice("data.name", name, DATASETS)
     known = [option for option in inspect.signature(DATASETS[name]).parameters if option not in ("root", "image_size")]
@@ -59,7 +59,9 @@ def load(
     if unknown:
         wanted = f"be among {', '.join(known)}" if known else "be empty"
         raise ValueError(f"data.options of {name} must {wanted}; got {', '.join(unknown)}")
-    return DATASETS[name](root=None if root is None else Path(root), image_size=image_size, **options)
+    if image_size is not None:
+        check_two("data.image_size", image_size, 1)
+    return DATASETS[name](root=None if root is None else Path(root).expanduser(), image_size=image_size, **options)
 
 
 __all__ = ["DATASETS", "Dataset", "Images", "Pairs", "load"]

@@ -45,7 +45,10 @@ def affine_mnist(test: Images) -> Images:
     """
     path = cache_folder() / "affine-mnist" / f"{N_VARIANTS}x{len(test)}x{SIZE}x{SIZE}.bin"
     if path.is_file():
-        check_checksum(path, SHA256)
+        try:
+            check_checksum(path, SHA256)
+        except ValueError as error:
+            raise ValueError(f"{error}; remove it, and it is made anew") from error
     else:
         _make(path, test.images[:, 0].numpy())
     pixels = np.memmap(path, np.uint8, "c", shape=(N_VARIANTS * len(test), 1, SIZE, SIZE))

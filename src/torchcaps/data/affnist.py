@@ -31,7 +31,7 @@ def load_affnist(root: Path | None = None) -> Images:
     Source: Tieleman 2013, https://www.cs.toronto.edu/~tijmen/affNIST/.
     """
     path = require("test.mat.zip", None, root=root, folder="affnist", address=_ADDRESS)
-    with pinned(path):
+    with pinned(path, ours=root is None):
         return _read(path)
 
 

@@ -63,21 +63,33 @@ def require(name: str, checksum: str | None, *, root: Path | None, folder: str, 
 
 
 @contextmanager
-def pinned(path: Path) -> Iterator[None]:
+def pinned(path: Path, *, ours: bool) -> Iterator[None]:
     """Hold a file without a published checksum to the sha256 that it had when it was first read.
 
     That is written beside it (``<name>.sha256``, as sha256sum does) once the reading within has succeeded;
     not in a folder that cannot be written to.
+
+    Args:
+        path: the file.
+        ours: it was downloaded: if it has not been read before and cannot be, remove it, to be downloaded anew.
 
     Raises:
         ValueError: it has another one now.
     """
     pin = path.with_name(f"{path.name}.sha256")
     if pin.is_file():
-        check_checksum(path, pin.read_text(encoding="utf-8").split()[0])
+        known = pin.read_text(encoding="utf-8").split()
+        if not known:
+            raise ValueError(f"{pin} must hold the sha256 of {path.name}, got an empty file")
+        check_checksum(path, known[0])
         yield
         return
-    yield
+    try:
+        yield
+    except ValueError:
+        if ours:
+            path.unlink(missing_ok=True)
+        raise
     partial = path.with_name(f".{pin.name}.{os.getpid()}.partial")
     with suppress(OSError), path.open("rb") as file:
         partial.write_text(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n", encoding="utf-8")

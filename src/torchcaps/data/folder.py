@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchcaps.data.images import Dataset, Images
+from torchcaps.data.images import Dataset, Images, fixed_order
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
@@ -20,16 +20,16 @@ VALIDATION, TEST = 0.1, 0.2
 def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = None) -> Dataset:
     """Images of any size in one sub-folder a class; colour if any image has colour.
 
-    About 70 % train, 10 % validate and 20 % test. Which does what follows from its class and file name
-    alone, so images that are added later move none of the others.
+    About 70 % train, 10 % validate and 20 % test. Which does what follows from its file's content alone: so images
+    that are added later or renamed move none, and exact copies of one stay together.
 
     Args:
         root: the folder.
         image_size: (height, width) that all are resized to; by default 28×28.
 
     Raises:
-        ValueError: no such folder, fewer than two classes, a class without images to train on, no
-            images to validate or test on, or a file that cannot be read as an image.
+        ValueError: no such folder, fewer than two classes, folders within those of the classes alone, a class without
+            images to train on, no images to validate or test on, or a file that cannot be read as an image.
     """
     if root is None or not root.is_dir():
         raise ValueError(f"data.root must be a folder with one sub-folder a class, got {root}")
@@ -45,6 +45,8 @@ def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = N
     labels = torch.tensor([classes.index(path.parent.name) for path in files], dtype=torch.int64)
     parts = [_part(path) for path in files]
     for name in classes:
+        if not any(path.parent.name == name for path in files):
+            _refuse_deeper(root / name)
         if not any(path.parent.name == name and part == "train" for path, part in zip(files, parts, strict=True)):
             raise ValueError(
                 f"{root / name} must have more images ({', '.join(SUFFIXES)}): none came to the train split"
@@ -57,14 +59,26 @@ def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = N
     if bool((images == images[:, :1]).all()):
         images = images[:, :1]
     every = Images(images, labels)
-    train, val, test = (every.take(torch.tensor([part == name for part in parts])) for name in ("train", "val", "test"))
-    return Dataset(root.name, tuple(classes), train, val, test)
+    splits = []
+    for name in ("train", "val", "test"):
+        found = every.take(torch.tensor([part == name for part in parts]))
+        splits.append(found.take(fixed_order(len(found), 0)))  # the first n are of all classes
+    return Dataset(root.resolve().name, tuple(classes), *splits, note="split by content")
+
+
+def _refuse_deeper(folder: Path) -> None:
+    """Say why nothing was found, where train/dog and test/dog were given instead of dog."""
+    deeper = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    if deeper:
+        raise ValueError(
+            f"{folder} must hold the images of one class, got the folders {', '.join(deeper)}: data.root has one "
+            "level of sub-folders, one a class, and what trains, validates and tests is drawn from each"
+        )
 
 
 def _part(path: Path) -> str:
-    """The split of an image, by a number 0 … 1 drawn from its name."""
-    name = f"{path.parent.name}/{path.name}".encode()
-    draw = int.from_bytes(hashlib.sha256(name).digest()[:8]) / 2**64
+    """The split of an image, by a number 0 … 1 drawn from what is in its file."""
+    draw = int.from_bytes(hashlib.sha256(path.read_bytes()).digest()[:8]) / 2**64
     return "test" if draw < TEST else "val" if draw < TEST + VALIDATION else "train"
 
 
@@ -77,19 +91,22 @@ def read_image(path: Path, size: tuple[int, int], channels: int = 3) -> Tensor:
         channels: 3 for colour, 1 for grey.
 
     Raises:
-        ValueError: the file is missing or not an image.
+        ValueError: the file is missing, not an image, or one of which is not known what is black and white (floats
+            and 32 bits).
     """
     from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as file:
             image = ImageOps.exif_transpose(file)
+            if image.mode in ("I", "F"):
+                raise ValueError(f"{path} must have 8 or 16 bits a channel, got Pillow's mode {image.mode}")
             if image.mode.startswith("I;16"):  # Pillow would clip all 16-bit greys above 255
                 image = Image.fromarray((np.array(image) >> 8).astype(np.uint8))
             if image.has_transparency_data:
                 image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
             image = image.convert("RGB" if channels == 3 else "L")
             resized = image.resize((size[1], size[0]), Image.Resampling.BICUBIC)
-    except (OSError, SyntaxError) as error:
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} cannot be read as an image: {error}") from error
     return torch.from_numpy(np.array(resized)).view(*size, channels).permute(2, 0, 1)

@@ -107,8 +107,11 @@ def resized(images: Tensor, size: tuple[int, int] | None) -> Tensor:
     """Smoothly resize uint8 images ``[N, C, H, W]`` to (height, width); None leaves them alone."""
     if size is None or tuple(images.shape[2:]) == tuple(size):
         return images
-    smooth = F.interpolate(images.float(), size=tuple(size), mode="bicubic", align_corners=False, antialias=True)
-    return smooth.round().clamp(0, 255).to(torch.uint8)
+    parts = []
+    for part in images.split(1000):  # as floats all at once may not fit
+        smooth = F.interpolate(part.float(), size=tuple(size), mode="bicubic", align_corners=False, antialias=True)
+        parts.append(smooth.round().clamp(0, 255).to(torch.uint8))
+    return torch.cat(parts)
 
 
 def keep_back(every: Images, n: int, seed: int) -> tuple[Images, Images]:

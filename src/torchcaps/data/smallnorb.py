@@ -121,7 +121,7 @@ def in_degrees(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _has_npz(root: Path) -> bool:
-    """Which of the two forms a folder has; the official one if it has both."""
+    """Which of the two forms a folder has; the official one if it has the images of both."""
     official = [root / f"{_name(half, kind)}{end}" for half, kind in _MD5 for end in (".gz", "")]
     npz = [root / _npz_name(half, eye) for half, eye in _NPZ]
     if not any(path.is_file() for path in (*official, *npz)):
@@ -129,7 +129,8 @@ def _has_npz(root: Path) -> bool:
             f"data.root must hold the six files {_name('train', 'dat')}.gz … or "
             f"{_npz_name('train', 'left')} …, but {root} has none of them"
         )
-    return not any(path.is_file() for path in official)
+    images = [path for path in official if "-dat.mat" in path.name]
+    return any(path.is_file() for path in npz) and not any(path.is_file() for path in images)
 
 
 def _name(half: str, kind: str) -> str:

@@ -21,7 +21,7 @@ from torchcaps.data.augment import (
     random_flip,
     random_shift,
 )
-from torchcaps.data.images import to_float
+from torchcaps.data.images import fixed_order, to_float
 from torchcaps.data.transformed import Limits, transformed_pairs
 from torchcaps.experiments.experiment import Data, Experiment
 
@@ -177,9 +177,9 @@ def split(config: Experiment, dataset: Dataset, name: str, device: torch.device)
         return Batches(config.data, images.to(device), config.batch_size, seed=config.seed, train=True)
     # The pairs to validate and to test on are the same ones for every seed.
     seed = {"val": 1, "test": 0}.get(name, 2)
-    images = (
-        dataset.splits[name] if config.data.n_eval is None else dataset.splits[name].take(slice(config.data.n_eval))
-    )
+    images = dataset.splits[name]
+    if config.data.n_eval is not None:  # drawn, as the first ones may be of a single object
+        images = images.take(fixed_order(len(images), 0)[: config.data.n_eval].sort().values)
     return Batches(config.data, images.to(device), config.batch_size, seed=seed, train=False)
 
 

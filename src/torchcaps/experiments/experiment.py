@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from torchcaps.ops.checks import check_at_least, check_choice, check_two
+
 Blend = Literal["sum", "max"]
 Schedule = Literal["exponential", "cosine", "constant"]
 Loss = Literal["margin", "spread", "cross_entropy", "squared_error"]
@@ -35,7 +37,7 @@ class Data:
         n_train: take only the first so many training images (of the fixed order); None takes all.
         n_shown: training images that are shown in an epoch, going through all of them again and again; None
             shows each once.
-        n_eval: validate and test on the first so many images only; None takes all.
+        n_eval: validate and test on so many images only, which are drawn once for all seeds; None takes all.
         pairs: train on pairs of overlapping images of different classes.
         n_pairs: pairs in an epoch, and in validation and test.
         blend: how two images of a pair are laid over each other, "sum" or "max".
@@ -173,23 +175,24 @@ class Experiment:
 
     def __post_init__(self) -> None:
         data, optim = self.data, self.optim
-        _choice("loss", self.loss, LOSSES)
-        _choice("margin", self.margin, MARGINS)
-        _choice("precision", self.precision, PRECISIONS)
-        _choice("device", self.device, DEVICES)
-        _choice("data.blend", data.blend, BLENDS)
-        _choice("optim.schedule", optim.schedule, SCHEDULES)
-        _whole("epochs", self.epochs, 1)
-        _whole("batch_size", self.batch_size, 1)
-        _whole("threads", self.threads, 0)
-        _whole("seed", self.seed, 0)
-        _whole("data.shift", data.shift, 0)
+        check_choice("loss", self.loss, LOSSES)
+        check_choice("margin", self.margin, MARGINS)
+        check_choice("precision", self.precision, PRECISIONS)
+        check_choice("device", self.device, DEVICES)
+        check_choice("data.blend", data.blend, BLENDS)
+        check_choice("optim.schedule", optim.schedule, SCHEDULES)
+        check_at_least("epochs", self.epochs, 1)
+        check_at_least("batch_size", self.batch_size, 1)
+        check_at_least("threads", self.threads, 0)
+        check_at_least("seed", self.seed, 0)
+        check_at_least("data.shift", data.shift, 0)
         for name in ("image_size", "n_pairs", "crop"):
-            for value in getattr(data, name) or ():
-                _whole(f"data.{name}", value, 1)
+            if getattr(data, name) is not None:
+                check_two(f"data.{name}", getattr(data, name), 1)
+        check_two("data.contrast", data.contrast)
         for name in ("n_train", "n_shown", "n_eval"):
             if getattr(data, name) is not None:
-                _whole(f"data.{name}", getattr(data, name), 1)
+                check_at_least(f"data.{name}", getattr(data, name), 1)
         _within("reconstruction", self.reconstruction, 0)
         _within("consistency", self.consistency, 0)
         if self.stop_at is not None:
@@ -200,7 +203,7 @@ class Experiment:
         _within("data.brightness", data.brightness, 0)
         _within("data.contrast[1]", data.contrast[1], 0)
         _within("data.contrast[0]", data.contrast[0], 0, data.contrast[1])
-        _choice("data.test_crops", data.test_crops, TEST_CROPS)
+        check_choice("data.test_crops", data.test_crops, TEST_CROPS)
         if data.test_crops > 1 and data.crop is None:
             raise ValueError(f"data.crop must be given for data.test_crops = {data.test_crops}, got None")
         for name in ("name", "root", "image_size"):
@@ -247,16 +250,6 @@ def _plain(data: Data, kind: str, *names: str) -> None:
         value, plain = getattr(data, name), getattr(Data(), name)
         if value != plain:
             raise ValueError(f"data.{name} must be {plain} with {kind}, got {value}")
-
-
-def _choice(name: str, value: object, known: tuple[object, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}; got {value!r}")
-
-
-def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be at least {least} and whole, got {value!r}")
 
 
 def _within(name: str, value: float, least: float, most: float = math.inf) -> None:

@@ -15,6 +15,8 @@ from torchcaps.experiments.saved import load_model
 
 #: How many classes are named for each image.
 N_NAMED = 3
+#: Images that the network sees together: however many files there are, memory is that of these.
+_AT_ONCE = 64
 
 
 @torch.no_grad()
@@ -38,15 +40,16 @@ def predict(run: Run, paths: Sequence[str | Path], *, invert: bool = False) -> d
     if config.data.transformed:
         raise ValueError(f"{run.path} must hold a classifier, got an auto-encoder, which knows no classes")
     channels, height, width = trained.image_shape
-    read = [read_image(Path(path), trained.uncropped, 3 if channels == 3 else 1) for path in paths]
-    images = central_crop(torch.stack(read), (height, width)).expand(-1, channels, -1, -1)
-    output = trained.model(to_float(255 - images if invert else images))
-    scores = output.scores
-    if not output.capsules:
-        scores = scores.sigmoid() if config.data.pairs else scores.softmax(dim=1)
-    top = scores.topk(min(N_NAMED, len(trained.classes)), dim=1)
-    named = ([trained.classes[k] for k in row] for row in top.indices.tolist())
-    return {
-        str(path): list(zip(names, values, strict=True))
-        for path, names, values in zip(paths, named, top.values.tolist(), strict=True)
-    }
+    found = {}
+    for first in range(0, len(paths), _AT_ONCE):
+        some = paths[first : first + _AT_ONCE]
+        read = [read_image(Path(path), trained.uncropped, 3 if channels == 3 else 1) for path in some]
+        images = central_crop(torch.stack(read), (height, width)).expand(-1, channels, -1, -1)
+        output = trained.model(to_float(255 - images if invert else images))
+        scores = output.scores
+        if not output.capsules:
+            scores = scores.sigmoid() if config.data.pairs else scores.softmax(dim=1)
+        top = scores.topk(min(N_NAMED, len(trained.classes)), dim=1)
+        for path, values, classes in zip(some, top.values.tolist(), top.indices.tolist(), strict=True):
+            found[str(path)] = [(trained.classes[k], value) for k, value in zip(classes, values, strict=True)]
+    return found

@@ -84,7 +84,7 @@ def train(
     if until is not None and time.monotonic() >= until:
         raise OutOfTime
     if config.data.root is not None:  # so that the run is found again from another folder
-        config = replace(config, data=replace(config.data, root=str(Path(config.data.root).resolve())))
+        config = replace(config, data=replace(config.data, root=str(Path(config.data.root).expanduser().resolve())))
     device = choose_device(config.device)
     if config.threads:
         torch.set_num_threads(config.threads)

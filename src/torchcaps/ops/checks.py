@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,15 @@ def check_at_least(name: str, value: int, least: int) -> None:
     """Refuse anything but an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def check_two(name: str, value: object, least: int | None = None) -> None:
+    """Refuse anything but a pair; where ``least`` is given, of integers of at least that."""
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise ValueError(f"{name} must be two numbers, got {value!r}")
+    for number in value:
+        if least is not None:
+            check_at_least(name, number, least)
 
 
 def at_least_float32(x: Tensor) -> Tensor:

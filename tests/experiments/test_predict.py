@@ -1,0 +1,60 @@
+"""Predictions for image files: by capsules and by CNNs, in grey and in colour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from torchcaps.experiments import Data, Experiment, Model
+from torchcaps.experiments import predict as module
+from torchcaps.experiments.predict import predict
+from torchcaps.experiments.run import Run
+from torchcaps.experiments.saved import load_model
+from torchcaps.experiments.train import train
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of red and of blue images, which are alike in grey."""
+    root = tmp_path_factory.mktemp("colours")
+    random = np.random.default_rng(0)
+    for name, colour in (("red", (250, 0, 0)), ("blue", (0, 0, 250))):
+        (root / name).mkdir()
+        for k in range(20):
+            pixels = np.clip(np.array(colour) + random.integers(-5, 5, (12, 12, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{k}.png")
+    return root
+
+
+def test_a_cnn_gives_probabilities_and_sees_colour(
+    colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Experiment(
+        data=Data("folder", root=str(colours), image_size=(8, 8), shift=0),
+        model=Model("matched_cnn", {"n_parameters": 3000}),
+        loss="cross_entropy",
+        epochs=1,
+        batch_size=8,
+        threads=1,
+        device="cpu",
+    )
+    train(config, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    paths = [*sorted((colours / "red").iterdir()), *sorted((colours / "blue").iterdir())]
+    found = predict(run, paths)
+    assert list(found) == [str(path) for path in paths]
+    pixels = np.stack([np.array(Image.open(path).resize((8, 8), Image.Resampling.BICUBIC)) for path in paths])
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+    with torch.no_grad():
+        wanted = load_model(run).model(images).scores.softmax(dim=1)  # blue, red
+    for (first, second), probabilities in zip(found.values(), wanted.tolist(), strict=True):
+        assert {first[0], second[0]} == {"blue", "red"} and first[1] >= second[1]
+        assert [dict((first, second))[name] for name in ("blue", "red")] == pytest.approx(probabilities, abs=1e-5)
+    monkeypatch.setattr(module, "_AT_ONCE", 7)  # more files than are taken at once
+    for one, two in zip(found.values(), predict(run, paths).values(), strict=True):
+        assert [name for name, _ in one] == [name for name, _ in two]
+        assert [value for _, value in one] == pytest.approx([value for _, value in two], abs=1e-5)
