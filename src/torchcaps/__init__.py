@@ -68,7 +68,7 @@ def __getattr__(name: str) -> Any:
     # The command line must answer --help without waiting for torch, and it passes through here.
     if name in _HOME:
         return getattr(import_module(f"torchcaps.{_HOME[name]}"), name)
-    if name in {"ops", "layers", "models", "data", "analysis", "experiments", "benchmarks"}:
+    if name in {"ops", "layers", "models", "data", "analysis", "experiments", "benchmarks", "memory"}:
         return import_module(f"torchcaps.{name}")
     raise AttributeError(f"module 'torchcaps' has no attribute {name!r}")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from torchcaps.layers import Decoder
+from torchcaps.ops import Routed
 
 
 def test_only_the_target_capsule_is_seen() -> None:
@@ -51,3 +53,21 @@ def test_layer_by_layer() -> None:
         seen = (seen @ layer.weight.T + layer.bias).clamp_min(0)
     wanted = 1 / (1 + torch.exp(-(seen @ last.weight.T + last.bias)))
     torch.testing.assert_close(decoder(pose, target).flatten(1), wanted)
+
+
+def test_matrix_capsules_are_chosen_by_their_activation() -> None:
+    """Their poses' length says nothing."""
+    decoder, pose = Decoder(3, 16, (1, 4, 4), (5,)), torch.randn(2, 3, 4, 4)
+    capsules = Routed(pose, torch.tensor([[0.1, 0.9, 0.2], [0.8, 0.1, 0.3]]))
+    chosen = torch.tensor([1, 0])
+    torch.testing.assert_close(decoder(capsules), decoder(pose.flatten(2), chosen))
+    torch.testing.assert_close(decoder(capsules, torch.tensor([2, 2])), decoder(pose.flatten(2), torch.tensor([2, 2])))
+    torch.testing.assert_close(decoder.each(capsules, chosen[:, None])[:, 0], decoder(capsules))
+
+
+def test_images_that_cannot_be_made() -> None:
+    for shape in ((28, 28), (1, 0, 28)):
+        with pytest.raises(ValueError, match=r"image_shape must be \(channels, height, width\), got"):
+            Decoder(10, 16, shape)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"pose must be \[B, J=3, D=16\], got shape \[2, 4, 16\]"):
+        Decoder(3, 16, (1, 4, 4))(torch.zeros(2, 4, 4, 4))

@@ -92,12 +92,39 @@ def test_routings_are_interchangeable_by_name() -> None:
     for first, second, third in product(("em", "dynamic"), repeat=3):
         stack = nn.Sequential(
             ConvCaps(4, 3, 16, 16, 3, routing=first),
-            ConvCaps(3, 5, 16, 16, 2, stride=2, routing=second),
+            ConvCaps(3, 5, 16, 16, 2, stride=2, routing=second, **({"compete": "all"} if second == "em" else {})),
             DenseCaps(5 * 2 * 2, 6, 16, 16, routing=third),
         )
         routed = stack(lower)
         assert routed.pose.shape == ((2, 6, 4, 4) if third == "em" else (2, 6, 16))
         assert routed.activation.shape == (2, 6)
+
+
+def test_fields_that_do_not_overlap_route_among_all_types() -> None:
+    """With types by themselves each child would belong to each of them as a whole: no routing, which is refused."""
+    lower = matrices(2, 4, 4, 4)
+    layer = ConvCaps(4, 3, 16, 16, 2, stride=2, routing="em", compete="all").double()
+    shares = layer(lower, return_coupling=True).coupling
+    torch.testing.assert_close(shares.sum(dim=-1), torch.ones_like(shares[..., 0]))
+    assert shares.std() > 0.01
+    # One iteration never asks, and where fields overlap in one direction alone there is a choice.
+    options = {"routing": "em", "n_iters": 1}
+    assert ConvCaps(4, 3, 16, 16, 2, stride=2, **options).double()(lower).pose.shape == (2, 3, 2, 2, 4, 4)
+    assert ConvCaps(4, 3, 16, 16, (3, 4), routing="em").double()(lower).pose.shape == (2, 3, 2, 1, 4, 4)
+
+
+@pytest.mark.parametrize("first", [MatrixPrimaryCaps(32, 8), PrimaryCaps(32, 8, 16, 1)])
+def test_primary_layers_say_how_large_their_poses_are(first: nn.Module) -> None:
+    """And layers that are told so by the one below do not drift."""
+    pose = "matrix" if isinstance(first, MatrixPrimaryCaps) else "vector"
+    features = torch.randn(4, 32, 12, 12) if pose == "matrix" else 0.45 * torch.randn(4, 32, 12, 12)
+    below, capsules = first, first(features)
+    assert capsules.pose.std().item() / first.pose_scale == pytest.approx(1.0, abs=0.3)
+    for _ in range(2):
+        layer = ConvCaps(8, 8, 16, 16, 3, routing="em", pose=pose, pose_scale=below.pose_scale)
+        below, capsules = layer, layer(capsules)
+        assert 0.3 < capsules.activation.mean() < 0.7
+        assert 0.5 < capsules.pose.std() / layer.pose_scale < 2
 
 
 def test_vector_capsules_are_routed_by_em_too() -> None:
@@ -118,7 +145,7 @@ def test_stacked_layers_start_half_active(n_layers: int) -> None:
 
 
 def test_matrix_capsules_are_read_off_a_place() -> None:
-    layer = MatrixPrimaryCaps(3, 2, 2, stride=2, activation_bias=-1.0)
+    layer = MatrixPrimaryCaps(3, 2, kernel_size=2, stride=2, activation_bias=-1.0)
     x = torch.randn(2, 3, 6, 5)
     routed = layer(x)
     assert routed.pose.shape == (2, 2, 3, 2, 4, 4) and layer.output_size(6, 5) == (3, 2)
@@ -130,7 +157,7 @@ def test_matrix_capsules_are_read_off_a_place() -> None:
 
 def test_matrix_capsules_start_with_deviation_one_and_half_active() -> None:
     features = torch.randn(4, 32, 8, 8).relu() * 2**0.5  # of mean square 1
-    routed = MatrixPrimaryCaps(32, 8, 3)(features)
+    routed = MatrixPrimaryCaps(32, 8, kernel_size=3)(features)
     assert 0.8 < routed.pose.std() < 1.2
     assert 0.4 < routed.activation.mean() < 0.6
 
@@ -153,9 +180,9 @@ def test_standardized_flat_image_is_zero_in_half_precision(grey: float, dtype: t
 
 def test_what_is_not_learned_is_kept_with_the_weights() -> None:
     """A network that starts as the released code must not become another one by its own weights."""
-    released, plain = (build("matrix_capsnet_small", (1, 20, 20), 3, initial=start) for start in INITIAL[::-1])
+    released, plain = (build("matrix_capsnet_small", (1, 24, 20), 3, initial=start) for start in INITIAL[::-1])
     plain.load_state_dict(released.state_dict())
-    x = torch.rand(2, 1, 20, 20)
+    x = torch.rand(2, 1, 24, 20)
     torch.testing.assert_close(plain(x).scores, released(x).scores, rtol=0, atol=0)
 
 
@@ -205,6 +232,15 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
         (lambda: ClassCaps(6, 3, 16, 16, routing="em")(matrices(2, 7, 2, 2)), r"T=6, .* got shape \[2, 7, 2, 2, 16\]"),
         (lambda: ClassCaps(6, 3, 4, 4, coordinates="row"), "coordinates must be None with dynamic routing"),
         (lambda: ClassCaps(6, 3, 16, 16, routing="em", coordinates="up"), "coordinates must be one of column, row"),
+        (lambda: ClassCaps(0, 3, 16, 16), "n_types must be an integer of at least 1, got 0"),
+        (lambda: ClassCaps(6, 3, 16, 16, map_size=6), "map_size must be two numbers, got 6"),
+        (lambda: ClassCaps(6, 3, 16, 16, spacing=4.0), "spacing must be two numbers, got 4.0"),
+        (lambda: ClassCaps(6, 3, 16, 16, coordinate_scale=0.0), "coordinate_scale must be positive, got 0.0"),
+        (
+            lambda: ConvCaps(7, 3, 16, 16, 2, stride=2, routing="em")(matrices(2, 7, 5, 4)),
+            r"compete must be 'all' where fields do not overlap \(kernel_size \(2, 2\), stride \(2, 2\)",
+        ),
+        (lambda: ConvCaps(7, 3, 16, 16, 3, routing="em")(matrices(2, 7, 3, 3)), "compete must be 'all'"),
         (lambda: MatrixPrimaryCaps(3, 4, d_out=8), "d_out must be 16 for 4×4 matrices, got 8"),
         (lambda: MatrixPrimaryCaps(3, 4, activation_std=0.0), "activation_std must be positive, got 0.0"),
     ],
@@ -212,3 +248,15 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
 def test_bad_layers_and_capsules(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_standardize_refuses_pixels_and_other_shapes() -> None:
+    with pytest.raises(ValueError, match=r"x must be floating point, got torch.uint8"):
+        Standardize()(torch.zeros(1, 1, 4, 4, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=r"x must be \[B, C, H, W\], got shape \[1, 4, 4\]"):
+        Standardize()(torch.zeros(1, 4, 4))
+
+
+def test_initial_betas_are_arguments() -> None:
+    layer = DenseCaps(6, 3, 16, 16, routing="em", beta_u_init=0.25, beta_a_init=-0.5)
+    assert layer.beta_u.tolist() == [0.25] * 3 and layer.beta_a.tolist() == [-0.5] * 3

@@ -94,9 +94,37 @@ def test_options_reach_the_routing() -> None:
     assert layer(x, return_coupling=True).coupling.shape == (2, 6, 3)
 
 
+def test_the_gradient_of_a_layer_is_the_one_it_was_asked_for() -> None:
+    x, found = torch.randn(2, 6, 4), {}
+    for gradient in ("full", "last"):
+        torch.manual_seed(0)
+        layer = DenseCaps(6, 3, 4, 5, gradient=gradient)
+        (found[gradient],) = torch.autograd.grad(layer(x).activation.sum(), layer.weight)
+        routed = dynamic_routing(x, layer.weight, bias=layer.bias, gradient=gradient)
+        (wanted,) = torch.autograd.grad(routed.activation.sum(), layer.weight)
+        torch.testing.assert_close(found[gradient], wanted)
+    assert not torch.allclose(found["full"], found["last"])
+
+
+def test_oblong_kernels_say_the_size_they_make() -> None:
+    layer = ConvCaps(2, 3, 4, 5, (2, 5))
+    assert layer.output_size(3, 8) == layer(torch.randn(1, 2, 3, 8, 4)).pose.shape[2:4] == (2, 4)
+    with pytest.raises(ValueError, match="a 2×5 kernel does not fit into a map of 3×4"):
+        layer.output_size(3, 4)
+
+
+@pytest.mark.parametrize(("n_out", "leaky"), [(2, False), (10, False), (100, False), (100, True)])
+def test_any_number_of_classes_starts_neither_dead_nor_saturated(n_out: int, leaky: bool) -> None:
+    lower = nn.functional.normalize(torch.randn(4, 288, 8), dim=-1) / 2
+    lengths = DenseCaps(288, n_out, 8, 16, leaky=leaky)(lower).activation
+    assert 0.2 < lengths.mean() < 0.6
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: ConvCaps(-2, 3, 4, 5, 3), "n_in must be an integer of at least 1, got -2"),
+        (lambda: ConvCaps(2, 3, 4, 5, (3, 3, 3)), r"kernel_size must be two numbers, got \(3, 3, 3\)"),
         (lambda: DenseCaps(0, 3, 4, 5), "n_in must be an integer of at least 1, got 0"),
         (lambda: DenseCaps(6, 3, 4, 5, 0), "n_iters must be an integer of at least 1, got 0"),
         (lambda: DenseCaps(6, 3, 4, 5, routing="magic"), "routing must be one of dynamic, em; got 'magic'"),

@@ -32,6 +32,25 @@ def test_the_papers_networks_have_their_units() -> None:
     assert count_parameters(build("affine_autoencoder", (1, 28, 28), 10)) == affine
 
 
+def test_capsules_of_points_unit_by_unit() -> None:
+    """Sigmoids see the image, say (x, y, presence), take (x, y) and paint, times the presence."""
+    model, x = (
+        build("translation_autoencoder", (1, 6, 5), n_capsules=2, n_recognition=3, n_generation=4),
+        torch.rand(2, 1, 6, 5),
+    )
+    found = model.recognise(x)
+    painted = torch.zeros(2, 30)
+    units = torch.sigmoid(x.flatten(1) @ model.recognition.weight[0] + model.recognition.bias[0]).view(2, 2, 3)
+    for j in range(2):
+        numbers = units[:, j] @ model.read.weight[j] + model.read.bias[j]
+        presence = torch.sigmoid(numbers[:, 2:])
+        torch.testing.assert_close(found.pose[:, j], numbers[:, :2] * 5 / 4)
+        torch.testing.assert_close(found.activation[:, j], presence[:, 0])
+        seen = torch.sigmoid(numbers[:, :2] @ model.generation.weight[j] + model.generation.bias[j])
+        painted += (seen * presence) @ model.paint.weight[0, 4 * j : 4 * j + 4]
+    torch.testing.assert_close(model(x).images.flatten(1), painted + model.ground.flatten())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_identity_changes_nothing_and_a_shift_does(name: str) -> None:
     model, x = build(name, (1, 28, 28), 10), torch.rand(3, 1, 28, 28)
@@ -72,9 +91,9 @@ def test_matrices_of_parts_have_an_inverse_whatever_is_read() -> None:
 def test_local_capsules_see_their_window_and_paint_about_it() -> None:
     model = build("local_autoencoder", (1, 20, 17), 10, field=5, patch=7, stride=6, n_capsules=2)
     assert (model.windows.n, model.n_capsules) == (9, 18)
-    centres = model.windows.centres.tolist()
+    centres = model.windows.centres
     # 17 rows of 20 are filled, the first of them row 1; all 17 columns
-    assert centres[0] == [-6.0, -6.5] and centres[1] == [0.0, -6.5] and centres[3] == [-6.0, -0.5]
+    assert centres[0] == (-6.0, -6.5) and centres[1] == (0.0, -6.5) and centres[3] == (-6.0, -0.5)
     x = torch.rand(1, 1, 20, 17, requires_grad=True)
     found = model.recognise(x)
     (seen,) = torch.autograd.grad(found.pose[:, 2:4].sum(), x)  # the two of the second window
@@ -94,7 +113,7 @@ def test_local_capsules_see_their_window_and_paint_about_it() -> None:
 
 def test_one_window_smaller_than_what_it_paints() -> None:
     windows = Windows((1, 28, 28), field=26, stride=3, patch=28)
-    assert windows.n == 1 and windows.centres.tolist() == [[0.0, 0.0]]
+    assert windows.n == 1 and windows.centres == [(0.0, 0.0)]
     patch = torch.rand(2, 1, 28 * 28)
     torch.testing.assert_close(windows.put(patch), patch.view(2, 1, 28, 28))
     image = torch.rand(2, 1, 28, 28)
@@ -118,7 +137,7 @@ def test_local_capsules_paint_about_twice_as_far_by_default() -> None:
 def test_local_capsules_begin_near_their_windows() -> None:
     model = build("local_autoencoder", (1, 20, 20), 10, field=5, patch=7, stride=5)
     x, y, w = model.recognise(torch.rand(50, 1, 20, 20)).pose[..., 2].mean(dim=0).unbind(-1)
-    assert (torch.stack((x / w, y / w), dim=1) - model.windows.centres).abs().max() < 2.5
+    assert (torch.stack((x / w, y / w), dim=1) - torch.tensor(model.windows.centres)).abs().max() < 2.5
 
 
 def test_a_template_in_its_own_size_is_painted_pixel_by_pixel() -> None:

@@ -164,6 +164,9 @@ def test_iterations_and_couplings_of_one_call() -> None:
         ("matrix_capsnet", (1, 28, 28), {"depth": 3}, "a setting of EM routing must be one of .*'depth'"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "mine"}, "initial must be one of half-active, released"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "released", "routing": "dynamic"}, "initial must be half-active"),
+        ("matrix_capsnet", (1, 28, 28), {"B": 0}, "B must be an integer of at least 1, got 0"),
+        ("matrix_capsnet", (1, 28, 28), {"pose_scale": 5.0}, "pose_scale must be left to the layers"),
+        ("matrix_capsnet", (1, 28, 28), {"stride": 5}, "model matrix_capsnet: .*multiple values for .*'stride'"),
         ("matrix_capsnet", (1, 16, 28), {}, "a 3×3 kernel does not fit into a map of 2×5"),
         ("capsnet_small", (1, 16, 28), {}, "a 9×9 kernel does not fit into a map of 8×20"),
         ("capsnet", (28, 28), {}, r"image_shape must be \(channels, height, width\), got \(28, 28\)"),
@@ -174,6 +177,54 @@ def test_iterations_and_couplings_of_one_call() -> None:
 def test_what_cannot_be_built(name: str, shape: tuple[int, int, int], options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(name, shape, 10, **options)
+
+
+def test_classifiers_want_a_number_of_classes() -> None:
+    with pytest.raises(ValueError, match="n_classes must be given for capsnet, got None"):
+        build("capsnet", (1, 28, 28))
+    assert build("template_autoencoder", (1, 12, 12)).n_capsules == 16
+
+
+def test_iterations_of_matrix_capsules_reach_every_layer() -> None:
+    model, x = build("matrix_capsnet_small", (1, 24, 24), 3), torch.rand(2, 1, 24, 24)
+    layers = (*model.hidden, model.classes)
+    wanted = model.primary(model.conv(model.standardize(x)).clamp_min(0))
+    for layer in layers:
+        wanted = layer(wanted, n_iters=1)
+    torch.testing.assert_close(model(x, n_iters=1).scores, wanted.activation)
+    assert not torch.allclose(model(x).scores, wanted.activation, atol=1e-4)
+
+
+def test_the_scale_of_the_primary_capsules_reaches_them() -> None:
+    assert build("capsnet_small", (1, 28, 28), 10, primary_scale=0.125).primary.scale == 0.125
+
+
+def test_cnns_that_standardize_do_not_see_light_and_contrast() -> None:
+    x = torch.rand(2, 2, 32, 32)
+    for name in ("norb_cnn", "matched_cnn"):
+        model = build(name, (2, 32, 32), 5, standardize=True).eval()
+        torch.testing.assert_close(model(0.5 * x + 0.25).scores, model(x).scores, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in BIG])
+def test_models_are_loaded_into_what_was_made_on_no_device(name: str) -> None:
+    torch.manual_seed(1)
+    model, x = build(name, (1, 28, 28), 3).eval(), torch.rand(2, 1, 28, 28)
+    empty = build(name, (1, 28, 28), 3).eval().to("meta")
+    assert empty(x.to("meta"))[0].is_meta
+    filled = empty.to_empty(device="cpu")
+    filled.load_state_dict(model.state_dict())
+    torch.testing.assert_close(filled(x)[0], model(x)[0])
+
+
+@pytest.mark.parametrize("name", ["capsnet_small", "matrix_capsnet_small", "norb_cnn", "local_autoencoder"])
+def test_models_are_exported_for_any_batch(name: str) -> None:
+    options = {"standardize": True} if name == "capsnet_small" else {}
+    model = build(name, (1, 28, 28), 3, **options).eval()
+    batch = torch.export.Dim("B")
+    exported = torch.export.export(model, (torch.rand(2, 1, 28, 28),), dynamic_shapes=({0: batch},))
+    x = torch.rand(5, 1, 28, 28)
+    torch.testing.assert_close(exported.module()(x)[0], model(x)[0])
 
 
 @pytest.mark.parametrize("name", ["capsnet_small", "matched_cnn"])

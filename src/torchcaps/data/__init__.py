@@ -21,6 +21,7 @@ from torchcaps.data.mnist import load_fashion_mnist, load_mnist
 from torchcaps.data.pairs import Pairs
 from torchcaps.data.smallnorb import load_smallnorb
 from torchcaps.data.svhn import load_svhn
+from torchcaps.data.transformed import Limits, transformed_pairs
 from torchcaps.ops.checks import check_choice, check_two
 
 #: Every data set, by name. Each takes ``root`` (the folder of its files, None for the cache) and
@@ -64,4 +65,4 @@ def load(
     return DATASETS[name](root=None if root is None else Path(root).expanduser(), image_size=image_size, **options)
 
 
-__all__ = ["DATASETS", "Dataset", "Images", "Pairs", "load"]
+__all__ = ["DATASETS", "Dataset", "Images", "Limits", "Pairs", "load", "transformed_pairs"]

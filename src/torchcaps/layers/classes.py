@@ -9,7 +9,7 @@ from torch import Tensor
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.ops import Routed, coordinate_offset
-from torchcaps.ops.checks import check_choice
+from torchcaps.ops.checks import check_at_least, check_choice, check_two
 from torchcaps.ops.votes import PLACEMENTS
 
 
@@ -64,6 +64,12 @@ class ClassCaps(RoutedLayer):
         coordinate_scale: float = 100.0,
         **options: Any,
     ) -> None:
+        check_at_least("n_types", n_types, 1)
+        check_two("map_size", map_size, 1)
+        for name, value in (("spacing", spacing), ("centre", centre)):
+            check_two(name, value)
+        if not coordinate_scale > 0:
+            raise ValueError(f"coordinate_scale must be positive, got {coordinate_scale}")
         super().__init__(n_types, n_out, d_in, d_out, n_iters, n_places=map_size[0] * map_size[1], **options)
         if coordinates is not None:
             check_choice("coordinates", coordinates, PLACEMENTS)

@@ -10,16 +10,18 @@ from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.layers.sizes import conv_size
 from torchcaps.ops import Routed
-from torchcaps.ops.checks import check_at_least
+from torchcaps.ops.checks import check_at_least, check_two
 
 
 class ConvCaps(RoutedLayer):
     """Convolutional capsules: votes are shared over places, and routed within each receptive field.
 
     With dynamic routing the K×K×T lower capsules of a field choose among the J upper types *of that
-    place*; a lower capsule seen from several places makes its choice in each of them. With EM routing
-    upper capsules compete for a lower one wherever they stand. Where the kernel covers the whole map this
-    is :class:`DenseCaps`, with the same weights.
+    place*; a lower capsule seen from several places makes its choice in each of them. With EM routing a lower
+    capsule is shared among the places that see it, for each upper type by itself (``settings="released"``, the
+    default), or among all types at all of them (``"paper"``, or ``compete="all"``). The former needs fields that
+    overlap. Where the kernel covers the whole map, dynamic routing and the latter are :class:`DenseCaps`, with the
+    same weights.
 
     Args:
         n_in: types of capsule T in the map below.
@@ -42,7 +44,8 @@ class ConvCaps(RoutedLayer):
         ``[B, H', W', T·K·K, n_out]``.
 
     Raises:
-        ValueError: another number of types or pose size, or a map smaller than the kernel.
+        ValueError: another number of types or pose size, a map smaller than the kernel, or EM routing in which nothing
+            competes: types by themselves in fields that do not overlap.
 
     Source: Sabour et al. 2017, section 2, last paragraph ("all but the last layer of capsules are
     convolutional"); Hinton et al. 2018, section 4.
@@ -63,16 +66,15 @@ class ConvCaps(RoutedLayer):
         **options: Any,
     ) -> None:
         kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
-        for size in kernel:
-            check_at_least("kernel_size", size, 1)
-        check_at_least("stride", stride, 1)
+        check_two("kernel_size", kernel, 1)
+        for name, value in (("n_in", n_in), ("stride", stride)):
+            check_at_least(name, value, 1)
         super().__init__(n_in * kernel[0] * kernel[1], n_out, d_in, d_out, n_iters, **options)
         self.n_types, self.kernel_size, self.stride = n_in, kernel, stride
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the map made from a map of this size."""
-        (rows, _), (_, columns) = (conv_size((height, width), size, self.stride) for size in self.kernel_size)
-        return rows, columns
+        return conv_size((height, width), self.kernel_size, self.stride)
 
     def forward(
         self, capsules: Routed | Tensor, *, n_iters: int | None = None, return_coupling: bool = False

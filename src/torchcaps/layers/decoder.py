@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.layers.init import truncated_normal_
-from torchcaps.ops import mask_capsules
-from torchcaps.ops.checks import at_least_float32, check_at_least, check_shapes
+from torchcaps.layers.sizes import as_image_shape
+from torchcaps.ops import Routed, mask_capsules
+from torchcaps.ops.checks import check_at_least, check_shapes
+from torchcaps.ops.precision import at_least_float32
 
 
 class Decoder(nn.Module):
@@ -32,21 +35,21 @@ class Decoder(nn.Module):
         super().__init__()
         for name, value in (("n_classes", n_classes), ("d_in", d_in), *(("hidden", width) for width in hidden)):
             check_at_least(name, value, 1)
-        self.n_classes, self.d_in, self.image_shape = n_classes, d_in, tuple(image_shape)
-        sizes = [n_classes * d_in, *hidden, image_shape[0] * image_shape[1] * image_shape[2]]
+        self.n_classes, self.d_in, self.image_shape = n_classes, d_in, as_image_shape(image_shape)
+        sizes = [n_classes * d_in, *hidden, math.prod(self.image_shape)]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
         for layer in self.layers:
             assert isinstance(layer, nn.Linear)
             truncated_normal_(layer.weight, (2 / layer.in_features) ** 0.5)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, pose: Tensor, target: Tensor | None = None) -> Tensor:
+    def forward(self, capsules: Routed | Tensor, target: Tensor | None = None) -> Tensor:
         """Reconstruct each image from its target's capsule.
 
         Args:
-            pose: class capsules, ``[B, J, D]``.
-            target: see :func:`torchcaps.ops.mask_capsules`: the true class in training, None (the
-                longest capsule) in test, multi-hot to see several classes in one image.
+            capsules: of the classes, or their poses ``[B, J, D]``; 4×4 matrices are poses of size 16.
+            target: see :func:`torchcaps.ops.mask_capsules`: the true class in training, None (the most active
+                capsule; of poses alone the longest) in test, multi-hot to see several classes in one image.
 
         Returns:
             ``[B, C, H, W]``.
@@ -54,19 +57,20 @@ class Decoder(nn.Module):
         Raises:
             ValueError: another number or size of capsules, or targets that do not fit.
         """
-        if tuple(pose.shape[1:]) != (self.n_classes, self.d_in):
-            raise ValueError(f"pose must be [B, J={self.n_classes}, D={self.d_in}], got shape {list(pose.shape)}")
-        x = mask_capsules(pose, target).flatten(1)
+        x = mask_capsules(capsules, target)
+        if tuple(x.shape[1:]) != (self.n_classes, self.d_in):
+            raise ValueError(f"pose must be [B, J={self.n_classes}, D={self.d_in}], got shape {list(x.shape)}")
+        x = x.flatten(1)
         *hidden, last = self.layers
         for layer in hidden:
             x = F.relu(layer(x))
         return at_least_float32(last(x)).sigmoid().unflatten(1, self.image_shape)
 
-    def each(self, pose: Tensor, classes: Tensor) -> Tensor:
+    def each(self, capsules: Routed | Tensor, classes: Tensor) -> Tensor:
         """Reconstruct several classes of one image, each from its own capsule alone.
 
         Args:
-            pose: class capsules, ``[B, J, D]``.
+            capsules: as :meth:`forward` takes them.
             classes: K classes of every image, ``[B, K]`` (int64).
 
         Returns:
@@ -74,6 +78,7 @@ class Decoder(nn.Module):
 
         Source: Sabour et al. 2017, section 6 (MultiMNIST).
         """
-        check_shapes(pose=(pose, "B J D"), classes=(classes, "B K"))
+        pose = capsules.pose if isinstance(capsules, Routed) else capsules
+        check_shapes(pose=(pose, "B J D" if pose.dim() < 4 else "B J 4 4"), classes=(classes, "B K"))
         images = self.forward(pose.repeat_interleave(classes.shape[1], dim=0), classes.flatten())
         return images.unflatten(0, classes.shape)

@@ -10,6 +10,10 @@ what agrees. Measured on MNIST with three iterations, through one, two and three
 that keeps mean lengths between 0.3 and 0.6 in every layer is 1.25 instead of 2 (at 1 they die out: 0.05
 after three layers; at 2 they saturate: 0.97). For CapsNet's 1152×8 → 10×16 that is σ = 0.092; its authors
 took 0.088.
+
+The more upper capsules, the less of that they can have: routing may then give one of them J times as much as even
+couplings would. Random capsules of length ½ (I = 288 and 1152, D = 16) become capsules of mean length 0.45 at factors
+of 1.25, 1.02, 0.86 and 0.72 for J = 20, 50, 100 and 200: it falls as (16 / J)^0.2 above 16.
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ def routing_std(n_in: int, n_out: int, d_out: int, n_places: int | None = None) 
         d_out: D.
         n_places: places of the softmax where that is not J (J + 1 with leaky routing).
     """
-    return 1.25 * (n_places or n_out) / math.sqrt(n_in * d_out)
+    places = n_places or n_out
+    return 1.25 * min(1, (16 / places) ** 0.2) * places / math.sqrt(n_in * d_out)
 
 
 #: Standard deviation of what is left of a standard normal cut off at ±2.

@@ -53,12 +53,11 @@ class Windows:
         self.outside = [(size - span) // 2 for size, span in zip(self.size, spans, strict=True)]
         self.canvas = (spans[0] + 2 * self.padding, spans[1] + 2 * self.padding)  #: of all that is painted
         rows, columns = (
-            first + self.stride * torch.arange(n) + (side - size) / 2
+            [first + self.stride * k + (side - size) / 2 for k in range(n)]
             for first, n, side, size in zip(self.outside, places, self.field, self.size, strict=True)
         )
-        grid = torch.meshgrid(rows, columns, indexing="ij")
-        #: (x, y) of each window's centre in pixels from the image's, ``[P, 2]``
-        self.centres = torch.stack((grid[1].flatten(), grid[0].flatten()), dim=1).float()
+        #: (x, y) of each window's centre in pixels from the image's: P of them
+        self.centres = [(float(x), float(y)) for y in rows for x in columns]
 
     def take(self, images: Tensor) -> Tensor:
         """What is in each window: ``[B, C, H, W]`` to ``[B, P, n_seen]``."""
@@ -70,7 +69,7 @@ class Windows:
     def put(self, patches: Tensor) -> Tensor:
         """Add up what was painted for each window: ``[B, P, n_painted]`` to ``[B, C, H, W]``."""
         if self.canvas == self.size == self.patch:
-            return patches.reshape(len(patches), self.channels, *self.size)
+            return patches.reshape(patches.shape[0], self.channels, *self.size)
         painted = F.fold(patches.transpose(1, 2), self.canvas, self.patch, stride=self.stride)
         above, left = (first - self.padding for first in self.outside)  # negative: what lies outside is cut off
         below, right = (

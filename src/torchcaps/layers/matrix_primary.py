@@ -30,6 +30,9 @@ class MatrixPrimaryCaps(nn.Module):
         activation_std: of the activations'; by default twice as much; 2.64 in the released code.
         activation_bias: added to the activations' logits, not learned; −1 in the released code.
 
+    Attributes:
+        pose_scale: deviation that the poses have at first, for features of mean square 1: hand it to the layer above.
+
     Input:
         x: ``[B, C, H, W]``, any height and width of at least the kernel.
 
@@ -48,8 +51,8 @@ class MatrixPrimaryCaps(nn.Module):
         self,
         in_channels: int,
         n_types: int,
-        kernel_size: int = 1,
         *,
+        kernel_size: int = 1,
         stride: int = 1,
         padding: int = 0,
         pose: str = "matrix",
@@ -72,6 +75,7 @@ class MatrixPrimaryCaps(nn.Module):
         with torch.no_grad():
             poses, activations = self.weight.split((n_types * d_out, n_types))
             truncated_normal_(poses, default if pose_std is None else pose_std, "pose_std")
+            self.pose_scale = 1.0 if pose_std is None else pose_std / default
             std = 2 * default if activation_std is None else activation_std
             truncated_normal_(activations, std, "activation_std")
 

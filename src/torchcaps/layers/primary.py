@@ -36,6 +36,7 @@ class PrimaryCaps(nn.Module):
         weight: K, ``[K_h, K_w, C, T·D]``, from inputs to outputs as in the routed layers (and as convolution at
             frequencies reads it); torch's convolutions have ``[T·D, C, K_h, K_w]``.
         bias: ``[T, D]``.
+        pose_scale: deviation that poses of length ½ have, which they are at first: hand it to an EM layer above.
 
     Input:
         x: ``[B, C, H, W]``, any height and width of at least the kernel.
@@ -70,6 +71,7 @@ class PrimaryCaps(nn.Module):
             raise ValueError(f"scale must be positive, got {scale}")
         self.in_channels, self.n_types, self.d_out = in_channels, n_types, d_out
         self.kernel_size, self.stride, self.padding, self.scale = kernel_size, stride, padding, scale
+        self.pose_scale = 0.5 / math.sqrt(d_out)
         weight = torch.empty(n_types * d_out, kernel_size, kernel_size, in_channels).permute(0, 3, 1, 2)
         default = 1 / (scale * math.sqrt(0.2 * d_out * in_channels * kernel_size**2))
         truncated_normal_(weight, default if weight_std is None else weight_std)

@@ -17,7 +17,8 @@ class RoutedLayer(nn.Module):
     """Parameters of a routing from ``n_in`` to ``n_out`` capsules, under the names that ops give them.
 
     Poses are vectors of ``d_in`` and ``d_out`` numbers; 4×4 matrices are 16, and come and go as
-    ``[..., 4, 4]`` where the routing works on matrices. So layers of different routings stack.
+    ``[..., 4, 4]`` where the routing works on matrices. So layers of different routings stack. (Dynamic routing knows
+    no activations but lengths: of the layer below it takes the poses alone.)
 
     Args:
         n_in: lower capsules that an upper one sees, I.
@@ -35,10 +36,13 @@ class RoutedLayer(nn.Module):
             Of dynamic routing: ``bias`` (learn one, ``[J, d_out]``; True), ``bias_init`` (0; the authors of
             CapsNet took 0.1), ``learned_prior`` (learn the initial logits ``[I, J]``; False), ``leaky`` (let
             capsules route to nothing; False).
-            Of EM routing: ``pose`` ("matrix" for 4×4, "vector" for any size), ``settings`` ("released",
-            "paper"), any field of :class:`~torchcaps.ops.EMSettings` that is to differ, and initial values:
-            ``pose_scale``, the deviation of the poses below (1), from which the others come by default;
-            ``beta_u_init``, ``beta_a_init`` (0).
+            Of EM routing: ``pose`` ("matrix" for 4×4, "vector" for any size), ``settings`` ("released" by default,
+            or "paper"), any field of :class:`~torchcaps.ops.EMSettings` that is to differ, and initial values:
+            ``pose_scale``, the deviation of the poses below (1; hand over the ``pose_scale`` of the layer below, else
+            those of a stack drift), from which the others come by default; ``beta_u_init``, ``beta_a_init`` (0).
+
+    Attributes:
+        pose_scale: deviation that the poses which come out have at first.
 
     Raises:
         ValueError: sizes below 1, or an unknown ``routing``, ``gradient``, ``impl`` or option.

@@ -9,19 +9,21 @@ from torch import Tensor
 from torchcaps.ops.checks import check_at_least
 
 
-def conv_size(size: tuple[int, int], kernel_size: int, stride: int = 1, padding: int = 0) -> tuple[int, int]:
-    """Height and width after a convolution.
+def conv_size(
+    size: tuple[int, int], kernel_size: int | tuple[int, int], stride: int = 1, padding: int = 0
+) -> tuple[int, int]:
+    """Height and width after a convolution, with a square kernel or one of (rows, columns).
 
     Raises:
         ValueError: the kernel is larger than the padded map.
     """
-    for extent in size:
-        if extent + 2 * padding < kernel_size:
+    kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+    for extent, side in zip(size, kernel, strict=True):
+        if extent + 2 * padding < side:
             raise ValueError(
-                f"a {kernel_size}×{kernel_size} kernel does not fit into a map of {size[0]}×{size[1]} "
-                f"(padding {padding})"
+                f"a {kernel[0]}×{kernel[1]} kernel does not fit into a map of {size[0]}×{size[1]} (padding {padding})"
             )
-    height, width = ((extent + 2 * padding - kernel_size) // stride + 1 for extent in size)
+    height, width = ((extent + 2 * padding - side) // stride + 1 for extent, side in zip(size, kernel, strict=True))
     return height, width
 
 

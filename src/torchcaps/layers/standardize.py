@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor, nn
 
-from torchcaps.ops.checks import at_least_float32
+from torchcaps.ops.checks import check_shapes
+from torchcaps.ops.precision import at_least_float32
 
 
 class Standardize(nn.Module):
@@ -20,12 +23,18 @@ class Standardize(nn.Module):
     Output:
         the same shape.
 
+    Raises:
+        ValueError: another number of axes, or numbers that are not floating point: convert pixels first.
+
     Source: Hinton, Sabour, Frosst 2018, section 4 (data).
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        check_shapes(x=(x, "B C H W"))
+        if not x.is_floating_point():
+            raise ValueError(f"x must be floating point, got {x.dtype}")
         wide = at_least_float32(x)  # the least deviation is 0 in float16
         centred = wide - wide.mean(dim=(1, 2, 3), keepdim=True)
         variance = centred.square().mean(dim=(1, 2, 3), keepdim=True)
-        least = 1 / (255**2 * max(1, x[0].numel() if len(x) else 1))
+        least = 1 / (255**2 * max(1, math.prod(x.shape[1:])))
         return (centred * variance.clamp_min(least).rsqrt()).to(x.dtype)

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from torchcaps.models.baseline_cnn import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
-from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_small, capsnet_stacked
+from torchcaps.models.capsnet import CapsNet, HiddenCaps, capsnet, capsnet_small, capsnet_stacked
 from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_small
 from torchcaps.models.output import Output, Transformed
 from torchcaps.models.plain_autoencoder import PlainAutoencoder, plain_autoencoder
@@ -49,26 +49,28 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build(name: str, image_shape: tuple[int, int, int], n_classes: int, **options: Any) -> nn.Module:
+def build(name: str, image_shape: tuple[int, int, int], n_classes: int | None = None, **options: Any) -> nn.Module:
     """Make a model by name.
 
     Args:
         name: one of :data:`MODELS`.
         image_shape: (channels, height, width).
-        n_classes: number of classes; auto-encoders know of none.
+        n_classes: number of classes; auto-encoders know of none, and take no heed of it.
         options: as the model's own function says.
 
     Raises:
-        ValueError: an unknown name or option, or images too small for the model.
+        ValueError: an unknown name or option, no number of classes for a classifier, or images too small for the model.
     """
     check_choice("model", name, MODELS)
     function = MODELS[name]
     if "n_classes" in inspect.signature(function).parameters:
+        if n_classes is None:
+            raise ValueError(f"n_classes must be given for {name}, got None")
         options = {"n_classes": n_classes, **options}
     try:
         return function(image_shape=image_shape, **options)
     except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
+        if not any(words in str(error) for words in ("unexpected keyword argument", "multiple values for")):
             raise
         raise ValueError(f"model {name}: {error}") from None
 
@@ -76,6 +78,7 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int, **option
 __all__ = [
     "MODELS",
     "CapsNet",
+    "HiddenCaps",
     "MatrixCapsNet",
     "Output",
     "PlainAutoencoder",

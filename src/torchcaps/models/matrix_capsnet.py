@@ -14,7 +14,7 @@ from torchcaps.layers.init import LEFT, truncated_normal_
 from torchcaps.layers.sizes import as_image_shape, conv_size, require_images
 from torchcaps.models.output import Output
 from torchcaps.ops import Routed
-from torchcaps.ops.checks import check_choice
+from torchcaps.ops.checks import check_at_least, check_choice
 
 INITIAL = ("half-active", "released")
 
@@ -63,6 +63,10 @@ class MatrixCapsNet(nn.Module):
         check_choice("initial", initial, INITIAL)
         if initial == "released" and routing != "em":
             raise ValueError(f"initial must be half-active with {routing} routing, got released")
+        for name, value in {"A": A, "B": B, "C": C, "D": D}.items():
+            check_at_least(name, value, 1)
+        if "pose_scale" in options:
+            raise ValueError(f"pose_scale must be left to the layers, each has its own; got {options['pose_scale']}")
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()

@@ -71,7 +71,8 @@ class TransformingAutoencoder(Transforming):
         self.generation = Local(n, 2 if pose == "translation" else 9, n_generation, spread=4.0)
         self.paint = Local(self.windows.n, n_capsules * n_generation, self.windows.n_painted, bias=False)
         self.ground = nn.Parameter(torch.zeros(self.image_shape))
-        self.register_buffer("centre", self.windows.centres.repeat_interleave(n_capsules, dim=0), persistent=False)
+        #: (x, y) of each capsule's window. Numbers, not a buffer: what a model is loaded into may not have made one.
+        self.centres = [centre for centre in self.windows.centres for _ in range(n_capsules)]
         #: Pixels that the units count as one: a quarter of what they see, so that all they read is about 1.
         self.unit = min(self.windows.field) / 4
 
@@ -79,14 +80,14 @@ class TransformingAutoencoder(Transforming):
         """Poses ``[B, J, 2]`` or ``[B, J, 3, 3]``, presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
         require_images(x, self.image_shape)
         units = self.recognition(self.windows.take(x)).sigmoid()  # [B, P, ·]
-        units = units.reshape(len(x), self.n_capsules, self.read.weight.shape[1])
+        units = units.reshape(x.shape[0], self.n_capsules, self.read.weight.shape[1])
         numbers = self.read(units)  # [B, J, POSES[pose] + 1]
         return Routed(self._pose_of(numbers[..., :-1]), numbers[..., -1].sigmoid())
 
     def generate(self, pose: Tensor, presence: Tensor) -> Tensor:
         """What the capsules paint together: ``[B, J, …]`` and ``[B, J]`` to ``[B, C, H, W]``."""
         units = self.generation(self._numbers_of(pose)).sigmoid() * presence.unsqueeze(-1)  # [B, J, ·]
-        patches = self.paint(units.reshape(len(pose), self.windows.n, self.paint.weight.shape[1]))
+        patches = self.paint(units.reshape(pose.shape[0], self.windows.n, self.paint.weight.shape[1]))
         return self.windows.put(patches) + self.ground
 
     def generative_units(self) -> Tensor:
@@ -96,21 +97,21 @@ class TransformingAutoencoder(Transforming):
 
     def _pose_of(self, numbers: Tensor) -> Tensor:
         """What was read, at first near the window's centre and unturned, as a pose in pixels."""
-        assert isinstance(self.centre, Tensor)
+        centre = numbers.new_tensor(self.centres)  # [J, 2]
         if self.pose == "translation":
-            return numbers * self.unit + self.centre
+            return numbers * self.unit + centre
         if self.pose == "parts":
             matrix = affine_matrix(affine_parts_of(numbers))
         else:
             matrix = numbers.unflatten(-1, (3, 3)) + torch.eye(3, dtype=numbers.dtype, device=numbers.device)
-        return _shifted(matrix * self._rows(numbers), self.centre)
+        return _shifted(matrix * self._rows(numbers), centre)
 
     def _numbers_of(self, pose: Tensor) -> Tensor:
         """The inverse, as the generation units take it."""
-        assert isinstance(self.centre, Tensor)
+        centre = pose.new_tensor(self.centres)
         if self.pose == "translation":
-            return (pose - self.centre) / self.unit
-        return (_shifted(pose, -self.centre) / self._rows(pose)).flatten(2)
+            return (pose - centre) / self.unit
+        return (_shifted(pose, -centre) / self._rows(pose)).flatten(2)
 
     def _rows(self, like: Tensor) -> Tensor:
         """Pixels in a unit, for each row of a matrix."""

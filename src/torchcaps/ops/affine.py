@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.checks import at_least_float32, check_shapes
+from torchcaps.ops.checks import check_shapes
+from torchcaps.ops.precision import at_least_float32, without_autocast
 
 
 class AffineParts(NamedTuple):
@@ -100,7 +101,7 @@ def transform_pose(pose: Tensor, matrix: Tensor) -> Tensor:
     Source: Hinton, Krizhevsky, Wang 2011.
     """
     check_shapes(pose=(pose, "B J 2" if pose.dim() == 3 else "B J 3 3"), matrix=(matrix, "B 3 3"))
-    with torch.autocast(pose.device.type, enabled=False):  # bfloat16 would round a pose by a tenth of a pixel
+    with without_autocast(pose):  # bfloat16 would round a pose by a tenth of a pixel
         if pose.dim() == 3:
             return torch.einsum("bxy,bjy->bjx", matrix[:, :2, :2], pose) + matrix[:, None, :2, 2]
         return torch.einsum("bxy,bjyk->bjxk", matrix, pose)
@@ -131,14 +132,14 @@ def sample(images: Tensor, back: Tensor, size: tuple[int, int] | None = None) ->
     height, width = images.shape[2:]
     to = size or (height, width)
     dtype = torch.promote_types(images.dtype, back.dtype)
-    if not len(images):  # which affine_grid refuses
+    if images.shape[0] == 0:  # which affine_grid refuses
         return images.new_zeros(0, images.shape[1], *to, dtype=dtype) + 0 * back.sum()
-    with torch.autocast(images.device.type, enabled=False):  # bfloat16 would round places by a tenth of a pixel
+    with without_autocast(images):  # bfloat16 would round places by a tenth of a pixel
         images, back = at_least_float32(images.to(dtype)), at_least_float32(back.to(dtype))
         # grid_sample counts in halves of the width and the height.
         halves = back.new_tensor((to[1] / 2, to[0] / 2, 1.0))
         per_pixel = back.new_tensor(((2 / width,), (2 / height,)))
-        grid = F.affine_grid(back[:, :2] * halves * per_pixel, [len(images), 1, *to], align_corners=False)
+        grid = F.affine_grid(back[:, :2] * halves * per_pixel, [images.shape[0], 1, *to], align_corners=False)
         return F.grid_sample(images, grid, align_corners=False).to(dtype)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 
@@ -61,8 +60,3 @@ def check_two(name: str, value: object, least: int | None = None) -> None:
     for number in value:
         if least is not None:
             check_at_least(name, number, least)
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Widen half precision: sums over many numbers lose too much in it."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.ops.checks import at_least_float32, check_at_least, check_choice, check_shapes
+from torchcaps.ops.checks import check_at_least, check_choice, check_shapes
 from torchcaps.ops.fused import which_impl
 from torchcaps.ops.fused.dynamic import fused_dynamic_routing
+from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.routed import Routed
 from torchcaps.ops.squash import safe_norm, squash
 from torchcaps.ops.votes import dense_votes
@@ -70,7 +71,7 @@ def dynamic_routing(
     if not dtype.is_floating_point:
         raise ValueError(f"u and weight must be floating point, got {u.dtype} and {weight.dtype}")
     chosen = which_impl("dynamic", impl, *(x for x in (u, weight, bias, prior) if x is not None))
-    with torch.autocast(u.device.type, enabled=False):
+    with without_autocast(u):
         if chosen != "triton":  # which widens numbers as it reads them
             u, weight = at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype))
         if chosen == "reference":
@@ -102,7 +103,7 @@ def dynamic_routing_from_votes(
         raise ValueError(f"votes must be floating point, got {votes.dtype}")
     _check(sizes, n_iters, bias, prior, gradient)
     check_choice("impl, for votes that are there already,", impl, ("auto", "reference"))
-    with torch.autocast(votes.device.type, enabled=False):
+    with without_autocast(votes):
         routed = _route(at_least_float32(votes), n_iters, bias, prior, leaky, gradient)
     return _finish(routed, votes.dtype, return_coupling)
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.checks import at_least_float32, check_choice, check_shapes
+from torchcaps.ops.checks import check_choice, check_shapes
 from torchcaps.ops.em_checks import (
     check_betas,
     check_choices,
@@ -20,8 +20,9 @@ from torchcaps.ops.em_checks import (
 )
 from torchcaps.ops.em_settings import EMSettings, em_settings
 from torchcaps.ops.fused.em import fused_em_routing
+from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.routed import Routed
-from torchcaps.ops.votes import Fields, check_fields, matrix_votes
+from torchcaps.ops.votes import Fields, check_fields, check_overlap, matrix_votes
 
 
 def em_routing(
@@ -114,8 +115,9 @@ def conv_em_routing(
 ) -> Routed:
     """:func:`em_routing` on maps: an upper capsule at a place sees a receptive field of the lower map.
 
-    Parents compete for a child wherever they stand: the responsibilities of a child are shared among all
-    parents, of all types at all places, whose receptive fields it lies in.
+    With ``compete="all"`` (the paper's) parents compete for a child wherever they stand: its responsibilities are
+    shared among all parents, of all types at all places, whose receptive fields it lies in. With ``"positions"`` (the
+    released code's) they are shared among those places, for each type by itself.
 
     Args:
         pose: ``[B, T, H, W, 4, 4]``, or vectors ``[B, T, H, W, d_in]``.
@@ -133,7 +135,8 @@ def conv_em_routing(
         activation ``[B, J, H', W']``; coupling ``[B, H', W', T·K_h·K_w, J]`` on request.
 
     Raises:
-        ValueError: as :func:`em_routing`; a kernel larger than the map.
+        ValueError: as :func:`em_routing`; a kernel larger than the map; several iterations with
+            ``compete="positions"`` of fields that do not overlap, in which no child has a choice.
 
     Source: Hinton, Sabour, Frosst 2018, section 4.
     """
@@ -143,7 +146,9 @@ def conv_em_routing(
     chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset=offset, matrices=matrices)
     stride = stride if isinstance(stride, tuple) else (stride, stride)
     check_fields(pose.shape[2:4], weight.shape[1:3], stride)
-    with torch.autocast(pose.device.type, enabled=False):
+    if given.compete == "positions" and n_iters > 1:
+        check_overlap(pose.shape[2:4], weight.shape[1:3], stride)
+    with without_autocast(pose):
         m, a, w = pose, activation, weight
         if chosen != "triton":  # which widens numbers as it reads them
             m, a, w = (at_least_float32(x.to(dtype)) for x in (m, a, w))
@@ -199,7 +204,7 @@ def em_routing_from_votes(
     given = em_settings(settings, dense=True, **changes)
     fields = Fields((sizes["I"], 1, 1), (1, 1), (1, 1))
     dtype = torch.promote_types(votes.dtype, activation.dtype)
-    with torch.autocast(votes.device.type, enabled=False):
+    with without_autocast(votes):
         v, a, u, b = (at_least_float32(x.to(dtype)) for x in (votes, activation, beta_u, beta_a))
         v = v.flatten(3).unsqueeze(1)  # [B, 1, I, J, D]
         mu, a_out, coupling = _route(v, a.unsqueeze(1), u, b, fields, n_iters, given, gradient)

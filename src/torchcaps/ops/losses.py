@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.checks import at_least_float32, check_choice, check_shapes
+from torchcaps.ops.checks import check_choice, check_shapes
 from torchcaps.ops.mask import multi_hot
+from torchcaps.ops.precision import at_least_float32
 
 MARGINS = ("linear", "sigmoid")
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from torchcaps.ops.checks import check_shapes
 from torchcaps.ops.fused.constant import within_func
+from torchcaps.ops.routed import Routed
 from torchcaps.ops.squash import safe_norm
 
 
@@ -41,13 +42,13 @@ def multi_hot(target: Tensor, n_classes: int) -> Tensor:
     )
 
 
-def mask_capsules(pose: Tensor, target: Tensor | None = None) -> Tensor:
+def mask_capsules(capsules: Routed | Tensor, target: Tensor | None = None) -> Tensor:
     """Set every capsule but the target's to zero.
 
     Args:
-        pose: class capsules, ``[B, J, D]``.
+        capsules: of the classes, or their poses alone, ``[B, J, D]``; matrices ``[B, J, 4, 4]`` are poses of size 16.
         target: class indices ``[B]`` or multi-hot ``[B, J]`` (several classes stay): the true ones,
-            as in training. None keeps the longest capsule, as in test.
+            as in training. None keeps the most active capsule (of poses alone the longest), as in test.
 
     Returns:
         ``[B, J, D]``.
@@ -57,9 +58,14 @@ def mask_capsules(pose: Tensor, target: Tensor | None = None) -> Tensor:
 
     Source: Sabour et al. 2017, section 4.1.
     """
+    pose = capsules.pose if isinstance(capsules, Routed) else capsules
+    if pose.dim() == 4:
+        check_shapes(pose=(pose, "B J 4 4"))
+        pose = pose.flatten(2)
     sizes = check_shapes(pose=(pose, "B J D"))
     if target is None:
-        mask = F.one_hot(safe_norm(pose).argmax(dim=1), sizes["J"])
+        activation = capsules.activation if isinstance(capsules, Routed) else safe_norm(pose)
+        mask = F.one_hot(activation.argmax(dim=1), sizes["J"])
     else:
         mask = multi_hot(target, sizes["J"])
         if len(mask) != sizes["B"]:

@@ -78,6 +78,16 @@ def check_fields(map_size: Sequence[int], kernel_size: Sequence[int], stride: Se
             raise ValueError(f"kernel_size must fit into the map, got {kernel} where {axis}={extent}")
 
 
+def check_overlap(map_size: Sequence[int], kernel_size: Sequence[int], stride: Sequence[int]) -> None:
+    """Refuse fields of which no two see the same capsule; each argument is rows and columns."""
+    axes = zip(map_size, kernel_size, stride, strict=True)
+    if all(step >= kernel or extent - kernel < step for extent, kernel, step in axes):
+        raise ValueError(
+            f"compete must be 'all' where fields do not overlap (kernel_size {tuple(kernel_size)}, stride "
+            f"{tuple(stride)} on a map of {tuple(map_size)}), got 'positions': no child would have a choice"
+        )
+
+
 def coordinate_offset(
     height: int,
     width: int,
@@ -174,7 +184,7 @@ class Fields:
             return x
         child = self.child.flatten().to(x.device)
         terms = x.flatten(1, 2)  # [B, P·N, J]
-        none = terms.new_full((len(x), self.n_lower, x.shape[3]), -math.inf)
+        none = terms.new_full((x.shape[0], self.n_lower, x.shape[3]), -math.inf)
         index = child[None, :, None].expand_as(terms)
         highest = none.scatter_reduce(1, index, terms.detach(), "amax")[:, child]  # [B, P·N, J]
         total = torch.zeros_like(none).index_add(1, child, (terms - highest).exp())

@@ -1,0 +1,19 @@
+"""In which precision routing and warping compute, whatever the caller's is."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Widen half precision: sums over many numbers lose too much in it."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Where autocast rounds nothing on the device of x; some, such as "meta", know of no autocast."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
