@@ -12,7 +12,7 @@ import pytest
 import torchcaps
 
 SOURCE = Path(torchcaps.__file__).parent
-ORDER = ("memory", "ops", "layers", "models", "data", "analysis", "experiments", "benchmarks", "cli")
+ORDER = ("checks", "memory", "ops", "layers", "models", "data", "analysis", "experiments", "benchmarks", "cli")
 #: data stands beside the models, not on them.
 FORBIDDEN = {("data", "layers"), ("data", "models")}
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet, evaluating
+from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.layers import DenseCaps
 from torchcaps.ops import Routed, dense_votes
-from torchcaps.ops.checks import check_at_least, check_shapes
 
 
 class RoutingStatistics(NamedTuple):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import evaluating, scores_of
-from torchcaps.ops.checks import check_at_least, check_shapes
+from torchcaps.checks import check_at_least, check_shapes
 
 #: Of scores ``[B, J]`` and classes ``[B]``: one number for the batch, a sum or mean over its images. Its
 #: gradient's sign is all that is used, so that its scale does not matter.

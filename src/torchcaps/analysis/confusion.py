@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.ops.checks import check_shapes
+from torchcaps.checks import check_shapes
 
 
 def confusion_matrix(labels: Tensor, predicted: Tensor, n_classes: int) -> Tensor:

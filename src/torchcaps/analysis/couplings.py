@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet
 from torchcaps.analysis.places import map_edges
-from torchcaps.ops.checks import check_at_least, check_shapes
+from torchcaps.checks import check_at_least, check_shapes
 
 
 class Couplings(NamedTuple):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.probes import choose, divided, principal_components, r_squared, ridge
 from torchcaps.analysis.reading import read
-from torchcaps.ops.checks import check_shapes
+from torchcaps.checks import check_shapes
 
 #: Of the images of a class: these shares fit a probe, choose its penalty, and test it.
 SHARES = (0.5, 0.25, 0.25)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import autoencoder
+from torchcaps.checks import check_shapes
 from torchcaps.ops.affine import warp
-from torchcaps.ops.checks import check_shapes
 
 
 class Told(NamedTuple):

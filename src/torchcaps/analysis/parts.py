@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet
 from torchcaps.analysis.places import map_edges
+from torchcaps.checks import check_shapes
 from torchcaps.layers import ConvCaps
-from torchcaps.ops.checks import check_shapes
 from torchcaps.ops.votes import Fields
 
 

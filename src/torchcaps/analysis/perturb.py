@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet, decoder_of
-from torchcaps.ops.checks import check_shapes
+from torchcaps.checks import check_shapes
 
 #: −0.25 … 0.25 in steps of 0.05, as in the paper.
 OFFSETS = tuple(round(0.05 * k, 2) for k in range(-5, 6))

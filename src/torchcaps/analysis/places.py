@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet
+from torchcaps.checks import check_choice
 from torchcaps.layers import ConvCaps
-from torchcaps.ops.checks import check_choice
 
 
 class Field(NamedTuple):

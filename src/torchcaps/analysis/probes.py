@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.checks import check_at_least, check_shapes
+from torchcaps.checks import check_at_least, check_shapes
 
 #: Penalties to choose from, for features of mean variance 1 and the mean loss over the examples.
 PENALTIES = tuple(10.0**k for k in range(-6, 2))

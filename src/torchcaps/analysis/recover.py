@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import autoencoder
+from torchcaps.checks import check_shapes
 from torchcaps.ops.affine import affine_parts, shift_matrix
-from torchcaps.ops.checks import check_shapes
 
 #: A capsule is active in an image if its presence is at least this.
 ACTIVE = 0.5

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.analysis.attacks import Attack, Loss, gradient, predict
-from torchcaps.ops.checks import check_at_least, check_shapes
+from torchcaps.checks import check_at_least, check_shapes
 
 
 class UnderAttack(NamedTuple):

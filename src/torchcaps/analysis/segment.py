@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet, decoder_of
-from torchcaps.ops.checks import check_shapes
+from torchcaps.checks import check_shapes
 
 
 class Segmentation(NamedTuple):

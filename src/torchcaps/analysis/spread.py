@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.checks import check_at_least, check_shapes
+from torchcaps.checks import check_at_least, check_shapes
 
 
 class Neighbours(NamedTuple):

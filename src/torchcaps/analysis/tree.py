@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet
 from torchcaps.analysis.places import capsule_places
-from torchcaps.ops.checks import check_at_least
+from torchcaps.checks import check_at_least
 
 
 class ParseTree(NamedTuple):

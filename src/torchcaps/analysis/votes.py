@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet, em_classes_of
 from torchcaps.analysis.plane import Plane, principal_plane
+from torchcaps.checks import check_at_least, check_choice, check_shapes
 from torchcaps.ops import matrix_votes
-from torchcaps.ops.checks import check_at_least, check_choice, check_shapes
 
 
 class Votes(NamedTuple):

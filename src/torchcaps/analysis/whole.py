@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.ops.affine import affine_inverse, shift_matrix, transform_pose
-from torchcaps.ops.checks import check_at_least, check_shapes
 
 
 def typical_layout(pose: Tensor, presence: Tensor, unit: float, n_iters: int = 5) -> Tensor:

@@ -13,11 +13,11 @@ from torchcaps.benchmarks.draw import draw
 from torchcaps.benchmarks.report import as_json, as_markdown
 from torchcaps.benchmarks.result import Found
 from torchcaps.benchmarks.suites import SUITES
+from torchcaps.checks import check_at_least, check_choice
 from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.files import write_atomically, write_json, write_text
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.ops import which_impl
-from torchcaps.ops.checks import check_at_least, check_choice
 
 
 def bench(

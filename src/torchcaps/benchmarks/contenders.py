@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torchcaps.benchmarks.floor import conv_equal_votes, equal_votes, in_place_of_votes
 from torchcaps.benchmarks.textbook import FORMULATIONS
 from torchcaps.benchmarks.textbook_em import stored_votes
+from torchcaps.checks import check_choice
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.layers.routings import ROUTINGS, Routing
 from torchcaps.ops import Routed, conv, dynamic_routing, safe_norm
-from torchcaps.ops.checks import check_choice
 
 Vectors = Callable[[Tensor, Tensor, Tensor | None, int], Tensor]
 

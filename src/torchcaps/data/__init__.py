@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torchcaps.checks import check_choice, check_two
 from torchcaps.data.cifar10 import load_cifar10
 from torchcaps.data.digits import load_digits
 from torchcaps.data.expanded_mnist import load_expanded_mnist
@@ -22,7 +23,6 @@ from torchcaps.data.pairs import Pairs
 from torchcaps.data.smallnorb import load_smallnorb
 from torchcaps.data.svhn import load_svhn
 from torchcaps.data.transformed import Limits, transformed_pairs
-from torchcaps.ops.checks import check_choice, check_two
 
 #: Every data set, by name. Each takes ``root`` (the folder of its files, None for the cache) and
 #: ``image_size`` (None, or what to resize to where the data set allows it); some take options of their own.

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.data.transform import shift_right
-from torchcaps.ops.checks import check_at_least, check_shapes
 
 
 def shift_halves(images: Tensor, pixels: int) -> Tensor:

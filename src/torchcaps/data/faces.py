@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from torchcaps.checks import check_at_least, check_choice
 from torchcaps.data.images import Dataset, Images
-from torchcaps.ops.checks import check_at_least, check_choice
 
 CLASSES = ("face", "no face")
 ARRANGEMENTS = ("face", "incomplete", "exchanged")

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchcaps.checks import check_at_least, check_choice
 from torchcaps.data.augment import shift
 from torchcaps.data.images import Images, to_float
-from torchcaps.ops.checks import check_at_least, check_choice
 
 BLENDS = ("sum", "max")
 

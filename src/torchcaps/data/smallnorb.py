@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchcaps.checks import check_choice
 from torchcaps.data.binary_matrix import read_matrix
 from torchcaps.data.files import require
 from torchcaps.data.images import Dataset, Images, resized
 from torchcaps.data.smallnorb_splits import divide, plan
-from torchcaps.ops.checks import check_choice
 
 CLASSES = ("animal", "human", "airplane", "truck", "car")
 

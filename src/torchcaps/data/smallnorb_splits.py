@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from torchcaps.checks import check_choice
 from torchcaps.data.images import Images, fixed_order
-from torchcaps.ops.checks import check_choice
 
 #: The toys (instances) of each category in the two official halves.
 TOYS = {"train": (4, 6, 7, 8, 9), "test": (0, 1, 2, 3, 5)}

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.checks import check_shapes
+from torchcaps.checks import check_shapes
 
 #: Thickness is changed on a grid so many times finer.
 _FINER = 4

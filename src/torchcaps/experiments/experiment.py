@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from torchcaps.ops.checks import check_at_least, check_choice, check_two
+from torchcaps.checks import check_at_least, check_choice, check_two
 
 Blend = Literal["sum", "max"]
 Schedule = Literal["exponential", "cosine", "constant"]

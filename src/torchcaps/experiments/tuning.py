@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torchcaps.checks import check_at_least
 from torchcaps.experiments.experiment import Device, Experiment, smoke
 from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.recipes import recipe
@@ -16,7 +17,6 @@ from torchcaps.experiments.run import experiment_from, flat, placed
 from torchcaps.experiments.task import NonFiniteLoss
 from torchcaps.experiments.train import Progress, train
 from torchcaps.models import MODELS
-from torchcaps.ops.checks import check_at_least
 
 #: On the recipe's learning rate.
 FACTORS = (1 / 3, 1.0, 3.0)

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
+from torchcaps.checks import check_at_least, check_choice, check_two
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.ops import Routed, coordinate_offset
-from torchcaps.ops.checks import check_at_least, check_choice, check_two
 from torchcaps.ops.votes import PLACEMENTS
 
 

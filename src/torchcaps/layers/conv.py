@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
+from torchcaps.checks import check_at_least, check_two
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.layers.sizes import conv_size
 from torchcaps.ops import Routed
-from torchcaps.ops.checks import check_at_least, check_two
 
 
 class ConvCaps(RoutedLayer):

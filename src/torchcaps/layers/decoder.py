@@ -8,10 +8,10 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.sizes import as_image_shape
 from torchcaps.ops import Routed, mask_capsules
-from torchcaps.ops.checks import check_at_least, check_shapes
 from torchcaps.ops.precision import at_least_float32
 
 

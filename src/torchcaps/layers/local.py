@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchcaps.checks import check_at_least
 from torchcaps.layers.sizes import as_image_shape, conv_size
-from torchcaps.ops.checks import check_at_least
 
 
 class Windows:

@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor, nn
 
+from torchcaps.checks import check_choice
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.routings import POSES
 from torchcaps.layers.sizes import check_convolution, conv_size, require_map
 from torchcaps.ops import Routed, conv2d
-from torchcaps.ops.checks import check_choice
 
 
 class MatrixPrimaryCaps(nn.Module):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from torchcaps.checks import check_at_least
 from torchcaps.ops import conv2d
-from torchcaps.ops.checks import check_at_least
 
 
 class Conv2d(nn.Conv2d):

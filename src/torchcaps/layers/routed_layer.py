@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchcaps.checks import check_at_least, check_choice
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.ops import Routed
-from torchcaps.ops.checks import check_at_least, check_choice
 from torchcaps.ops.dynamic import GRADIENTS
 from torchcaps.ops.fused import IMPLS
 

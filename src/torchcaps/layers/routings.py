@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torchcaps.checks import check_choice
 from torchcaps.layers.em_init import em_init
 from torchcaps.layers.init import routing_std, truncated_normal_
 from torchcaps.ops import Routed, conv_em_routing, dynamic_routing, em_routing, receptive_fields
-from torchcaps.ops.checks import check_choice
 from torchcaps.ops.em_settings import EMSettings, em_settings
 
 POSES = ("matrix", "vector")

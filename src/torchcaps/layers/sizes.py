@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from torchcaps.ops.checks import check_at_least
+from torchcaps.checks import check_at_least
 
 
 def conv_size(

@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor, nn
 
-from torchcaps.ops.checks import check_shapes
+from torchcaps.checks import check_shapes
 from torchcaps.ops.precision import at_least_float32
 
 

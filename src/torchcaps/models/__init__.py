@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from torchcaps.checks import check_choice
 from torchcaps.models.baseline_cnn import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, HiddenCaps, capsnet, capsnet_small, capsnet_stacked
 from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_small
@@ -27,7 +28,6 @@ from torchcaps.models.transforming_autoencoder import (
     parts_autoencoder,
     translation_autoencoder,
 )
-from torchcaps.ops.checks import check_choice
 
 #: Every model, by the name under which ``build`` and the experiments take it.
 MODELS: dict[str, Callable[..., nn.Module]] = {

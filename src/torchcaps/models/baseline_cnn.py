@@ -7,10 +7,10 @@ import itertools
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchcaps.checks import check_at_least
 from torchcaps.layers import Conv2d, Standardize
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.output import Output
-from torchcaps.ops.checks import check_at_least
 
 
 class BaselineCNN(nn.Module):

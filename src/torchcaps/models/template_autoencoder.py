@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchcaps.checks import check_at_least
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.transforming import Transforming
 from torchcaps.ops import Routed
 from torchcaps.ops.affine import affine_inverse, affine_matrix, affine_parts_of, sample
-from torchcaps.ops.checks import check_at_least
 
 #: Numbers read for each capsule: angle, two scales, shear, two shifts, presence.
 _N_READ = 7

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchcaps.checks import check_at_least, check_choice
 from torchcaps.layers.local import Local, Windows
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.transforming import Transforming
 from torchcaps.ops import Routed
 from torchcaps.ops.affine import affine_matrix, affine_parts_of
-from torchcaps.ops.checks import check_at_least, check_choice
 
 #: Kinds of pose, and how many numbers are read of each.
 POSES = {"translation": 2, "affine": 9, "parts": 6}

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.checks import check_shapes
+from torchcaps.checks import check_shapes
 from torchcaps.ops.precision import at_least_float32, without_autocast
 
 

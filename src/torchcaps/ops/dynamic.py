@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.ops.checks import check_at_least, check_choice, check_shapes
+from torchcaps.checks import check_at_least, check_choice, check_shapes
 from torchcaps.ops.fused import which_impl
 from torchcaps.ops.fused.dynamic import fused_dynamic_routing
 from torchcaps.ops.precision import at_least_float32, without_autocast

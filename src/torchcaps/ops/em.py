@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.checks import check_choice, check_shapes
+from torchcaps.checks import check_choice, check_shapes
 from torchcaps.ops.em_checks import (
     check_betas,
     check_choices,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.ops.checks import check_at_least, check_choice, check_shapes
+from torchcaps.checks import check_at_least, check_choice, check_shapes
 from torchcaps.ops.dynamic import GRADIENTS
 from torchcaps.ops.fused import which_impl
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from torchcaps.ops.checks import check_choice
+from torchcaps.checks import check_choice
 
 COMPETE = ("all", "positions")
 STARTS = ("parents", "types")

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.checks import check_choice, check_shapes
+from torchcaps.checks import check_choice, check_shapes
 from torchcaps.ops.mask import multi_hot
 from torchcaps.ops.precision import at_least_float32
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.checks import check_shapes
+from torchcaps.checks import check_shapes
 from torchcaps.ops.fused.constant import within_func
 from torchcaps.ops.routed import Routed
 from torchcaps.ops.squash import safe_norm

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from torchcaps.analysis.draw.canvas import INK, MUTED, SMALL, new_figure, pixels, show
-from torchcaps.ops.checks import check_shapes
+from torchcaps.checks import check_shapes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

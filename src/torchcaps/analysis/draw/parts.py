@@ -11,7 +11,7 @@ from torchcaps.analysis.draw.canvas import INK, MUTED, TEXT, new_figure, pixels,
 from torchcaps.analysis.draw.heat import colour_bar, overlay
 from torchcaps.analysis.draw.images import verdict
 from torchcaps.analysis.parts import Parts
-from torchcaps.ops.checks import check_shapes
+from torchcaps.checks import check_shapes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchcaps.analysis.draw.canvas import INK, MUTED, SERIES, SMALL, TEXT, bare, new_figure, pixels, shortened, tiled
 from torchcaps.analysis.perturb import OFFSETS, dimension_strengths
-from torchcaps.ops.checks import check_shapes
+from torchcaps.checks import check_shapes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from torch import Tensor
 from torchcaps.analysis.draw.canvas import INK, MUTED, SMALL, TEXT, bare, new_figure, pixels, scales
 from torchcaps.analysis.plane import principal_plane
 from torchcaps.analysis.views import Views
-from torchcaps.ops.checks import check_shapes
+from torchcaps.checks import check_shapes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from torchcaps.checks import check_at_least, check_choice
 from torchcaps.experiments.album import DPI
 from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.files import write_atomically, write_json
@@ -13,7 +14,6 @@ from torchcaps.experiments.measures import MEASURES
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.tested import Tested, look
-from torchcaps.ops.checks import check_at_least, check_choice
 
 
 def record(

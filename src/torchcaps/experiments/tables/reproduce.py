@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from torchcaps.checks import check_at_least, check_choice
 from torchcaps.experiments.callbacks import OutOfTime
 from torchcaps.experiments.experiment import Device, Experiment, smoke
 from torchcaps.experiments.files import write_atomically, write_json, write_text
@@ -19,7 +20,6 @@ from torchcaps.experiments.tables.table import Result, Results, Table
 from torchcaps.experiments.tables.write import as_json, as_markdown
 from torchcaps.experiments.task import NonFiniteLoss
 from torchcaps.experiments.train import Progress, default_folder, train
-from torchcaps.ops.checks import check_at_least, check_choice
 
 
 def reproduce(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from torchcaps.ops.checks import check_choice
+from torchcaps.checks import check_choice
 from torchcaps.ops.fused import cpu, triton
 from torchcaps.ops.fused.constant import constant_when_compiled, within_func
 from torchcaps.ops.fused.unavailable import Unavailable
