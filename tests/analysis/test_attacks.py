@@ -182,6 +182,51 @@ def test_what_was_lost_at_a_smaller_strength_stays_lost():
     assert calls == [(0.08, 2), (0.2, 1)]  # the second is wrong before any attack
 
 
+def test_of_several_attacks_the_one_that_succeeds_counts():
+    def spares(chosen: int):
+        def attack(model: nn.Module, images: Tensor, labels: Tensor, epsilon: float, *, targeted: bool = False):
+            made = fgsm(model, images, labels, epsilon, targeted=targeted)
+            made[chosen] = images[chosen]
+            return made
+
+        return attack
+
+    x, labels = torch.cat([image(0.5, 0.5, 0.0, 0.5)] * 2), torch.tensor([1, 1])
+    for attacks, right in (([spares(0)], 0.5), ([spares(1)], 0.5), ([spares(0), spares(1)], 0.0)):
+        assert accuracy_under_attack(Linear(), x, labels, [0.2], attacks).accuracy.tolist() == [right]
+        aimed = accuracy_under_attack(Linear(), x, labels, [0.2], attacks, targets=1 - labels)
+        assert aimed.success is not None and aimed.success.tolist() == [1 - right]
+    with pytest.raises(ValueError, match="attack must be one or several, got none"):
+        accuracy_under_attack(Linear(), x, labels, [0.2], [])
+
+
+def test_a_gradient_that_no_attack_can_follow_is_not_called_robust():
+    class Broken(Linear):
+        """The same scores, and gradients of NaN."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(super().forward(x)) + (0 * x.sum()).sqrt()
+
+    x, labels = image(0.5, 0.5, 0.0, 0.5), torch.tensor([1])
+    for call in (lambda: zero_gradients(Broken(), x, labels), lambda: fgsm(Broken(), x, labels, 0.1)):
+        with pytest.raises(ValueError, match="model must have a finite gradient with respect to the images, got nan"):
+            call()
+
+
+def test_random_starts_lie_on_all_sides():
+    seen = []
+
+    class Watched(Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x.detach().clone())
+            return torch.as_tensor(super().forward(x))
+
+    x = torch.full((64, 1, 2, 2), 0.5)
+    pgd(Watched(), x, torch.ones(64, dtype=torch.int64), 0.1, n_steps=1, n_restarts=1)
+    noise = seen[0] - x
+    assert noise.min() < -0.09 and noise.max() > 0.09 and abs(float(noise.mean())) < 0.02
+
+
 def test_targets_are_other_classes_and_repeat():
     labels = torch.arange(3).repeat(100)
     targets = random_targets(labels, 3, seed=1)
@@ -205,6 +250,10 @@ def test_what_does_not_fit_is_named():
         pgd(Linear(), x, label, 0.1, n_restarts=0)
     with pytest.raises(ValueError, match=r"labels must be \[B\] with B=1"):
         fgsm(Linear(), x, torch.tensor([0, 1]), 0.1)
+    with pytest.raises(ValueError, match="labels must be 0 … 1, got 2 … 2"):
+        fgsm(Linear(), x, torch.tensor([2]), 0.1)
+    with pytest.raises(ValueError, match="labels must be int64, got torch.float32"):
+        bim(Linear(), x, torch.tensor([1.0]), 0.1)
     with pytest.raises(ValueError, match=r"model must return scores \[B=1, J\], bare or as .scores; got shape \[1"):
         fgsm(nn.Flatten(0, 1), x, label, 0.1)
     with pytest.raises(ValueError, match="targets must differ from labels"):

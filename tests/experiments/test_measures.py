@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,24 @@ from PIL import Image
 pytest.importorskip("matplotlib")
 
 from tests.experiments.test_report import CAPSULES, CNN, finished
-from torchcaps.analysis import accuracy_under_attack, fgsm, pose_follows, read, responses
+from torchcaps.analysis import (
+    accuracy_under_attack,
+    bim,
+    fgsm,
+    pgd,
+    pose_follows,
+    random_targets,
+    read,
+    responses,
+    robust_accuracy,
+    score_gap,
+)
 from torchcaps.cli import main
 from torchcaps.data import DATASETS, Dataset, Images, load
 from torchcaps.data.augment import CROPS_13, central_crop
 from torchcaps.data.disarrange import shift_halves
 from torchcaps.data.faces import ARRANGEMENTS, draw_faces
-from torchcaps.data.images import to_float
+from torchcaps.data.images import fixed_order, to_float
 from torchcaps.data.transform import TRANSFORMATIONS
 from torchcaps.experiments import Data, Experiment
 from torchcaps.experiments.files import read_json, write_json
@@ -68,6 +80,7 @@ def measured(name: str, run: Path, **options: Any) -> dict[str, Any]:
 def test_robustness(folder, monkeypatch):
     monkeypatch.setattr(robustness, "EPSILONS", (0.0, 0.3))
     monkeypatch.setattr(robustness, "CHECKED", (0.3,))
+    monkeypatch.setattr(robustness, "JUDGED", 0.3)
     found = measured("robustness", folder / "caps", beside=folder / "cnn", n=3)
     values, tested = found["values"], look(Run(folder / "caps"))
     clean = 1 - tested.wrong[spaced(20, 3, 3)].float().mean()
@@ -78,9 +91,18 @@ def test_robustness(folder, monkeypatch):
     caps, cnn = (look(Run(folder / name)).model for name in ("caps", "cnn"))
     chosen = spaced(20, 3, 3)
     given = tested.images[chosen], tested.labels[chosen, 0]
-    black = accuracy_under_attack(caps, *given, [0.0, 0.3], fgsm, source=cnn)
+    both = (fgsm, partial(fgsm, loss=score_gap))
+    black = accuracy_under_attack(caps, *given, [0.0, 0.3], both, source=cnn)
     assert values["transferred"]["fgsm"] == pytest.approx([float(x) for x in black.accuracy], abs=1e-4)
-    own = [accuracy_under_attack(model, *given, [0.0, 0.3], fgsm).accuracy for model in (caps, cnn)]
+    own = [accuracy_under_attack(model, *given, [0.0, 0.3], both).accuracy for model in (caps, cnn)]
+    targets = random_targets(given[1], 10)
+    aimed = accuracy_under_attack(caps, *given, [0.0, 0.3], both, targets=targets).success
+    assert values["run"]["fgsm"]["success"] == pytest.approx(aimed.tolist(), abs=1e-4)
+    strong = [attack for kind in (fgsm, bim, pgd) for attack in (kind, partial(kind, loss=score_gap))]
+    strong[-1] = partial(pgd, loss=score_gap, seed=1)
+    checked = robust_accuracy(caps, *given, [0.3], strong).accuracy
+    assert values["run"]["robust"] == pytest.approx(checked.tolist(), abs=1e-4)
+    assert values["run"]["masked"] is robustness._masked(values["run"])
     for part, accuracy in zip(("run", "beside"), own, strict=True):
         assert values[part]["fgsm"]["accuracy"] == pytest.approx([float(x) for x in accuracy], abs=1e-4)
     assert values["run"]["robust"][0] <= min(values["run"][a]["accuracy"][1] for a in ("fgsm", "bim"))
@@ -209,7 +231,7 @@ def test_transfer(folder, monkeypatch):
 
 def test_averaged(tmp_path, monkeypatch):
     """Two seeds of one experiment on cropped digits; beside them what is no third."""
-    data, own = replace(DIGITS, image_size=None, crop=(16, 16), n_eval=200), load("digits")
+    data, own = replace(DIGITS, image_size=None, crop=(16, 16), n_eval=340), load("digits")
     models = []
     for seed in (0, 1):
         run = Run(finished(tmp_path / f"caps-{seed}", data, CAPSULES, seed=seed))
@@ -217,7 +239,8 @@ def test_averaged(tmp_path, monkeypatch):
         torch.manual_seed(seed)
         models.append(make_model(run.experiment(), own).eval())
         save_model(run, models[-1], run.experiment(), own)
-    images = to_float(own.test.images[:200:2])
+    drawn = fixed_order(360, 0)[:340].sort().values[::2]
+    images = to_float(own.test.images[drawn])
     with torch.no_grad():
         scores = torch.stack(
             [torch.stack([m(central_crop(images, (16, 16), at)).scores for at in CROPS_13]) for m in models]
@@ -228,9 +251,9 @@ def test_averaged(tmp_path, monkeypatch):
     }  # fmt: skip
     # Untrained, they err on nearly all: call right what the first says, and each errs where it says something else.
     labels = own.test.labels.clone()
-    labels[:200:2] = said["alone"].argmax(dim=1)
+    labels[drawn] = said["alone"].argmax(dim=1)
     wrong = {
-        way: pytest.approx(float((one.argmax(dim=1) != labels[:200:2]).float().mean()), abs=1e-4)
+        way: pytest.approx(float((one.argmax(dim=1) != labels[drawn]).float().mean()), abs=1e-4)
         for way, one in said.items()
     }
     again = replace(own, test=Images(own.test.images, labels))
@@ -245,9 +268,9 @@ def test_averaged(tmp_path, monkeypatch):
     other_data = Run(finished(tmp_path / "other-data", data, CAPSULES, seed=4))
     save_model(other_data, models[0], other_data.experiment(), replace(own, note="another split"))
 
-    values = measured("averaged", tmp_path / "caps-1", n=100)["values"]
+    values = measured("averaged", tmp_path / "caps-1", n=170)["values"]
     found = values["run"]
-    assert (values["n"], found["n_windows"], found["seeds"]) == (100, 13, [0, 1])
+    assert (values["n"], found["n_windows"], found["seeds"]) == (170, 13, [0, 1])
     assert found["alone"] == [wrong["alone"], wrong["other"]] and found["windows"][0] == wrong["windows"]
     assert (found["together"], found["together_windows"]) == (wrong["together"], wrong["both"])
     assert len({found["alone"][0], found["windows"][0], found["together"], found["together_windows"]}) == 4
@@ -297,7 +320,8 @@ def test_images_are_evenly_spaced():
 
 
 def test_what_to_read_first_by_hand(tmp_path: Path) -> None:
-    one, other = ({"trained": 0.8123, "untrained": 0.7, "n_features": 160}, {"trained": None, "untrained": 0.71})
+    one, other = ({"trained": 0.8123, "untrained": 0.7}, {"trained": None, "untrained": 0.71})
+    one, other = one | {"n_features": 160}, other | {"n_features": 800}
     content = {
         "measure": "transfer",
         "values": {"to": "fashion-mnist", "pixels": 0.795, "run": one, "beside": other},
@@ -310,6 +334,7 @@ def test_what_to_read_first_by_hand(tmp_path: Path) -> None:
         "| transfer | `caps` | `cnn` |",
         "| --- | --- | --- |",
         "| features: accuracy on fashion-mnist | 81.2 % | – |",
+        "| numbers in the features | 160 | 800 |",
         "| the same network untrained | 70.0 % | 71.0 % |",
         "| pixels | 79.5 % | 79.5 % |",
     ]

@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     for name, colour in (("green", (0, 200, 0)), ("red", (200, 0, 0))):
         (folder / "data" / name).mkdir(parents=True)
-        for k in range(8):
+        for k in range(12):
             Image.new("RGB", (14 + k, 12), colour).save(folder / "data" / name / f"{k}.png")
     data = Data("folder", root=str(folder / "data"), image_size=(13, 15))
     finished(folder / "caps", data, CAPSULES)

@@ -146,10 +146,20 @@ ATTACKS: dict[str, Attack] = {"fgsm": fgsm, "bim": bim, "pgd": pgd}
 
 
 def gradient(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = F.cross_entropy) -> Tensor:
-    """Of the loss with respect to the images, ``[B, C, H, W]``, without dropout. The weights gather none."""
+    """Of the loss with respect to the images, ``[B, C, H, W]``, without dropout. The weights gather none.
+
+    Raises:
+        ValueError: labels that are no classes of the model, or a gradient that is not finite: no attack could follow
+            it, so that the model would seem to withstand all.
+    """
     with evaluating(model), torch.enable_grad():
         x = images.detach().requires_grad_()
-        (found,) = torch.autograd.grad(loss(scores_of(model, x), labels), x)
+        scores = scores_of(model, x)
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < scores.shape[1]:
+            raise ValueError(f"labels must be 0 … {scores.shape[1] - 1}, got {int(labels.min())} … {int(labels.max())}")
+        (found,) = torch.autograd.grad(loss(scores, labels), x)
+    if not found.isfinite().all():
+        raise ValueError(f"model must have a finite gradient with respect to the images, got {found.abs().max()}")
     return found
 
 
@@ -171,6 +181,7 @@ def _climb(
     targeted: bool,
     loss: Loss,
 ) -> Tensor:
+    images, start = images.detach(), start.detach()
     lowest, highest = (images - epsilon).clamp_min(0), (images + epsilon).clamp_max(1)
     x, direction = start, -1 if targeted else 1
     for _ in range(n_steps):
@@ -182,6 +193,8 @@ def _climb(
 def _check(images: Tensor, labels: Tensor, epsilon: float, n_steps: int = 1, step: float | None = None) -> float:
     """See that all fits, and choose the step."""
     check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
+    if labels.dtype != torch.int64:
+        raise ValueError(f"labels must be int64, got {labels.dtype}")
     check_at_least("n_steps", n_steps, 1)
     if images.numel() and not 0 <= float(images.min()) <= float(images.max()) <= 1:
         raise ValueError(f"images must be within 0 … 1, got {float(images.min())} … {float(images.max())}")

@@ -32,7 +32,7 @@ def accuracy_under_attack(
     images: Tensor,
     labels: Tensor,
     epsilons: Iterable[float],
-    attack: Attack,
+    attack: Attack | Sequence[Attack],
     *,
     source: nn.Module | None = None,
     targets: Tensor | None = None,
@@ -45,7 +45,8 @@ def accuracy_under_attack(
         images: ``[B, C, H, W]``, values 0 … 1.
         labels: ``[B]`` int64.
         epsilons: largest changes of a pixel; a progress bar over them (``tqdm(…)``) shows how far it is.
-        attack: such as :func:`torchcaps.analysis.bim`, or a ``functools.partial`` of it with another loss.
+        attack: such as :func:`torchcaps.analysis.bim`, or a ``functools.partial`` of it with another loss; of several
+            the one that succeeds counts, for each image.
         source: the model that the images are made against, for an attack by transfer (black box); the model
             itself by default (white box).
         targets: wrong classes that a targeted attack is to bring about, ``[B]`` int64.
@@ -64,18 +65,23 @@ def accuracy_under_attack(
         check_shapes(labels=(labels, "B"), targets=(targets, "B"))
         if (targets == labels).any():
             raise ValueError("targets must differ from labels, got some that are the same")
+    attacks = [attack] if callable(attack) else list(attack)
+    if not attacks:
+        raise ValueError("attack must be one or several, got none")
     aims, by = (labels, False) if targets is None else (targets, True)
     strengths, accuracy, success = [], [], []
     for epsilon in epsilons:
-        found = torch.cat(
-            [
-                predict(model, attack(source or model, some, aim, epsilon, targeted=by))
+        stands, hit = torch.ones_like(labels, dtype=torch.bool), torch.zeros_like(labels, dtype=torch.bool)
+        for each in attacks:
+            made = (
+                each(source or model, some, aim, epsilon, targeted=by)
                 for some, aim in zip(images.split(batch_size), aims.split(batch_size), strict=True)
-            ]
-        )
+            )
+            found = torch.cat([predict(model, some) for some in made])
+            stands, hit = stands & (found == labels), hit | (found == aims)
         strengths.append(float(epsilon))
-        accuracy.append(float((found == labels).float().mean()))
-        success.append(float((found == aims).float().mean()))
+        accuracy.append(float(stands.float().mean()))
+        success.append(float(hit.float().mean()))
     return UnderAttack(
         torch.tensor(strengths), torch.tensor(accuracy), None if targets is None else torch.tensor(success)
     )

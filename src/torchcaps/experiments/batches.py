@@ -177,10 +177,15 @@ def split(config: Experiment, dataset: Dataset, name: str, device: torch.device)
         return Batches(config.data, images.to(device), config.batch_size, seed=config.seed, train=True)
     # The pairs to validate and to test on are the same ones for every seed.
     seed = {"val": 1, "test": 0}.get(name, 2)
-    images = dataset.splits[name]
-    if config.data.n_eval is not None:  # drawn, as the first ones may be of a single object
-        images = images.take(fixed_order(len(images), 0)[: config.data.n_eval].sort().values)
+    images = evaluated(config.data, dataset.splits[name])
     return Batches(config.data, images.to(device), config.batch_size, seed=seed, train=False)
+
+
+def evaluated(data: Data, images: Images) -> Images:
+    """Those of a split that are evaluated: all, or ``n_eval`` drawn ones, as the first may be of a single object."""
+    if data.n_eval is None:
+        return images
+    return images.take(fixed_order(len(images), 0)[: data.n_eval].sort().values)
 
 
 def image_shape(config: Experiment, dataset: Dataset) -> tuple[int, int, int]:

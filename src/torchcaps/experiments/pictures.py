@@ -103,8 +103,8 @@ def _routing(album: Album, tested: Tested, k: int, what: str = "", prefix: str =
         analysis.draw_couplings(image, couplings, tested.classes),
         "Where in the image the votes for each class come from, from the first iteration of routing (above) to the "
         "last; a capsule's vote is drawn at the centre of what it sees. In the first every capsule divides its vote "
-        "equally; then votes that agree with each other gain weight, and the places that support the winning class "
-        "light up. Below each picture stands the length of the class's capsule, its probability.",
+        "equally; then votes that agree with each other gain weight: where a class's picture becomes brighter than its "
+        "first, its places have gained. Below each picture stands the length of the class's capsule, its probability.",
     )
     trees = [analysis.parse_tree(model, image, n) for n in (1, n_iters)]
     pair = len(labels) == 2
@@ -113,9 +113,10 @@ def _routing(album: Album, tested: Tested, k: int, what: str = "", prefix: str =
         f"{prefix}parse-tree",
         analysis.draw_parse_tree(image, trees, tested.classes, labels, colours),
         "The parse tree that routing carves out of the network. Dots are the most active capsules of the image, "
-        "each at the centre of what it sees; a line leads to the class with which it is coupled most. At first all "
-        "classes are equal; after the last iteration the parts have chosen the whole that they belong to"
-        + (", and the two objects (coloured) have shared them out." if pair else " (the true class is coloured)."),
+        "each at the centre of what it sees; a line leads to the class with which it is coupled most, and is the "
+        "stronger the further that is from an even share: where the coupling above each picture is hardly more than "
+        "even, the parts have hardly chosen. At first all classes are equal. "
+        + ("The two objects are coloured." if pair else "The true class is coloured."),
     )
     return [
         page.section(f"Who votes for what{what}", maps),
@@ -134,8 +135,8 @@ def pictures_of_pairs(album: Album, tested: Tested, what: str = "") -> list[str]
         found = analysis.segment(tested.model, tested.images[some], tested.labels[some], tested.parts[some])
         text = (
             "Two images lie on top of each other (first row; the second shows which pixels are whose, yellow where "
-            "both are). The network names both, and paints each from its own capsule alone (third row): routing gives "
-            "every part to one of the two objects. ✓ both classes are right; ✗ at least one is not."
+            "both are). The network names both, and paints each from its own capsule alone (third row). ✓ both "
+            "classes are right; ✗ at least one is not."
         )
         title = f"Overlapping images taken apart{what}"
         made.append(

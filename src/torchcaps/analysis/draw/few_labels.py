@@ -10,6 +10,8 @@ from torchcaps.analysis.draw.canvas import INK, MUTED, SERIES, SMALL, TEXT, new_
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: Per cent: a deviation larger than its mean ends here, for a logarithmic axis has no 0.
+_LEAST = 0.1
 _MARKS = ("o", "s", "^", "D", "v")
 
 
@@ -34,7 +36,7 @@ def draw_few_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
         x = [int(n) for n in row["errors"]]
         y = [100 * found["test_error"] for found in row["errors"].values()]
         spread = [100 * found["test_std"] for found in row["errors"].values()]
-        low = [max(value - by, 0.5 * value) for value, by in zip(y, spread, strict=True)]
+        low = [max(value - by, _LEAST) for value, by in zip(y, spread, strict=True)]
         high = [value + by for value, by in zip(y, spread, strict=True)]
         style: dict[str, Any] = {"color": colour, "marker": _MARKS[k % len(_MARKS)], "markersize": 4}
         axes.plot(x, y, linewidth=1.4, linestyle=("-", "--", ":", "-.")[k % 4], **style)

@@ -24,8 +24,9 @@ def draw_parse_tree(
 ) -> Figure:
     """Lines from the image's most active capsules to their parents, one panel for each tree.
 
-    A line is the stronger the more active the capsule and the closer its coupling; where all
-    couplings are alike it goes, faintly, to every class. A class's dot grows with its capsule's length.
+    A line is the stronger the more active the capsule and the further its coupling exceeds an even share; where all
+    couplings are alike it goes, faintly, to every class. A class's dot grows with its capsule's length. Above stands
+    the median of the strongest couplings, and what an even share is.
 
     Args:
         image: ``[C, H, W]``.
@@ -55,7 +56,8 @@ def draw_parse_tree(
         axes.set(xlim=(-0.5, extent[0] - 0.5), ylim=(1.06 * height - 0.5, -0.06 * height - 0.5))
         bare(axes)
         iterations = "iteration" if tree.n_iters == 1 else "iterations"
-        axes.set_title(f"after {tree.n_iters} {iterations}", fontsize=TITLE, color=INK, loc="left")
+        said = f"coupling {float(tree.coupling.amax(dim=1).median()):.2f}, even {1 / tree.coupling.shape[1]:.2f}"
+        axes.set_title(f"after {tree.n_iters} {iterations}: {said}", fontsize=TITLE, color=INK, loc="left")
     return figure
 
 
@@ -67,7 +69,9 @@ def _lines(axes: Any, tree: ParseTree, nodes: dict[int, tuple[float, float]], pa
         y, x = row + radius * math.sin(angle), column + radius * math.cos(angle)
         axes.plot([x], [y], ".", color=INK, markersize=3, zorder=3)
         mine = [j for j in parents[k].nonzero().squeeze(1).tolist() if j in nodes]
-        strength = float(tree.activation[k]) * (0.15 if len(mine) > 1 else 0.25 + 0.75 * float(tree.coupling[k].max()))
+        even = 1 / tree.coupling.shape[1]
+        ahead = max(0.0, float(tree.coupling[k].max()) - even) / max(1 - even, even)
+        strength = float(tree.activation[k]) * (0.12 + 0.88 * ahead)
         for j in mine:
             end = nodes[j]
             colour = paint.get(j, MUTED)

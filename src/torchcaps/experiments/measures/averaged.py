@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.draw.charts import Bars, draw_charts
 from torchcaps.data.augment import CROPS_13
-from torchcaps.experiments.batches import Batches, split
+from torchcaps.experiments.batches import Batches, evaluated, split
 from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, number, spaced
 from torchcaps.experiments.objective import wrong
 from torchcaps.experiments.run import Run
@@ -83,7 +83,7 @@ def _members(tested: Tested) -> dict[int, nn.Module]:
 def _batches(tested: Tested, chosen: Tensor, windows: int) -> Batches:
     """The chosen test images, with all their windows."""
     config = replace(tested.config, data=replace(tested.config.data, n_eval=None, test_crops=windows))
-    dataset = replace(tested.data, test=tested.data.test.take(chosen))
+    dataset = replace(tested.data, test=evaluated(tested.config.data, tested.data.test).take(chosen))
     return split(config, dataset, "test", tested.images.device)
 
 

@@ -75,7 +75,10 @@ def headline(values: dict[str, Any], part: str) -> dict[str, str]:
 
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
     """Bars of errors: trained to the end, and matched."""
-    kinds = {"whole": "Errors, each trained to its end", "matched": "Errors, matched on validation"}
+    kinds = {
+        "whole": "Errors, each trained to its end",
+        "matched": "Errors, the better one stopped near the other's validation error",
+    }
     charts = []
     for kind, title in kinds.items():
         bars = {

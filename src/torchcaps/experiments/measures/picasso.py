@@ -81,8 +81,9 @@ def _of_faces(tested: Tested, labels: Tensor) -> Tensor:
 
 
 def headline(values: dict[str, Any], part: str) -> dict[str, str]:
-    """What to read first: how many figures are still called what they were."""
-    return {f"{name}: still called the same": in_words(found["still"]) for name, found in values[part].items()}
+    """What to read first: how many figures are still called what they were (of faces: a face)."""
+    asked = "called a face" if "incomplete" in values[part] else "still called the same"
+    return {f"{name}: {asked}": in_words(found["still"]) for name, found in values[part].items()}
 
 
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:

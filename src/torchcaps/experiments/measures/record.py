@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from torchcaps.checks import check_at_least, check_choice
 from torchcaps.experiments.album import DPI
 from torchcaps.experiments.devices import choose_device, device_in_words
@@ -57,6 +59,8 @@ def record(
     if kept is not None and kept.exists():
         raise ValueError(f"{kept} is kept already: remove it to keep another")
     device = choose_device("auto")
+    if device.type == "mps":  # which has no float64, in which probes are solved
+        device = torch.device("cpu")
     tested, *others = (_moved(look(each, root), device) for each in folders)
     other = others[0] if others else None
     started = time.monotonic()
@@ -87,8 +91,8 @@ def record(
 
 def _moved(tested: Tested, device: Any) -> Tested:
     """On the device where the measure is taken."""
-    images, labels, parts = (x.to(device) for x in (tested.images, tested.labels, tested.parts))
-    return tested._replace(model=tested.model.to(device), images=images, labels=labels, parts=parts)
+    names = ("images", "labels", "parts", "predicted", "wrong")
+    return tested._replace(model=tested.model.to(device), **{name: getattr(tested, name).to(device) for name in names})
 
 
 def _of(tested: Tested) -> dict[str, Any]:

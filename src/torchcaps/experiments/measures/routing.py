@@ -56,8 +56,8 @@ def headline(values: dict[str, Any], part: str) -> dict[str, str]:
     for n in sorted({first, found["trained_with"], last} & set(values["n_iters"])):
         k = values["n_iters"].index(n)
         made[f"iterations in test: {n}"] = (
-            f"error {in_words(found['error'][k])}, entropy {in_words(found['active_entropy'][k], '.3f')}, "
-            f"agreement {in_words(found['agreement'][k], '.3f')}"
+            f"error {in_words(found['error'][k])}, entropy of active capsules "
+            f"{in_words(found['active_entropy'][k], '.3f')}, agreement of all {in_words(found['agreement'][k], '.3f')}"
         )
     return made
 
@@ -79,7 +79,7 @@ def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -
         for what, title in (
             ("error", "Error"),
             ("active_entropy", "Entropy / log J of active capsules"),
-            ("agreement", "Agreement: mean cosine"),
+            ("agreement", "Agreement of all capsules: mean cosine"),
         )
     ]
     return draw_charts(charts)

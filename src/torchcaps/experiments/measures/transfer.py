@@ -101,6 +101,7 @@ def headline(values: dict[str, Any], part: str) -> dict[str, str]:
     """What to read first."""
     return {
         f"features: accuracy on {values['to']}": in_words(values[part]["trained"]),
+        "numbers in the features": str(values[part]["n_features"]),
         "the same network untrained": in_words(values[part]["untrained"]),
         "pixels": in_words(values["pixels"]),
     }
