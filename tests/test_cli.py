@@ -60,6 +60,7 @@ def test_the_configuration_of_a_run_is_one(run: Path, tmp_path: Path, capsys: py
     assert main(["train", "digits", *arguments]) == 0
     configs = [json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "a", run)]
     assert configs[0] == configs[1]
+    capsys.readouterr()
     assert main(["train", "mnist", *arguments]) == 2
     assert "the configuration must be of the recipe mnist, got one of digits" in capsys.readouterr().err
 
@@ -101,8 +102,8 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train"], "train needs a recipe, one of cifar10, "),
-        (["train", "mnits"], "recipe must be one of cifar10, .*; got 'mnits'"),
+        (["train"], "train needs a recipe, such as digits: torchcaps list shows all"),
+        (["train", "mnits"], "recipe must be one that torchcaps list shows, such as mnist.*; got 'mnits'"),
         (["train", "digits", "--epochs=0"], "epochs must be an integer of at least 1, got 0"),
         (["train", "digits", "--model.name=vgg"], "model must be one of affine_autoencoder, .*; got 'vgg'"),
         (["train", "mnist", "--data.root=/nowhere"], "data.root must hold train-images-idx3-ubyte.gz"),

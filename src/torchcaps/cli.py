@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"torchcaps: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        print(f"torchcaps: {error}; the command line needs pip install 'torchcaps[train]'", file=sys.stderr)
+        print(f"torchcaps: {error}; the command line needs the extra 'train': see Install in README", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         resumed = bool({"train", "reproduce", "tune", "few-labels"} & set(arguments[:1]))
@@ -129,17 +129,18 @@ def _place_of_runs(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def _train(arguments: list[str]) -> None:
-    from torchcaps.experiments.recipes import RECIPES, recipe
+    from torchcaps.experiments.recipes import recipe
 
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if name is None and not {"-h", "--help"} & set(arguments):
-        raise ValueError(f"train needs a recipe, one of {', '.join(RECIPES)}")
+        raise ValueError("train needs a recipe, such as digits: torchcaps list shows all")
     config, out = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
     from torchcaps.experiments.experiment import FURTHER
     from torchcaps.experiments.run import Run
     from torchcaps.experiments.train import default_folder, train
 
     out = out or default_folder(config)
+    Run(out).check(config)
     if Run(out).result.is_file():
         print(f"{out} holds the finished run; nothing is trained")
     result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines")
@@ -149,6 +150,8 @@ def _train(arguments: list[str]) -> None:
     found = (f"{words} {result[f'{s}_{name}']:{form}}, " for s, words in said.items() if f"{s}_{name}" in result)
     print(f"{''.join(found)}{result['n_parameters']:,} parameters, ", end="")
     print(f"{result['epochs']} epochs in {result['seconds']:.0f} s; see {out}")
+    if not config.trial:
+        print(f"next: torchcaps report {out}")
 
 
 def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[str]) -> tuple[Experiment, str | None]:

@@ -342,7 +342,7 @@ def test_the_commands(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     runs, kept, to = (str(tmp_path / name) for name in ("runs", "kept", "results.md"))
     arguments = ["reproduce", "tiny", "--row", "tiny-a", "--runs", runs, "--threads", "1", "--device", "cpu"]
     assert main([*arguments, "--keep", kept, "--epochs", "3"]) == 0
-    assert "| first | `tiny-a` |" in capsys.readouterr().out and len(tiny) == 1
+    assert "| first | `tiny-a` `--epochs 3` |" in capsys.readouterr().out and len(tiny) == 1
     assert json.loads((tmp_path / "kept" / "tiny-a-0.json").read_text())["epochs"] == 3
     assert main(["results", "--from", kept, "--to", to]) == 0
     line = next(line for line in Path(to).read_text().splitlines() if line.startswith("| first "))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +43,8 @@ def summary(values: Sequence[float]) -> Measured:
 def interleaved(functions: Mapping[str, Function], repeats: int, stopwatch: Stopwatch) -> dict[str, Measured]:
     """Time every function once, then every one again, and so on; seconds for a call.
 
-    Each repetition begins with another function, so that none always follows the same one. A first round warms up
-    and tells how many calls a measurement needs; these follow one that is not timed, for a step in training
+    Every round has an order of its own, drawn from a seed, so that none always follows the same one. A first round
+    warms up and tells how many calls a measurement needs; these follow one that is not timed, for a step in training
     follows its like.
 
     Args:
@@ -57,11 +58,10 @@ def interleaved(functions: Mapping[str, Function], repeats: int, stopwatch: Stop
         functions[name]()
         calls[name] = max(1, math.ceil(LEAST / max(stopwatch(functions[name], 1), 1e-9)))
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for k in range(repeats):
-        first = k % len(names)
-        for name in names[first:] + names[:first]:
-            if calls[name] > 1:
-                functions[name]()
+    order = random.Random(0)
+    for _ in range(repeats):
+        for name in order.sample(names, len(names)):
+            functions[name]()
             seconds[name].append(stopwatch(functions[name], calls[name]) / calls[name])
     return {name: summary(values) for name, values in seconds.items()}
 

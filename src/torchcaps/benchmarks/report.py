@@ -63,7 +63,7 @@ def _goals(found: Mapping[str, Found]) -> list[tuple[str, ...]]:
 def _goal(row: Row) -> tuple[str, ...]:
     sign = "≥" if row.at_least else "≤"
     must, aim = ("–" if x is None else f"{sign} {x:g}{row.unit}" for x in (row.must, row.aim))
-    holds = {True: "yes", False: "**no**", None: "–"}[row.holds()]
+    holds = {True: "yes", False: "**no**", None: "–"}[row.holds()] if row.valid() else "measured wrongly"
     return row.what, f"{row.value:.3g}{row.unit}", must, aim, holds
 
 

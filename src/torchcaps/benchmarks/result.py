@@ -18,6 +18,7 @@ class Row(NamedTuple):
         aim: the one that is hoped for; None where there is none.
         at_least: whether larger is better.
         unit: written after the number.
+        least: below it the measurement cannot be true: a network is not faster than itself without routing.
     """
 
     what: str
@@ -26,10 +27,15 @@ class Row(NamedTuple):
     aim: float | None = None
     at_least: bool = False
     unit: str = "×"
+    least: float | None = None
+
+    def valid(self) -> bool:
+        """Whether the value can be true."""
+        return self.least is None or self.value >= self.least
 
     def holds(self) -> bool | None:
-        """Whether ``must`` is reached; None where nothing must be."""
-        if self.must is None:
+        """Whether ``must`` is reached; None where nothing must be, or the value cannot be true."""
+        if self.must is None or not self.valid():
             return None
         return self.value >= self.must if self.at_least else self.value <= self.must
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -50,13 +51,14 @@ def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset)
     write_atomically(run.model, lambda path: torch.save(content, path))
 
 
-def load_model(run: Run) -> Trained:
-    """The trained model of a run.
+def load_model(run: Run | str | Path) -> Trained:
+    """The trained model of a run, or of its folder.
 
     Raises:
         ValueError: there is none, it is broken, or it is the checkpoint of another model than the
             run's configuration says.
     """
+    run = run if isinstance(run, Run) else Run(run)
     if not run.model.is_file():
         raise ValueError(f"{run.path} must hold a finished run, but it has no model.pt")
     try:

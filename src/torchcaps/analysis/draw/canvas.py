@@ -23,7 +23,7 @@ def new_figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("drawing needs matplotlib: pip install 'torchcaps[train]'") from error
+        raise ImportError("drawing needs matplotlib, which the extra 'train' brings: see Install in README") from error
     return Figure(figsize=(width, height), facecolor="white", layout="constrained")
 
 

@@ -77,10 +77,9 @@ def headline(values: dict[str, Any], part: str) -> dict[str, str]:
         found = values[part][name]
         probed = [k for k, x in enumerate(found["values"]) if low <= x <= high]
         first, last = (f"{in_words(found['accuracy'][k])} at {found['values'][k]}" for k in (probed[0], probed[-1]))
-        made[f"{name}: R² of a probe, {values['n_components']} components"] = in_words(
-            found["r2"]["pose_reduced"], ".2f"
-        )
-        made[f"{name}: R² of a probe, all features"] = in_words(found["r2"]["pose"], ".2f")
+        for what, of in (("pose", ""), ("change", " of the change")):
+            for suffix, which in (("_reduced", f"{values['n_components']} components"), ("", "all features")):
+                made[f"{name}: R² of a probe{of}, {which}"] = in_words(found["r2"][what + suffix], ".2f")
         made[f"{name}: accuracy at the ends, {UNITS[name]}"] = f"{first}, {last}"
     return made
 

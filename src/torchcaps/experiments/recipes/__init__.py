@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 
 from torchcaps.experiments.experiment import Experiment
@@ -90,8 +91,11 @@ def recipe(name: str) -> Experiment:
     """The experiment of that name.
 
     Raises:
-        ValueError: an unknown name; lists the known ones.
+        ValueError: an unknown name; says which is meant, if one is near.
     """
     if name not in RECIPES:
-        raise ValueError(f"recipe must be one of {', '.join(RECIPES)}; got {name!r}")
+        near = " or ".join(difflib.get_close_matches(name, RECIPES, n=2))
+        raise ValueError(
+            f"recipe must be one that torchcaps list shows{f', such as {near}' * bool(near)}; got {name!r}"
+        )
     return RECIPES[name]()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchcaps.experiments.recipes import RECIPES
 from torchcaps.experiments.tables.table import Result, Results, Row, Table
 
 
@@ -25,6 +26,7 @@ class Summary:
         n_parameters: of the model.
         devices: what the runs ran on.
         data: what the data say of themselves, such as that they are half-size copies; of every fold.
+        options: what is to be asked for beside the recipe to train such runs again, "--epochs 5" or "".
     """
 
     values: Mapping[str, tuple[float, ...]]
@@ -36,6 +38,7 @@ class Summary:
     n_parameters: int
     devices: tuple[str, ...]
     data: tuple[str, ...]
+    options: str
 
     def cell(self, column: str) -> str:
         """Mean, and standard deviation over seeds where there are several; "smoke", or "–" for nothing."""
@@ -51,7 +54,9 @@ class Summary:
         """One line for a docstring: the number, seeds, time and device."""
         runs = "1 seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
         folds = f"{len(self.folds)} folds, " if len(self.folds) > 1 else ""
-        return f"Ours: {self.cell(column)} % ({folds}{runs}, {self.minutes:.0f} min a run; {'; '.join(self.devices)})."
+        asked = f"``{self.options}``, " * bool(self.options)
+        time = f"{self.minutes:.0f} min a run; {'; '.join(self.devices)}"
+        return f"Ours: {self.cell(column)} % ({asked}{folds}{runs}, {time})."
 
     def runs_in_words(self, n_folds: int) -> str:
         """How many seeds, and of how many folds."""
@@ -109,4 +114,5 @@ def summarise(table: Table, row: Row, results: Results) -> Summary | None:
         n_parameters=shown[0]["n_parameters"],
         devices=tuple(dict.fromkeys(run["device"] for run in shown)),
         data=tuple(dict.fromkeys(run["data"] for run in shown if run.get("data"))),
+        options="" if epochs == {RECIPES[row.recipe]().epochs} else f"--epochs {(*epochs,)[0]}",
     )

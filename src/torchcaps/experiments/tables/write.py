@@ -36,7 +36,8 @@ def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level
 
 
 def _cells(table: Table, row: Row, found: Sequence[Summary | None]) -> list[str]:
-    cells = [row.label, f"`{row.recipe}`"]
+    asked = next((f" `{one.options}`" for one in found if one is not None and one.options), "")
+    cells = [row.label, f"`{row.recipe}`{asked}"]
     for column in table.columns:
         cells += [row.paper.get(column, "–"), *("–" if one is None else one.cell(column) for one in found)]
     runs = [one for one in found if one is not None]
