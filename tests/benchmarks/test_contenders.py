@@ -61,8 +61,6 @@ def test_em_routing_with_stored_votes(
         random(5),
     )
     offset = random(3, kernel, kernel, 4, 4).detach()
-    if size == kernel and settings == "released":
-        changes = changes | {"compete": "all"}  # one field: by themselves types would have no choice
     options = {"stride": stride, "settings": settings, "offset": offset, **changes}
     found = []
     for route in (stored_votes, conv_em_routing):

@@ -14,6 +14,7 @@ from torchcaps.layers.em_init import em_init
 from torchcaps.layers.init import routing_std, truncated_normal_
 from torchcaps.ops import Routed, conv_em_routing, dynamic_routing, em_routing, receptive_fields
 from torchcaps.ops.em_settings import EMSettings, em_settings
+from torchcaps.ops.votes import check_overlap
 
 POSES = ("matrix", "vector")
 
@@ -93,7 +94,8 @@ def _make_em(
     if pose == "matrix" and (d_in, d_out) != (16, 16):
         raise ValueError(f"d_in and d_out must be 16 for 4×4 matrices, got {d_in} and {d_out}; or take pose='vector'")
     inner = (4, 4) if pose == "matrix" else (d_in, d_out)
-    initial = em_init(n_in * n_places, inner[0], pose_scale, em_settings(settings, dense=dense, **changes))
+    given = em_settings(settings, dense=dense, **changes)
+    initial = em_init(n_in * n_places, inner[0], pose_scale, given)
     weight = torch.empty(n_in, n_out, *inner)
     truncated_normal_(weight, initial.weight_std if weight_std is None else weight_std)
     parameters = {
@@ -101,7 +103,7 @@ def _make_em(
         "beta_u": torch.full((n_out,), initial.beta_u if beta_u_init is None else beta_u_init),
         "beta_a": torch.full((n_out,), beta_a_init),
     }
-    return Made(parameters, {"pose": pose, "settings": settings, **changes}, initial.pose_scale)
+    return Made(parameters, {"pose": pose, "settings": given}, initial.pose_scale)
 
 
 def _dense_dynamic(capsules: Routed, **options: Any) -> Routed:
@@ -124,8 +126,19 @@ def _conv_dynamic(capsules: Routed, *, kernel_size: tuple[int, int], stride: int
 
 
 def _conv_em(
-    capsules: Routed, *, pose: str, weight: Tensor, kernel_size: tuple[int, int], stride: int, **options: Any
+    capsules: Routed,
+    *,
+    pose: str,
+    weight: Tensor,
+    kernel_size: tuple[int, int],
+    stride: int,
+    n_iters: int,
+    settings: EMSettings,
+    **options: Any,
 ) -> Routed:
+    if settings.compete == "positions" and n_iters > 1:  # else it would be no routing, without a word
+        check_overlap(capsules.pose.shape[2:4], kernel_size, (stride, stride))
+    options |= {"n_iters": n_iters, "settings": settings}
     weight = weight.unflatten(0, (capsules.pose.shape[1], *kernel_size))
     return conv_em_routing(_shaped(capsules.pose, pose), capsules.activation, weight, stride=stride, **options)
 

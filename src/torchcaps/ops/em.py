@@ -22,7 +22,7 @@ from torchcaps.ops.em_settings import EMSettings, em_settings
 from torchcaps.ops.fused.em import fused_em_routing
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.routed import Routed
-from torchcaps.ops.votes import Fields, check_fields, check_overlap, matrix_votes
+from torchcaps.ops.votes import Fields, check_fields, matrix_votes
 
 
 def em_routing(
@@ -117,7 +117,8 @@ def conv_em_routing(
 
     With ``compete="all"`` (the paper's) parents compete for a child wherever they stand: its responsibilities are
     shared among all parents, of all types at all places, whose receptive fields it lies in. With ``"positions"`` (the
-    released code's) they are shared among those places, for each type by itself.
+    released code's) they are shared among those places, for each type by itself: where fields do not overlap no child
+    has a choice, then.
 
     Args:
         pose: ``[B, T, H, W, 4, 4]``, or vectors ``[B, T, H, W, d_in]``.
@@ -135,8 +136,7 @@ def conv_em_routing(
         activation ``[B, J, H', W']``; coupling ``[B, H', W', T·K_h·K_w, J]`` on request.
 
     Raises:
-        ValueError: as :func:`em_routing`; a kernel larger than the map; several iterations with
-            ``compete="positions"`` of fields that do not overlap, in which no child has a choice.
+        ValueError: as :func:`em_routing`; a kernel larger than the map.
 
     Source: Hinton, Sabour, Frosst 2018, section 4.
     """
@@ -146,8 +146,6 @@ def conv_em_routing(
     chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset=offset, matrices=matrices)
     stride = stride if isinstance(stride, tuple) else (stride, stride)
     check_fields(pose.shape[2:4], weight.shape[1:3], stride)
-    if given.compete == "positions" and n_iters > 1:
-        check_overlap(pose.shape[2:4], weight.shape[1:3], stride)
     with without_autocast(pose):
         m, a, w = pose, activation, weight
         if chosen != "triton":  # which widens numbers as it reads them
