@@ -164,3 +164,9 @@ def test_what_cannot_be_true_holds_nothing() -> None:
     for value, holds, said in ((0.7, None, "measured wrongly"), (1.0, True, "yes"), (1.2, False, "**no**")):
         row = Row("over the floor", value, 1.06, least=0.99)
         assert row.holds() is holds and _goal(row)[-1] == said
+
+
+def test_errors_of_bfloat16_stand_by_themselves() -> None:
+    errors = {"ours": 3e-6, "floor": 1e-6, "ours, step in bf16": 0.12}
+    text = as_markdown({"one": Found("Title", errors=errors)}, "here")
+    assert "against the reference in float64: 3e-06, 0.1 in bfloat16." in text

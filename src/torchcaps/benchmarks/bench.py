@@ -70,7 +70,9 @@ def bench(
     origin = {"device": where, "threads": threads, "repeats": repeats, "versions": versions(), "commit": commit()}
     content = origin | {"impl": impl, "smoke": smoke, "suites": as_json(found)}
     words = (
-        f"{where}; torch {torch.__version__}; medians of {repeats} interleaved repetitions; commit {origin['commit']}."
+        f"{where}; torch {torch.__version__}; medians of {repeats} interleaved repetitions (of memory fewer); commit "
+        f"{origin['commit']}. Made by `torchcaps bench {' '.join(found)} --threads {threads} --repeats {repeats}`; "
+        "must and aim: limits that were set before anything was measured; contenders: torchcaps/benchmarks/textbook.py."
     )
     table = as_markdown(found, words)
     folder = Path(out)

@@ -51,9 +51,17 @@ def as_markdown(found: Mapping[str, Found], where: str) -> str:
             ]
             lines += [*markdown_table((name, "ms", "MB"), rows), ""]
         if one.errors:
-            lines += [f"Largest relative error against the reference in float64: {max(one.errors.values()):.1g}."]
+            lines += [_errors(one.errors)]
         lines += one.notes
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _errors(errors: Mapping[str, float]) -> str:
+    """The largest, of bfloat16 by itself."""
+    half = [value for name, value in errors.items() if "bf16" in name]
+    full = [value for name, value in errors.items() if "bf16" not in name]
+    said = [f"{max(values):.1g}{what}" for values, what in ((full, ""), (half, " in bfloat16")) if values]
+    return f"Largest relative error against the reference in float64: {', '.join(said)}."
 
 
 def _goals(found: Mapping[str, Found]) -> list[tuple[str, ...]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from torchcaps.benchmarks.clock import summary
 from torchcaps.benchmarks.conditions import Conditions
 from torchcaps.benchmarks.peak import peak
 from torchcaps.benchmarks.result import Found, Point, Row
+from torchcaps.benchmarks.suites.memory import REPEATS
 from torchcaps.benchmarks.work import Net, Vectors, Work
 
 #: Time and memory a unit may be this much more at the largest size than at the smallest and still count as linear.
@@ -58,5 +60,7 @@ def _curve(conditions: Conditions, xs: Sequence[int], work: Callable[[int], Work
     points = []
     for x in xs:  # one after the other: all of them at once would not fit into memory
         seconds = conditions.seconds({"": work(x)})[""].median
-        points.append(Point(x, seconds, conditions.bytes(work(x))))
+        n = 1 if conditions.smoke else REPEATS  # of a few MB one reading may be twice another
+        taken = summary([conditions.bytes(work(x)) for _ in range(n)]).median
+        points.append(Point(x, seconds, round(taken)))
     return points
