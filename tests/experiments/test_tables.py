@@ -191,7 +191,7 @@ def test_a_row_of_folds_is_their_mean() -> None:
     found = {name: [folded(name, error)] for name, error in (("digits", 0.01), ("digits-1", 0.02), ("digits-2", 0.06))}
     one = summarise(table, row, found)
     assert one is not None and (len(one.folds), one.seeds, one.cell("test_error")) == (3, (0,), "3.00")
-    assert one.in_words("test_error").startswith("Ours: 3.00 % (3 folds, 1 seed, ")
+    assert one.in_words(table.columns).startswith("Ours: 3.00 % (3 folds, 1 seed, ")
     assert table.row("digits-2") is row
     text = as_markdown(table, {"recorded": found}, "digits")
     assert "| 1, 3 of 3 folds |" in text and "Data of `digits-1`: toys of digits-1." in text
@@ -217,7 +217,7 @@ def test_a_recipe_says_what_it_came_to(name: str) -> None:
     said = " ".join((RECIPES[name].__doc__ or "").split())
     rows = [(table, row) for table in TABLES.values() for row in table.rows if row.recipe == name]
     found = [summarise(table, row, read_results(ROOT / "results")) for table, row in rows]
-    ours = {one.in_words(next(iter(table.columns))) for (table, _), one in zip(rows, found, strict=True) if one}
+    ours = {one.in_words(table.columns) for (table, _), one in zip(rows, found, strict=True) if one}
     assert len(ours) <= 1 and said.count("Ours:") == len(ours)
     assert all(line in said for line in ours)
 

@@ -31,6 +31,9 @@ def expanded_mnist() -> Experiment:
 
 
 def expanded_mnist_cnn() -> Experiment:
-    """A CNN with as many parameters as those capsules without their decoder: 34 % error in the paper's section 5.2."""
+    """A CNN with as many parameters as those capsules without their decoder: 34 % error in the paper's section 5.2.
+
+    Ours: expanded MNIST 0.63 %, affine-MNIST 5.33 %, validation 0.96 % (1 seed, 102 min a run; AMD EPYC, 1 thread).
+    """
     model = Model("matched_cnn", {"n_parameters": 11_228_064})
     return replace(expanded_mnist(), recipe="expanded-mnist-cnn", model=model, loss="cross_entropy")

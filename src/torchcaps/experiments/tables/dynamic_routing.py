@@ -111,10 +111,10 @@ AFFINE = Table(
         Row("CNN with as many parameters", "expanded-mnist-cnn", 50_000, {"test_error": "0.78", "affnist_error": "34"}),
     ),
     columns={
-        "val_error": "validation, %",
         "test_error": "expanded MNIST, %",
         "affine_mnist_error": "affine-MNIST, %",
         "affnist_error": "affNIST, %",
+        "val_error": "validation, %",
     },
     note=(
         "Both are stopped at the end of the first epoch in which they misread at most 1.08 % of the validation digits, "

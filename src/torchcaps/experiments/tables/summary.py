@@ -50,13 +50,16 @@ class Summary:
         mean = f"{statistics.mean(values):.2f}"
         return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
 
-    def in_words(self, column: str) -> str:
-        """One line for a docstring: the number, seeds, time and device."""
+    def in_words(self, columns: Mapping[str, str]) -> str:
+        """One line for a docstring: the number (of several columns those that there are), seeds, time and device."""
+        cells = {title.removesuffix(", %"): self.cell(name) for name, title in columns.items() if name in self.values}
+        several = len(columns) > 1
+        numbers = ", ".join(f"{title} {cell} %" if several else f"{cell} %" for title, cell in cells.items())
         runs = "1 seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
         folds = f"{len(self.folds)} folds, " if len(self.folds) > 1 else ""
         asked = f"``{self.options}``, " * bool(self.options)
         time = f"{self.minutes:.0f} min a run; {'; '.join(self.devices)}"
-        return f"Ours: {self.cell(column)} % ({asked}{folds}{runs}, {time})."
+        return f"Ours: {numbers} ({asked}{folds}{runs}, {time})."
 
     def runs_in_words(self, n_folds: int) -> str:
         """How many seeds, and of how many folds."""
