@@ -171,6 +171,15 @@ def test_novel_viewpoints_are_those_of_the_files() -> None:
     assert not any(found.values())
 
 
+def test_affine_mnist_is_that_of_the_files() -> None:
+    table, kept = TABLES["affine"], read_results(ROOT / "results")
+    found = {row.recipe: summarise(table, row, kept) for row in table.rows}
+    for recipe, said in re.findall(r"^\| `([\w-]+)` \|[^|]* on affine-MNIST ([\d.]+) \|", README, flags=re.MULTILINE):
+        one = found.pop(recipe)
+        assert one is not None and one.cell("affine_mnist_error") == said
+    assert not any(found.values())
+
+
 def test_rows_of_few_labels_are_in_a_table_of_the_results() -> None:
     tables = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "results" / "few-labels").glob("*.md"))
     rows = re.findall(
