@@ -111,7 +111,10 @@ def smallnorb_cnn_small() -> Experiment:
 
 
 def mnist_em() -> Experiment:
-    """The small network on MNIST, two iterations: 0.44 % in the paper's section 4.1, which does not say with which."""
+    """The small network on MNIST, two iterations: 0.44 % in the paper's section 4.1, which does not say with which.
+
+    Ours: 0.66 % (1 seed, 18 min a run; AMD EPYC, 1 thread).
+    """
     return replace(smallnorb_em_held_out(), recipe="mnist-em", data=Data("mnist"))
 
 
