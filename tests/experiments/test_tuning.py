@@ -168,7 +168,7 @@ def test_tuning_by_the_command(tiny: list[int], tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "nonsense"}, "recipe must be one of"),
+        ({"name": "nonsense"}, "recipe must be one that torchcaps list shows"),
         ({"name": "mnist-templates"}, "recipe must be one of a classifier, got mnist-templates"),
         ({"epochs": 0}, "epochs must be an integer of at least 1"),
         ({"quick": True, "keep_in": "results"}, "keep_in must be None for a smoke run"),
