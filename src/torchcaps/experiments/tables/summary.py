@@ -117,5 +117,5 @@ def summarise(table: Table, row: Row, results: Results) -> Summary | None:
         n_parameters=shown[0]["n_parameters"],
         devices=tuple(dict.fromkeys(run["device"] for run in shown)),
         data=tuple(dict.fromkeys(run["data"] for run in shown if run.get("data"))),
-        options="" if epochs == {RECIPES[row.recipe]().epochs} else f"--epochs {(*epochs,)[0]}",
+        options="" if epochs == {RECIPES[row.recipe]().epochs} else f"--epochs {min(epochs)}",
     )
