@@ -46,7 +46,10 @@ def mnist_2_iterations() -> Experiment:
 
 
 def mnist_4_iterations() -> Experiment:
-    """Four iterations; the paper gives no error for it."""
+    """Four iterations; the paper gives no error for it.
+
+    Ours: 0.56 % (``--epochs 5``, 1 seed, 13 min a run; AMD EPYC, 1 thread).
+    """
     return _row("mnist-4-iterations", n_iters=4)
 
 
