@@ -62,7 +62,10 @@ def mnist_5_iterations() -> Experiment:
 
 
 def mnist_10_iterations() -> Experiment:
-    """Ten iterations; the paper gives no error for it."""
+    """Ten iterations; the paper gives no error for it.
+
+    Ours: 0.56 % (``--epochs 5``, 1 seed, 15 min a run; AMD EPYC, 1 thread).
+    """
     return _row("mnist-10-iterations", n_iters=10)
 
 
