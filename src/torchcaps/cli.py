@@ -140,10 +140,10 @@ def _train(arguments: list[str]) -> None:
     from torchcaps.experiments.train import default_folder, train
 
     out = out or default_folder(config)
-    Run(out).check(config)
-    if Run(out).result.is_file():
-        print(f"{out} holds the finished run; nothing is trained")
+    finished = Run(out).result.is_file()
     result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines")
+    if finished:
+        print(f"{out} holds the finished run; nothing was trained")
     print(f"{result['recipe']}, seed {result['seed']}: ", end="")
     name, form = ("error", ".2%") if "val_error" in result else ("loss", ".5f")
     said = {"test": f"test {name}", **FURTHER, "val": f"validation {name}"}

