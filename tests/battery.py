@@ -156,6 +156,7 @@ SUBJECTS = [
     Subject("DenseCaps-map", (2, 3, 4, D_IN), lambda: layers.DenseCaps(24, J, D_IN, D_OUT, learned_prior=True)),
     Subject("ConvCaps", (2, 5, 6, D_IN), conv_caps),
     Subject("ConvCaps-leaky", (2, 5, 6, D_IN), lambda: conv_caps(leaky=True, learned_prior=True)),
+    Subject("ConvCaps-padded", (2, 5, 6, D_IN), lambda: conv_caps(padding=2)),
     Subject("CapsNet", (2, 9, 12), small_capsnet),
     Subject(
         "CapsNet-stacked", (2, 9, 12), lambda: small_capsnet(hidden=({"n_types": 3, "d_out": 4, "kernel_size": 2},))
@@ -189,6 +190,13 @@ SUBJECTS = [
     ),
     Subject("DenseCaps-em", (I, 17), em_layer(layers.DenseCaps, I, J, 16, 16), lengths=False),
     Subject("ConvCaps-em", (2, 5, 6, 17), em_layer(layers.ConvCaps, 2, J, 16, 16, (2, 3)), lengths=False, shares=False),
+    Subject(
+        "ConvCaps-em-padded",
+        (2, 3, 4, 17),
+        em_layer(layers.ConvCaps, 2, J, 16, 16, (2, 3), padding=1),
+        lengths=False,
+        shares=False,
+    ),
     Subject(
         "ClassCaps-em", (2, 3, 4, 17), em_layer(layers.ClassCaps, 2, J, 16, 16, coordinates="column"), lengths=False
     ),

@@ -40,6 +40,22 @@ def test_conv_caps_calls_the_convolutional_form() -> None:
     assert got.pose.shape == (2, 3, 2, 2, 4, 4) and layer.output_size(5, 6) == (2, 2)
 
 
+@pytest.mark.parametrize("compete", ["all", "positions"])
+def test_beyond_the_edge_there_are_no_capsules(compete: str) -> None:
+    """Inactive ones of any pose make no difference."""
+    options: dict[str, Any] = {"routing": "em", "compete": compete, "final_lambda": 0.1}
+    layer = ConvCaps(2, 3, 16, 16, (2, 3), padding=1, **options).double()
+    without = ConvCaps(2, 3, 16, 16, (2, 3), **options).double()
+    without.load_state_dict(layer.state_dict())
+    lower, around = matrices(2, 2, 3, 4), matrices(2, 2, 5, 6)
+    around.activation.zero_()
+    around.pose[:, :, 1:-1, 1:-1], around.activation[:, :, 1:-1, 1:-1] = lower[:2]
+    got, wanted = layer(lower), without(around)
+    assert got.pose.shape == (2, 3, *layer.output_size(3, 4), 4, 4) == (2, 3, 4, 4, 4, 4)
+    torch.testing.assert_close(got.pose, wanted.pose)
+    torch.testing.assert_close(got.activation, wanted.activation)
+
+
 def test_convolution_over_the_whole_map_is_dense() -> None:
     options: dict[str, Any] = {"routing": "em", "settings": "paper"}
     conv, dense = ConvCaps(3, 5, 16, 16, (2, 4), **options), DenseCaps(24, 5, 16, 16, **options)

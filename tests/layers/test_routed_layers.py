@@ -41,6 +41,19 @@ def test_each_place_routes_its_own_receptive_field() -> None:
         torch.testing.assert_close(got.activation[:, :, row, column], alone.activation)
 
 
+def test_beyond_the_edge_there_are_no_capsules() -> None:
+    """One corner's field of 3×2 has 2×1 capsules, which alone are routed there; the opposite one's has all."""
+    layer = ConvCaps(2, 3, 4, 5, (3, 2), stride=2, padding=1).double()
+    x = torch.randn(2, 2, 6, 5, 4, dtype=torch.float64)
+    got = layer(x)
+    assert layer.output_size(6, 5) == (3, 3) and got.pose.shape == (2, 3, 3, 3, 5)
+    weight = layer.weight.unflatten(0, (2, 3, 2))
+    first = dynamic_routing(x[:, :, :2, :1].flatten(1, 3), weight[:, 1:, 1:].flatten(0, 2), bias=layer.bias)
+    torch.testing.assert_close(got.pose[:, :, 0, 0], first.pose)
+    inner = dynamic_routing(x[:, :, 3:, 3:].flatten(1, 3), weight.flatten(0, 2), bias=layer.bias)
+    torch.testing.assert_close(got.activation[:, :, 2, 2], inner.activation)
+
+
 def test_receptive_fields_stand_in_the_order_type_row_column() -> None:
     x = torch.arange(2 * 3 * 3, dtype=torch.float32).view(1, 2, 3, 3, 1)
     fields = receptive_fields(x, (2, 2), (1, 1))
@@ -131,6 +144,7 @@ def test_any_number_of_classes_starts_neither_dead_nor_saturated(n_out: int, lea
         (lambda: DenseCaps(6, 3, 4, 5, gradient="x"), "gradient must be one of full, last; got 'x'"),
         (lambda: ConvCaps(6, 3, 4, 5, 0), "kernel_size must be an integer of at least 1, got 0"),
         (lambda: ConvCaps(6, 3, 4, 5, 2, stride=0), "stride must be an integer of at least 1, got 0"),
+        (lambda: ConvCaps(6, 3, 4, 5, 2, padding=-1), "padding must be an integer of at least 0, got -1"),
     ],
 )
 def test_bad_layers(make, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_two
@@ -31,6 +32,7 @@ class ConvCaps(RoutedLayer):
         kernel_size: K, or (rows, columns).
         n_iters: passes of the routing.
         stride: places from one receptive field to the next.
+        padding: places on every side at which there is no capsule: poses and activations of 0.
         options: as :class:`~torchcaps.layers.routed_layer.RoutedLayer`.
 
     Input:
@@ -44,8 +46,8 @@ class ConvCaps(RoutedLayer):
         ``[B, H', W', T·K·K, n_out]``.
 
     Raises:
-        ValueError: another number of types or pose size, a map smaller than the kernel, or EM routing in which nothing
-            competes: types by themselves in fields that do not overlap.
+        ValueError: another number of types or pose size, a padded map smaller than the kernel, or EM routing in which
+            nothing competes: types by themselves in fields that do not overlap.
 
     Source: Sabour et al. 2017, section 2, last paragraph ("all but the last layer of capsules are
     convolutional"); Hinton et al. 2018, section 4.
@@ -63,18 +65,20 @@ class ConvCaps(RoutedLayer):
         n_iters: int = 3,
         *,
         stride: int = 1,
+        padding: int = 0,
         **options: Any,
     ) -> None:
         kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
         check_two("kernel_size", kernel, 1)
         for name, value in (("n_in", n_in), ("stride", stride)):
             check_at_least(name, value, 1)
+        check_at_least("padding", padding, 0)
         super().__init__(n_in * kernel[0] * kernel[1], n_out, d_in, d_out, n_iters, **options)
-        self.n_types, self.kernel_size, self.stride = n_in, kernel, stride
+        self.n_types, self.kernel_size, self.stride, self.padding = n_in, kernel, stride, padding
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the map made from a map of this size."""
-        return conv_size((height, width), self.kernel_size, self.stride)
+        return conv_size((height, width), self.kernel_size, self.stride, self.padding)
 
     def forward(
         self, capsules: Routed | Tensor, *, n_iters: int | None = None, return_coupling: bool = False
@@ -84,6 +88,9 @@ class ConvCaps(RoutedLayer):
             raise ValueError(
                 f"capsules must be [B, T={self.n_types}, H, W, d_in={self.d_in}], got shape {list(lower.pose.shape)}"
             )
+        if self.padding:
+            around = (self.padding,) * 4
+            lower = Routed(F.pad(lower.pose, (0, 0, *around)), F.pad(lower.activation, around))
         return ROUTINGS[self.routing].conv(
             lower, kernel_size=self.kernel_size, stride=self.stride, **self.call_options(n_iters, return_coupling)
         )
@@ -91,5 +98,6 @@ class ConvCaps(RoutedLayer):
     def extra_repr(self) -> str:
         return (
             f"[B, {self.n_types}, H, W, {self.d_in}] -> [B, {self.n_out}, H', W', {self.d_out}], "
-            f"kernel_size={self.kernel_size}, stride={self.stride}, {self.n_iters} × {self.routing}"
+            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
+            f"{self.n_iters} × {self.routing}"
         )
