@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis import pose_follows, read, responses
+from torchcaps.analysis.equivariance import SHARES
+from torchcaps.analysis.probes import divided
 from torchcaps.data.transform import rotate
 from torchcaps.models import CapsNet, MatrixCapsNet, Output
 from torchcaps.models.baseline_cnn import BaselineCNN
@@ -103,6 +105,16 @@ def test_fewer_components_hold_less():
     found = found._replace(features=features)
     assert float(pose_follows(found, n_components=2)[0]) > 0.99
     assert float(pose_follows(found, n_components=1)[0]) < 0.1
+
+
+def test_the_penalty_is_not_chosen_on_what_tests_it():
+    """Features of the test's images are twice as large: half of the true slope, a penalty of 1, would suit them."""
+    labels = torch.zeros(40, dtype=torch.int64)
+    found = responses(Knows(), torch.full((40, 1, 2, 2), 0.5), labels, brighter, [-0.2, 0.0, 0.2])
+    size = torch.ones(40)
+    size[divided(40, SHARES, seed=0)[2]] = 2
+    found = found._replace(features=(found.values[:, None] * size)[..., None])
+    assert float(pose_follows(found)[0]) == pytest.approx(0, abs=1e-4)
 
 
 def test_classes_with_few_images_have_no_number():

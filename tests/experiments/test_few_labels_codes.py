@@ -10,6 +10,7 @@ from torchcaps.data import Images
 from torchcaps.experiments.few_labels.codes import Codes, model_codes
 from torchcaps.experiments.few_labels.readouts import factor_mixture, nearest_labelled, softening
 from torchcaps.experiments.few_labels.supervised import NETWORKS, classes_of, train_on_few
+from torchcaps.experiments.few_labels.write import best
 from torchcaps.models import TransformingAutoencoder
 from torchcaps.ops import Routed
 
@@ -102,3 +103,8 @@ def test_a_mixture_names_far_clusters_by_one_label_each() -> None:
     read = factor_mixture(Codes("far", codes, codes[:60], codes[60:]), 3, n_components=6, n_factors=2)
     ((val, test),) = read([(torch.tensor([0, 1, 2]), labels[:3])])
     assert torch.equal(val, labels[:60]) and torch.equal(test, labels[60:])
+
+
+def test_what_one_would_choose_is_chosen_on_validation_images() -> None:
+    rows = [{"code": k, "errors": {"25": {"val_error": v, "test_error": 1 - v}}} for k, v in (("a", 0.3), ("b", 0.1))]
+    assert best(rows, "25")["code"] == "b"
