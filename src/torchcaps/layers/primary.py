@@ -26,7 +26,8 @@ class PrimaryCaps(nn.Module):
         stride: of the convolution.
         padding: zeros on every side.
         scale: factor before the bias and squash. The paper has none (1); its authors' code sends the
-            primary capsules through one routing step of one input, which makes it 1/T.
+            primary capsules through one routing step of one input, which makes it 1/T. With a smaller factor come
+            larger weights, and so relatively smaller steps of Adam: what suits the layers above may be too much for K.
         weight_std: standard deviation of the initial K. By default 1/(scale · √(0.2 · D · C · K²)),
             so that E‖s‖² = 1 as in :mod:`torchcaps.layers.init` for features of mean square 0.2, which
             is what a He-initialised convolution makes of MNIST; the authors' code has 0.088.

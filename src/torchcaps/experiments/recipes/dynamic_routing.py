@@ -115,12 +115,25 @@ def fashion_mnist() -> Experiment:
 
 
 def multimnist() -> Experiment:
-    """The paper's network on two overlapping MNIST digits: 5.2 % in its table 1, of 60 M training pairs."""
-    data = Data("mnist", pairs=True, n_pairs=(100_000, 10_000))
-    return replace(mnist(), recipe="multimnist", data=data, epochs=10)
+    """The paper's network on two overlapping MNIST digits: 5.2 % in its table 1, of 60 M training pairs.
+
+    Primary capsules have the factor of the authors' released code, and the learning rate goes with it: in trainings of
+    60,000 pairs a quarter fewer errors were left than with the settings of ``mnist``
+    (results/checks/capsnet-rates.json). Without the factor the primary capsules' weights are so small that steps which
+    suit the layers above throw them about.
+    """
+    base = mnist()
+    return replace(
+        base,
+        recipe="multimnist",
+        data=Data("mnist", pairs=True, n_pairs=(100_000, 10_000)),
+        model=Model("capsnet", {"primary_scale": 1 / 32}),
+        optim=replace(base.optim, lr=1e-2),
+        epochs=10,
+    )
 
 
 def multimnist_cnn() -> Experiment:
     """The paper's CNN with 24.56 M parameters on the pairs of ``multimnist``: 8.1 % in its table 1."""
     capsules, model = multimnist(), Model("multimnist_cnn")
-    return replace(capsules, recipe="multimnist-cnn", model=model, loss="cross_entropy")
+    return replace(capsules, recipe="multimnist-cnn", model=model, optim=mnist().optim, loss="cross_entropy")
