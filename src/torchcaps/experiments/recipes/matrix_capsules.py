@@ -36,7 +36,7 @@ def smallnorb_em_small() -> Experiment:
 def smallnorb_em_held_out() -> Experiment:
     """The same with a toy of each category held out, and shorter.
 
-    Ours: 11.41 % (1 seed, 23 min a run; AMD EPYC, 1 thread).
+    Ours: 11.41 % (1 seed, 19 min a run; AMD EPYC, 1 thread).
     """
     return Experiment(
         recipe="smallnorb-em-held-out",
@@ -105,7 +105,7 @@ def smallnorb_cnn() -> Experiment:
 def smallnorb_cnn_small() -> Experiment:
     """A CNN with as many parameters as the small capsules (68 K); not in the paper.
 
-    Ours: 9.05 % (1 seed, 4 min a run; AMD EPYC, 1 thread).
+    Ours: 9.05 % (1 seed, 3 min a run; AMD EPYC, 1 thread).
     """
     return _cnn("smallnorb-cnn-small", Model("matched_cnn", {"n_parameters": 68_618, "standardize": True}))
 
