@@ -38,6 +38,10 @@ class Decoder(nn.Module):
         self.n_classes, self.d_in, self.image_shape = n_classes, d_in, as_image_shape(image_shape)
         sizes = [n_classes * d_in, *hidden, math.prod(self.image_shape)]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
         for layer in self.layers:
             assert isinstance(layer, nn.Linear)
             truncated_normal_(layer.weight, (2 / layer.in_features) ** 0.5)

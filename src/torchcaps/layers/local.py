@@ -91,9 +91,16 @@ class Local(nn.Module):
 
     def __init__(self, n: int, n_in: int, n_out: int, *, bias: bool = True, spread: float = 1.0) -> None:
         super().__init__()
-        limit = spread / math.sqrt(n_in)
-        self.weight = nn.Parameter(torch.zeros(n, n_in, n_out).uniform_(-limit, limit))
-        self.bias = nn.Parameter(torch.zeros(n, 1, n_out).uniform_(-limit, limit)) if bias else None
+        self._limit = spread / math.sqrt(n_in)
+        self.weight = nn.Parameter(torch.empty(n, n_in, n_out))
+        self.bias = nn.Parameter(torch.empty(n, 1, n_out)) if bias else None
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
+        for parameter in self.parameters():
+            parameter.uniform_(-self._limit, self._limit)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.transpose(0, 1)

@@ -69,15 +69,23 @@ class MatrixPrimaryCaps(nn.Module):
         self.in_channels, self.n_types, self.d_out, self.pose = in_channels, n_types, d_out, pose
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         # Not learned, but a part of the function all the same: kept with the weights.
-        self.register_buffer("activation_bias", torch.tensor(float(activation_bias)))
+        self.register_buffer("activation_bias", torch.empty(()))
         self.weight = nn.Parameter(torch.empty(n_types * (d_out + 1), in_channels, kernel_size, kernel_size))
         default = 1 / math.sqrt(in_channels * kernel_size**2)
-        with torch.no_grad():
-            poses, activations = self.weight.split((n_types * d_out, n_types))
-            truncated_normal_(poses, default if pose_std is None else pose_std, "pose_std")
-            self.pose_scale = 1.0 if pose_std is None else pose_std / default
-            std = 2 * default if activation_std is None else activation_std
-            truncated_normal_(activations, std, "activation_std")
+        self._pose_std = default if pose_std is None else pose_std
+        self._activation_std = 2 * default if activation_std is None else activation_std
+        self._activation_bias = float(activation_bias)
+        self.pose_scale = 1.0 if pose_std is None else pose_std / default
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
+        poses, activations = self.weight.split((self.n_types * self.d_out, self.n_types))
+        truncated_normal_(poses, self._pose_std, "pose_std")
+        truncated_normal_(activations, self._activation_std, "activation_std")
+        assert isinstance(self.activation_bias, Tensor)
+        self.activation_bias.fill_(self._activation_bias)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the capsule map made from a feature map of this size."""

@@ -73,11 +73,19 @@ class PrimaryCaps(nn.Module):
         self.in_channels, self.n_types, self.d_out = in_channels, n_types, d_out
         self.kernel_size, self.stride, self.padding, self.scale = kernel_size, stride, padding, scale
         self.pose_scale = 0.5 / math.sqrt(d_out)
-        weight = torch.empty(n_types * d_out, kernel_size, kernel_size, in_channels).permute(0, 3, 1, 2)
         default = 1 / (scale * math.sqrt(0.2 * d_out * in_channels * kernel_size**2))
-        truncated_normal_(weight, default if weight_std is None else weight_std)
-        self.weight = nn.Parameter(weight.permute(2, 3, 1, 0).contiguous())
-        self.bias = nn.Parameter(torch.full((n_types, d_out), bias_init))
+        self._weight_std, self._bias_init = default if weight_std is None else weight_std, bias_init
+        self.weight = nn.Parameter(torch.empty(kernel_size, kernel_size, in_channels, n_types * d_out))
+        self.bias = nn.Parameter(torch.empty(n_types, d_out))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
+        drawn = torch.empty_like(self.weight.permute(3, 2, 0, 1), memory_format=torch.channels_last)
+        truncated_normal_(drawn, self._weight_std)
+        self.weight.copy_(drawn.permute(2, 3, 1, 0))
+        self.bias.fill_(self._bias_init)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the capsule map made from a feature map of this size."""

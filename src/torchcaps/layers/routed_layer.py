@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_choice
@@ -73,8 +75,11 @@ class RoutedLayer(nn.Module):
         check_choice("impl", impl, IMPLS)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         self.n_iters, self.routing, self.gradient, self.impl = n_iters, routing, gradient, impl
+        self._make = partial(
+            ROUTINGS[routing].make, n_in, n_out, d_in, d_out, dense=self.dense, n_places=n_places, **options
+        )
         try:
-            made = ROUTINGS[routing].make(n_in, n_out, d_in, d_out, dense=self.dense, n_places=n_places, **options)
+            made = self._make()
         except TypeError as error:
             if "unexpected keyword argument" not in str(error):
                 raise
@@ -85,6 +90,13 @@ class RoutedLayer(nn.Module):
         self.named = tuple(made.parameters)
         for name, value in made.parameters.items():
             self.register_parameter(name, None if value is None else nn.Parameter(value))
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
+        for name, value in self._make().parameters.items():
+            if value is not None:
+                getattr(self, name).copy_(value)
 
     def call_options(self, n_iters: int | None, return_coupling: bool) -> dict[str, Any]:
         """Parameters and options of one call of the routing, under the names of its arguments."""

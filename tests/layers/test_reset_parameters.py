@@ -1,0 +1,70 @@
+"""Initial values, drawn anew."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from torchcaps.layers import ClassCaps, ConvCaps, Decoder, DenseCaps, MatrixPrimaryCaps, PrimaryCaps
+from torchcaps.layers.local import Local
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "primary": lambda: PrimaryCaps(3, 2, 4, 5, bias_init=0.1, scale=0.5),
+    "matrix primary": lambda: MatrixPrimaryCaps(3, 2, pose_std=0.4, activation_bias=-1.0),
+    "dense": lambda: DenseCaps(6, 3, 4, 5, learned_prior=True, bias_init=0.2),
+    "convolution": lambda: ConvCaps(2, 3, 16, 16, 3, routing="em", beta_a_init=0.3),
+    "classes": lambda: ClassCaps(2, 3, 16, 16, routing="em", beta_u_init=0.7),
+    "decoder": lambda: Decoder(3, 4, (1, 5, 5), (6,)),
+    "local": lambda: Local(3, 4, 5),
+}
+
+
+@pytest.mark.parametrize("make", [make for name, make in LAYERS.items() if name != "decoder"])
+def test_a_reset_layer_is_a_new_one(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(3)
+    new = make().state_dict()
+    torch.manual_seed(4)
+    layer = make()
+    assert any((value != new[name]).any() for name, value in layer.state_dict().items())
+    with torch.no_grad():
+        for value in layer.state_dict().values():
+            value.fill_(torch.nan)
+    torch.manual_seed(3)
+    layer.reset_parameters()  # type: ignore[operator]
+    torch.testing.assert_close(layer.state_dict(), new, rtol=0, atol=0)
+
+
+def test_a_reset_decoder_starts_as_a_new_one() -> None:
+    """Not with the same numbers: in between torch.nn.Linear draws its own."""
+    decoder = Decoder(10, 16, (1, 28, 28))
+    first = [layer.weight.std() for layer in decoder.layers]
+    nn.init.ones_(decoder.layers[0].weight)
+    nn.init.ones_(decoder.layers[0].bias)
+    decoder.reset_parameters()
+    torch.testing.assert_close([layer.weight.std() for layer in decoder.layers], first, rtol=0.02, atol=0)
+    assert not decoder.layers[0].bias.any()
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_a_layer_that_was_made_without_memory_can_be_given_some(make: Callable[[], nn.Module]) -> None:
+    """As trainers of large models do: parameters on the meta device, then memory, then values."""
+    with torch.device("meta"):
+        layer = make()
+    layer.to_empty(device="cpu")
+    for value in layer.state_dict().values():
+        value.fill_(torch.nan)
+    layer.reset_parameters()  # type: ignore[operator]
+    assert all(value.isfinite().all() for value in layer.state_dict().values())
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_layers_are_copied_and_pickled(make: Callable[[], nn.Module]) -> None:
+    layer = make()
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        other.reset_parameters()
+        assert other.state_dict().keys() == layer.state_dict().keys()
