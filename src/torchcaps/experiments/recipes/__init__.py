@@ -54,6 +54,7 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "mnist-matched-cnn-10000-labels": mnist_rows.mnist_matched_cnn_10000_labels,
     "mnist-no-reconstruction": mnist_rows.mnist_no_reconstruction,
     "mnist-plain-autoencoder": transforming.mnist_plain_autoencoder,
+    "mnist-primary-scale": capsnet.mnist_primary_scale,
     "mnist-templates": transforming.mnist_templates,
     "mnist-translation": transforming.mnist_translation,
     "mnist-translation-consistent": transforming.mnist_translation_consistent,
