@@ -1,4 +1,4 @@
-"""Capsule networks for PyTorch: correct, fast, and every number re-made with one command.
+"""Capsule networks for PyTorch: correct, fast, and every number with its file and its command.
 
 The names a user starts from; each is imported when it is first used.
 

@@ -26,16 +26,17 @@ class PrimaryCaps(nn.Module):
         stride: of the convolution.
         padding: zeros on every side.
         scale: factor before the bias and squash. The paper has none (1); its authors' code sends the
-            primary capsules through one routing step of one input, which makes it 1/T. With a smaller factor come
-            larger weights, and so relatively smaller steps of Adam: what suits the layers above may be too much for K.
+            primary capsules through one routing step of one input, which makes it 1/T. A smaller factor makes
+            the initial weights larger, and Adam's steps smaller relative to them. With factor 1 a learning rate that
+            suits the layers above may be too large for K.
         weight_std: standard deviation of the initial K. By default 1/(scale · √(0.2 · D · C · K²)),
             so that E‖s‖² = 1 as in :mod:`torchcaps.layers.init` for features of mean square 0.2, which
             is what a He-initialised convolution makes of MNIST; the authors' code has 0.088.
         bias_init: initial value of the bias ``[T, D]``; the authors' code has 0.1.
 
     Attributes:
-        weight: K, ``[K_h, K_w, C, T·D]``, from inputs to outputs as in the routed layers (and as convolution at
-            frequencies reads it); torch's convolutions have ``[T·D, C, K_h, K_w]``.
+        weight: K, ``[K_h, K_w, C, T·D]``, from inputs to outputs as in the routed layers (and as the fast
+            convolution reads it); torch's convolutions have ``[T·D, C, K_h, K_w]``.
         bias: ``[T, D]``.
         pose_scale: deviation that poses of length ½ have, which they are at first: hand it to an EM layer above.
 

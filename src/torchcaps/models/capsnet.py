@@ -46,6 +46,12 @@ class CapsNet(nn.Module):
         decoder: widths of the decoder's hidden layers; None for no decoder.
         standardize: bring each image to zero mean and unit variance first; the decoder still paints 0 … 1.
         options: of every routed layer: ``learned_prior``, ``leaky``, ``gradient``, ``impl`` …
+
+    Attributes:
+        decoder: a :class:`~torchcaps.layers.Decoder`, or None. It is for you to call, with ``output.capsules[-1]`` and
+            the true classes: ``forward`` does not reconstruct.
+
+    Source: Sabour, Frosst, Hinton 2017, section 4, figures 1 and 2.
     """
 
     def __init__(

@@ -37,7 +37,8 @@ class MatrixCapsNet(nn.Module):
         standardize: bring each image to zero mean and unit variance first.
         initial: initial values, "half-active" (:mod:`torchcaps.layers.em_init`) or "released" (those of the
             authors' released code, of whose capsules few are active).
-        options: of every routed layer: ``settings``, ``gradient``, ``impl`` …
+        options: of every routed layer: ``settings`` ("released" by default, or "paper"), ``gradient``, ``impl`` … The
+            recipes of small NORB have ``settings="released", initial="released"``.
 
     Source: Hinton, Sabour, Frosst 2018, section 4, figure 1.
     """
@@ -157,5 +158,5 @@ def matrix_capsnet(
 def matrix_capsnet_small(
     image_shape: tuple[int, int, int] = (2, 32, 32), n_classes: int = 5, **options: Any
 ) -> MatrixCapsNet:
-    """The paper's small network, A=64, B=8, C=D=16: 68 K parameters, 2.2 % error on small NORB."""
+    """The paper's small network, A=64, B=8, C=D=16: 68 K parameters; 2.2 % on small NORB in the paper."""
     return MatrixCapsNet(image_shape, n_classes, **{"A": 64, "B": 8, "C": 16, "D": 16, **options})

@@ -94,9 +94,10 @@ def mnist() -> Experiment:
 
 
 def mnist_primary_scale() -> Experiment:
-    """``mnist`` with the factor that the authors' released code has on the primary capsules, and ten times the learning
-    rate: without the factor the primary capsules' weights are so small that steps which suit the layers above are too
-    large for them. Both were chosen in short trainings, by validation errors (results/checks/capsnet-rates.json).
+    """``mnist`` with the released code's factor on the primary capsules, and ten times the learning rate.
+
+    Without the factor the primary capsules' weights are so small that steps which suit the layers above are too large
+    for them. Both were chosen in short trainings, by validation errors (results/checks/capsnet-rates.json).
     """
     base = mnist()
     model, optim = Model("capsnet", {"primary_scale": 1 / 32}), replace(base.optim, lr=1e-2)

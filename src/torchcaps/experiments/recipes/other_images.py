@@ -26,9 +26,10 @@ def cifar10() -> Experiment:
 
 
 def svhn() -> Experiment:
-    """A smaller network (64 channels, 16 types of 6-D, classes of 8-D) on SVHN's 73,257 training images: 4.3 %.
+    """A smaller network (64 channels, 16 types of 6-D, classes of 8-D) on SVHN: 4.3 % in the paper.
 
-    A tenth of them validates. Of augmentation and reconstruction the paper says nothing: here they are MNIST's.
+    A tenth of its 73,257 training images validates. Of augmentation and reconstruction the paper says nothing: here
+    they are MNIST's.
     """
     options = {"channels": 64, "n_types": 16, "d_primary": 6, "d_class": 8}
     return replace(mnist(), recipe="svhn", data=Data("svhn"), model=Model("capsnet", options), epochs=10)

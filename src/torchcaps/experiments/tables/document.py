@@ -17,7 +17,9 @@ Written by `torchcaps results` from the files in `results/`: do not edit. Each n
 `results/<recipe>-<seed>.json` (and where there are several, the standard deviation over them), measured once on the
 test split after training, in per cent. The files hold seed, settings, commit, versions, device and time. A run that saw
 fewer images than its row asks for reads "smoke", and "–" is a row without a run. `torchcaps reproduce TABLE` trains a
-table anew, going on where it stopped, and shows its own numbers beside the recorded ones.
+table anew, going on where it stopped, and shows its own numbers beside the recorded ones: every row once, with its
+recipe's own epochs. What was recorded with others says so, and is made again by `torchcaps reproduce TABLE --row RECIPE
+--epochs 5`, several seeds by `--seeds 3`. Whole tables take days on a CPU: `--budget 60` stops after an hour.
 """
 
 _BEYOND = """## Beyond error

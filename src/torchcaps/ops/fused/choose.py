@@ -16,6 +16,8 @@ from torchcaps.ops.fused.unavailable import Unavailable
 #: "reference" is the paper's procedure in plain PyTorch; "auto" takes the fastest one that is to be had.
 IMPLS = ("auto", "reference", "cpu", "triton")
 _BACKENDS = {"cpu": cpu, "triton": triton}
+#: What they have sources of.
+_ROUTINGS = ("dynamic", "em")
 #: What "auto" takes, by the kind of device. Triton's kernels join when they have run on a GPU.
 _DEVICES = {"cpu": "cpu"}
 _NOTED: set[str] = set()
@@ -25,7 +27,7 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
     """Ask which implementation a call takes: the same arguments always give the same answer.
 
     Args:
-        routing: the name of its source, "dynamic".
+        routing: "dynamic", or "em" (of 4×4 matrices: vectors are always the reference's).
         impl: what was asked for, "auto" or a name.
         tensors: all that are routed or route: poses, matrices, biases, priors.
 
@@ -34,10 +36,11 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
         reference; where that is for want of a compiler, a note of the reason is logged once.
 
     Raises:
-        ValueError: an unknown ``impl``, or one that is not for such tensors.
+        ValueError: an unknown ``routing`` or ``impl``, or one that is not for such tensors.
         NotImplementedError: the one that was named, within torch.func or with forward derivatives.
         Unavailable: the one that was named cannot be had here; the message says why.
     """
+    check_choice("routing", routing, _ROUTINGS)
     check_choice("impl", impl, IMPLS)
     if impl == "reference":
         return impl
