@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.analysis.test_places import with_padded_capsules
 from torchcaps.analysis import coupling_maps, hand_down, part_maps
 from torchcaps.models import CapsNet, MatrixCapsNet
 
@@ -47,6 +48,16 @@ def test_maps_hold_all_that_the_classes_were_given(options):
     torch.testing.assert_close(found.maps.sum(dim=(2, 3)), given)
     torch.testing.assert_close(found.scores, upper.activation)
     assert found.extent == (1.0, 23.0, 21.0, 1.0)  # 11 columns and 10 rows, 2 pixels each, from pixel 2 on
+
+
+@torch.no_grad()
+def test_beyond_the_edge_no_part_is_found():
+    model, x = with_padded_capsules(), torch.rand(2, 1, 28, 28)
+    *_, lower, upper = model(x, return_coupling=True).capsules
+    given = torch.einsum("bi,bij->bj", lower.activation.flatten(1), upper.coupling)
+    found = part_maps(model, x)
+    assert found.maps.shape == (2, 10, 6, 6)
+    torch.testing.assert_close(found.maps.sum(dim=(2, 3)), given)
 
 
 @torch.no_grad()

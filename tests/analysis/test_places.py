@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from torchcaps.analysis import capsule_places, map_edges, receptive_fields_of
+from torchcaps.layers import ConvCaps, DenseCaps
 from torchcaps.models import CapsNet, MatrixCapsNet, capsnet_stacked, matched_cnn
 
 TINY: dict[str, Any] = {"channels": 2, "n_types": 2, "decoder": None}
@@ -32,6 +33,16 @@ def test_padding_and_a_hidden_layer_move_the_centres():
     assert padded == ((0.0, 2, 17, 12), (0.0, 2, 17, 15))  # padding of half a kernel: the first sees pixel 0
     stacked = receptive_fields_of(capsnet_stacked(**TINY))
     assert stacked[0] == (10.0, 2, 21, 4)  # 3×3 capsules of step 2 more
+    assert receptive_fields_of(with_padded_capsules())[0] == (8.0, 2, 21, 6)  # where the primary ones are
+
+
+def with_padded_capsules():
+    model = capsnet_stacked(**TINY)
+    layer = model.hidden[0]
+    model.hidden[0] = ConvCaps(layer.n_types, layer.n_out, layer.d_in, layer.d_out, layer.kernel_size, padding=1)
+    model.classes = DenseCaps(layer.n_out * 36, 10, layer.d_out, 16)
+    model.map_shape = (layer.n_out, 6, 6)
+    return model
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2, -1])
@@ -53,6 +64,7 @@ def test_the_last_maps_centre_is_that_of_the_coordinates():
     [
         lambda: CapsNet((1, 27, 31), 3, **TINY),
         lambda: CapsNet((1, 27, 31), 3, padding=2, **TINY),
+        with_padded_capsules,
         lambda: CapsNet((1, 27, 31), 3, hidden=({"kernel_size": 2, "stride": 2},), **TINY),
         # Dynamic routing, for in EM all places of a map compete for a child; and a mean depends on all pixels.
         lambda: MatrixCapsNet((1, 37, 41), 3, A=2, B=2, C=2, D=2, routing="dynamic", standardize=False),

@@ -122,6 +122,15 @@ def test_curves_are_masked_by_the_protocols_rule(robust: float, without: float, 
     assert robustness._masked(found) is masked
 
 
+@pytest.mark.parametrize("k", range(11, 100))
+def test_just_ten_points_are_not_more(k: int) -> None:
+    """Of 100 images, whatever their shares are in binary."""
+    found = {"bim": {"accuracy": [k / 100] * 7}, "robust": [k / 100 - 0.1] * 5, "zero_gradients": 0.0}
+    exact = found | {"robust": [(k - 10) / 100] * 5}
+    assert not robustness._masked(found) and not robustness._masked(exact)
+    assert robustness._masked(found | {"robust": [(k - 11) / 100] * 5})
+
+
 def test_equivariance(folder, monkeypatch):
     few = {"rotate": (-180, -30, 30), "shift": (-2, 2), "scale": (0.8, 1.2), "thicken": (-0.25, 0.5)}
     monkeypatch.setattr(equivariance, "VALUES", few)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from PIL import Image
 
 from torchcaps.data import DATASETS, Dataset, Images
 from torchcaps.experiments import Data, Model
+from torchcaps.experiments.files import write_json
 from torchcaps.experiments.run import Run
 
 pytest.importorskip("matplotlib")
@@ -104,6 +106,18 @@ def test_a_toy_is_seen_from_novel_viewpoints_too(make):
     mine = (every.labels == tested.labels[k, 0]) & (every.factors["instance"] == here)
     torch.testing.assert_close(toy.images[:4], tested.images[mine])  # cut as the network sees them
     assert toy.images.shape[1:] == (2, 24, 26)
+
+
+def test_of_few_test_images_the_toy_is_still_that_of_the_image(make):
+    """Those that are evaluated are drawn from all, so they are not the first."""
+    run = Run(make(toys()))
+    config = run.experiment()
+    write_json(run.config, replace(config, data=replace(config.data, n_eval=9)).to_dict())
+    tested = look(run)
+    assert len(tested.images) == 9
+    for k in range(9):
+        toy = _sides_of(tested, k)
+        assert any(torch.equal(image, tested.images[k]) for image in toy.images)
 
 
 def test_the_report_says_what_is_new_where_it_is(make):

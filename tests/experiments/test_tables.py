@@ -76,6 +76,16 @@ def test_facts_are_those_of_the_number_beside_them() -> None:
     assert lines[-3:] == ["Data of `digits`: small copies.", "", "Data of `digits`: crumbs."]
 
 
+def test_epochs_are_those_of_the_number_beside_them() -> None:
+    """Not those of another place, nor of a smoke run, of which no number is shown."""
+    short = result(config=replace(recipe("digits"), epochs=3).to_dict())
+    for places in ({"recorded": [result()], "here": [short]}, {"here": [short | {"steps": 1}]}):
+        text = as_markdown(TABLE, {place: {"digits": runs} for place, runs in places.items()}, "digits")
+        assert "| ours | `digits` | 0.25" in text
+    text = as_markdown(TABLE, {"recorded": {"digits": [short]}, "here": {"digits": [result()]}}, "digits")
+    assert "| ours | `digits` `--epochs 3` | 0.25" in text
+
+
 @pytest.mark.parametrize(
     "other", [{"data": "half-size copies"}, {"config": replace(recipe("digits"), epochs=3).to_dict()}]
 )

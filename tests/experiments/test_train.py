@@ -230,6 +230,21 @@ def test_the_checkpoint_of_another_model_is_not_resumed(unbroken: Path, tmp_path
         fit(CNN, run.path)
 
 
+def test_a_run_is_not_resumed_on_other_data(unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as another split, whose test images may be those that it has trained on."""
+    run, longer = Run(tmp_path / "a"), replace(TINY, epochs=TINY.epochs + 1)
+    run.open(longer)
+    run.checkpoint.parent.mkdir()
+    run.checkpoint.write_bytes((unbroken / "checkpoints" / "last.ckpt").read_bytes())
+    other = replace(load("digits"), note="split otherwise")
+    monkeypatch.setattr("torchcaps.experiments.train.load", lambda *args, **options: other)
+    with pytest.raises(
+        ValueError, match=r"a was begun on other data \(of an older version there, split otherwise here"
+    ):
+        fit(longer, run.path)
+    assert not run.result.exists()
+
+
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     with Run(tmp_path).locked(), pytest.raises(ValueError, match=r"another process trains in .*: wait for it"):
         fit(TINY, tmp_path)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 from torchcaps.data import load
-from torchcaps.layers import ConvCaps, DenseCaps, PrimaryCaps
+from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps, PrimaryCaps
 from torchcaps.models import build
 from torchcaps.ops import Routed, dynamic_routing, margin_loss, receptive_fields
 
@@ -52,6 +52,13 @@ def test_beyond_the_edge_there_are_no_capsules() -> None:
     torch.testing.assert_close(got.pose[:, :, 0, 0], first.pose)
     inner = dynamic_routing(x[:, :, 3:, 3:].flatten(1, 3), weight.flatten(0, 2), bias=layer.bias)
     torch.testing.assert_close(got.activation[:, :, 2, 2], inner.activation)
+
+
+def test_what_a_layer_sets_itself_is_not_an_option() -> None:
+    with pytest.raises(ValueError, match="dynamic routing: .*multiple values for keyword argument 'dense'"):
+        DenseCaps(6, 3, 4, 5, dense=True)
+    with pytest.raises(ValueError, match="n_places must be left to map_size, got 4"):
+        ClassCaps(2, 3, 4, 5, n_places=4)
 
 
 def test_receptive_fields_stand_in_the_order_type_row_column() -> None:

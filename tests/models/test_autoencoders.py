@@ -18,6 +18,13 @@ NAMES = (
 )
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_poses_are_in_pixels_whatever_autocast_says(name: str) -> None:
+    model, x = build(name, (1, 28, 28)).eval(), torch.rand(2, 1, 28, 28)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(x).capsules.pose.dtype == torch.float32
+
+
 def shifts(*by: tuple[float, float]) -> torch.Tensor:
     matrix = torch.eye(3).repeat(len(by), 1, 1)
     matrix[:, :2, 2] = torch.tensor(by)

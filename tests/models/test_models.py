@@ -218,6 +218,30 @@ def test_models_are_loaded_into_what_was_made_on_no_device(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in BIG])
+def test_models_given_memory_and_values_start_as_new_ones(name: str) -> None:
+    """As trainers of large models do; the numbers of a model are drawn in another order then."""
+    torch.manual_seed(1)
+    new = build(name, (1, 28, 28), 3)
+    with torch.device("meta"):
+        model = build(name, (1, 28, 28), 3)
+    model.to_empty(device="cpu")
+    for value in model.state_dict().values():
+        value.fill_(torch.nan)
+    model.apply(lambda module: module.reset_parameters() if hasattr(module, "reset_parameters") else None)
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(value.square().mean(), new.state_dict()[key].square().mean(), rtol=0.5, atol=1e-3)
+
+
+def test_released_initial_values_are_drawn_anew() -> None:
+    model = build("matrix_capsnet_small", (2, 28, 28), 5, initial="released")
+    first = {name: value.clone() for name, value in model.state_dict().items()}
+    model.reset_parameters()
+    assert (model.conv.weight != first["conv.weight"]).any()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value.square().mean(), first[name].square().mean(), rtol=0.2, atol=0)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in BIG])
 def test_models_are_exported_for_any_batch(name: str) -> None:
     options = {"standardize": True} if name == "capsnet_small" else {}
     model = build(name, (1, 28, 28), 3, **options).eval()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet
@@ -57,7 +58,10 @@ def part_maps(model: nn.Module, images: Tensor) -> Parts:
     for layer, lower in reversed(below):
         assert isinstance(layer, ConvCaps)
         coupling = layer(lower, return_coupling=True).coupling
-        amount = hand_down(amount, lower.activation, coupling, layer.kernel_size, (layer.stride, layer.stride))
+        around, (height, width) = layer.padding, lower.activation.shape[2:]
+        activation = F.pad(lower.activation, (around,) * 4)
+        amount = hand_down(amount, activation, coupling, layer.kernel_size, (layer.stride, layer.stride))
+        amount = amount[..., around : around + height, around : around + width]
     return Parts(amount.sum(dim=2), scores, map_edges(model, 0))
 
 

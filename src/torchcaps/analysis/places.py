@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet
 from torchcaps.checks import check_choice
-from torchcaps.layers import ConvCaps
 
 
 class Field(NamedTuple):
@@ -64,8 +63,8 @@ def receptive_fields_of(model: nn.Module, layer: int = -1) -> tuple[Field, Field
 
 
 def _along(axis: int, module: nn.Module, name: str) -> int:
-    """A size of a convolution along rows (0) or columns (1); capsules that see capsules have no padding."""
-    size = 0 if name == "padding" and isinstance(module, ConvCaps) else getattr(module, name)
+    """A size of a convolution along rows (0) or columns (1)."""
+    size = getattr(module, name)
     return size if isinstance(size, int) else size[axis]
 
 

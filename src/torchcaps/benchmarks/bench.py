@@ -69,9 +69,13 @@ def bench(
         torch.set_num_threads(before)
     origin = {"device": where, "threads": threads, "repeats": repeats, "versions": versions(), "commit": commit()}
     content = origin | {"impl": impl, "smoke": smoke, "suites": as_json(found)}
+    options = {"device": device} if device != "cpu" else {}
+    options |= {"threads": threads, "repeats": repeats}
+    flags = [f"--{name} {value}" for name, value in options.items()]
+    flags += [f"--{name}" for name, asked in (("compile", compile), ("smoke", smoke)) if asked]
     words = (
         f"{where}; torch {torch.__version__}; medians of {repeats} interleaved repetitions (of memory fewer); commit "
-        f"{origin['commit']}. Made by `torchcaps bench {' '.join(found)} --threads {threads} --repeats {repeats}`; "
+        f"{origin['commit']}. Made by `torchcaps bench {' '.join([*found, *flags])}`; "
         "must and aim: limits that were set before anything was measured; contenders: torchcaps/benchmarks/textbook.py."
     )
     table = as_markdown(found, words)

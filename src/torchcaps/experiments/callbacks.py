@@ -25,10 +25,11 @@ class Metrics(L.Callback):
 
     Args:
         run: where to.
+        data: what the data say of themselves.
     """
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, data: str = "") -> None:
+        self.run, self.data = run, data
         self.rows: list[dict[str, Any]] = []
         self.seconds, self.n = 0.0, 0
         self.total: float | Tensor = 0.0
@@ -41,9 +42,15 @@ class Metrics(L.Callback):
             "total": float(self.total),
             "n": self.n,
             "commits": self.commits,
+            "data": self.data,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if state_dict.get("data", "") != self.data:
+            raise ValueError(
+                f"{self.run.path} was begun on other data ({state_dict.get('data') or 'of an older version'} there, "
+                f"{self.data or 'nothing said'} here): name another folder by --out"
+            )
         self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
         self.total, self.n = state_dict["total"], state_dict["n"]
         self.commits = list(dict.fromkeys([*state_dict["commits"], *self.commits]))

@@ -11,7 +11,7 @@ from torchcaps import analysis
 from torchcaps.data.smallnorb import in_degrees
 from torchcaps.experiments import page
 from torchcaps.experiments.album import Album
-from torchcaps.experiments.batches import Batches
+from torchcaps.experiments.batches import Batches, evaluated
 from torchcaps.experiments.tested import Tested
 from torchcaps.models import MatrixCapsNet
 
@@ -109,7 +109,8 @@ def _toy(album: Album, tested: Tested, k: int) -> tuple[str, str]:
 
 def _sides_of(tested: Tested, k: int) -> _Toy:
     """All images of the toy that test image k shows, as the network sees them."""
-    every, wanted = [tested.data.test, tested.data.further.get("novel")], tested.data.test.factors["instance"][k]
+    every = tested.data.test, tested.data.further.get("novel")
+    wanted = evaluated(tested.config.data, tested.data.test).factors["instance"][k]
     label, found = tested.labels[k, 0], []
     for split, familiar in zip(every, (True, False), strict=True):
         if split is None:

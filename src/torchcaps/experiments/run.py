@@ -147,7 +147,8 @@ def placed(config: Experiment, root: str | Path | None, threads: int, device: De
         device: where to train.
     """
     if root is not None:
-        own = Path(root) / config.data.name
+        root = Path(root).expanduser()
+        own = root / config.data.name
         config = replace(config, data=replace(config.data, root=str(own if own.is_dir() else root)))
     return replace(config, threads=threads, device=device)
 

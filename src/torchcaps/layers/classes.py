@@ -66,6 +66,8 @@ class ClassCaps(RoutedLayer):
     ) -> None:
         check_at_least("n_types", n_types, 1)
         check_two("map_size", map_size, 1)
+        if "n_places" in options:
+            raise ValueError(f"n_places must be left to map_size, got {options['n_places']}")
         for name, value in (("spacing", spacing), ("centre", centre)):
             check_two(name, value)
         if not coordinate_scale > 0:

@@ -36,6 +36,17 @@ def routing_std(n_in: int, n_out: int, d_out: int, n_places: int | None = None) 
     return 1.25 * min(1, (16 / places) ** 0.2) * places / math.sqrt(n_in * d_out)
 
 
+def reset_layers(model: nn.Module) -> None:
+    """Let all that a module consists of draw its initial values anew, inner modules first."""
+    for child in model.children():
+        child.apply(_reset)
+
+
+def _reset(module: nn.Module) -> None:
+    if callable(reset := getattr(module, "reset_parameters", None)):
+        reset()
+
+
 #: Standard deviation of what is left of a standard normal cut off at ±2.
 LEFT = 0.87962566103423978
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least
+from torchcaps.layers.init import truncated_normal_
 from torchcaps.ops import conv2d
 
 
@@ -46,3 +49,14 @@ class Conv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         return conv2d(input, self.weight, self.bias, stride=self.stride[0], padding=int(self.padding[0]))
+
+
+class FirstConv2d(nn.Conv2d):
+    """What a capsule network sees an image with: torch's convolution, with weights for a ReLU after it."""
+
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew, in place."""
+        super().reset_parameters()  # draws as well: a seed gives the network that it always gave
+        truncated_normal_(self.weight, math.sqrt(2 / self.weight[0].numel()))
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -75,28 +74,27 @@ class RoutedLayer(nn.Module):
         check_choice("impl", impl, IMPLS)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         self.n_iters, self.routing, self.gradient, self.impl = n_iters, routing, gradient, impl
-        self._make = partial(
-            ROUTINGS[routing].make, n_in, n_out, d_in, d_out, dense=self.dense, n_places=n_places, **options
-        )
         try:
-            made = self._make()
+            made = ROUTINGS[routing].make(n_in, n_out, d_in, d_out, dense=self.dense, n_places=n_places, **options)
         except TypeError as error:
-            if "unexpected keyword argument" not in str(error):
+            if not any(words in str(error) for words in ("unexpected keyword argument", "multiple values for")):
                 raise
             raise ValueError(f"{routing} routing: {str(error).split('() ')[-1]}") from None
         self.options, self.pose_scale = made.options, made.pose_scale
         #: Names of the parameters. They are asked for by name: a replica, a pruned or a parametrised layer has some
         #: that are computed, which are not among its parameters.
         self.named = tuple(made.parameters)
-        for name, value in made.parameters.items():
-            self.register_parameter(name, None if value is None else nn.Parameter(value))
+        self._initial = {name: initial for name, initial in made.parameters.items() if initial is not None}
+        for name in self.named:
+            initial = self._initial.get(name)
+            self.register_parameter(name, None if initial is None else nn.Parameter(torch.empty(initial.shape)))
+        self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
-        for name, value in self._make().parameters.items():
-            if value is not None:
-                getattr(self, name).copy_(value)
+        for name, initial in self._initial.items():
+            initial.fill(getattr(self, name))
 
     def call_options(self, n_iters: int | None, return_coupling: bool) -> dict[str, Any]:
         """Parameters and options of one call of the routing, under the names of its arguments."""

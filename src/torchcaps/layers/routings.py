@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchcaps.checks import check_choice
 from torchcaps.layers.em_init import em_init
@@ -19,6 +19,23 @@ from torchcaps.ops.votes import check_overlap
 POSES = ("matrix", "vector")
 
 
+class Initial(NamedTuple):
+    """A parameter before it has values.
+
+    Attributes:
+        shape: of it.
+        fill: gives it its initial values, in place.
+    """
+
+    shape: tuple[int, ...]
+    fill: Callable[[Tensor], object]
+
+    @staticmethod
+    def constant(shape: tuple[int, ...], value: float) -> Initial:
+        """All of it one number."""
+        return Initial(shape, partial(nn.init.constant_, val=value))
+
+
 class Made(NamedTuple):
     """What a layer is made of.
 
@@ -28,7 +45,7 @@ class Made(NamedTuple):
         pose_scale: deviation that the poses which come out have at first.
     """
 
-    parameters: Mapping[str, Tensor | None]
+    parameters: Mapping[str, Initial | None]
     options: dict[str, Any]
     pose_scale: float
 
@@ -62,14 +79,12 @@ def _make_dynamic(
     learned_prior: bool = False,
     leaky: bool = False,
 ) -> Made:
-    weight = torch.empty(n_in, n_out, d_in, d_out)
     del dense  # it routes within each receptive field as it does in all
-    default = routing_std(n_in * n_places, n_out, d_out, n_out + leaky)
-    truncated_normal_(weight, default if weight_std is None else weight_std)
+    std = routing_std(n_in * n_places, n_out, d_out, n_out + leaky) if weight_std is None else weight_std
     parameters = {
-        "weight": weight,
-        "bias": torch.full((n_out, d_out), bias_init) if bias else None,
-        "prior": torch.zeros(n_in, n_out) if learned_prior else None,
+        "weight": Initial((n_in, n_out, d_in, d_out), partial(truncated_normal_, std=std)),
+        "bias": Initial.constant((n_out, d_out), bias_init) if bias else None,
+        "prior": Initial.constant((n_in, n_out), 0.0) if learned_prior else None,
     }
     return Made(parameters, {"leaky": leaky}, 0.5 / math.sqrt(d_out))  # of length ½
 
@@ -96,12 +111,11 @@ def _make_em(
     inner = (4, 4) if pose == "matrix" else (d_in, d_out)
     given = em_settings(settings, dense=dense, **changes)
     initial = em_init(n_in * n_places, inner[0], pose_scale, given)
-    weight = torch.empty(n_in, n_out, *inner)
-    truncated_normal_(weight, initial.weight_std if weight_std is None else weight_std)
+    std = initial.weight_std if weight_std is None else weight_std
     parameters = {
-        "weight": weight,
-        "beta_u": torch.full((n_out,), initial.beta_u if beta_u_init is None else beta_u_init),
-        "beta_a": torch.full((n_out,), beta_a_init),
+        "weight": Initial((n_in, n_out, *inner), partial(truncated_normal_, std=std)),
+        "beta_u": Initial.constant((n_out,), initial.beta_u if beta_u_init is None else beta_u_init),
+        "beta_a": Initial.constant((n_out,), beta_a_init),
     }
     return Made(parameters, {"pose": pose, "settings": given}, initial.pose_scale)
 

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps, Standardize
-from torchcaps.layers.init import truncated_normal_
+from torchcaps.layers.init import reset_layers
+from torchcaps.layers.plain_conv import FirstConv2d
 from torchcaps.layers.sizes import as_image_shape, conv_size, require_images
 from torchcaps.models.output import Output
 from torchcaps.ops import Routed
@@ -76,9 +77,7 @@ class CapsNet(nn.Module):
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()
-        self.conv = nn.Conv2d(image_shape[0], channels, kernel_size, padding=padding)
-        truncated_normal_(self.conv.weight, (2 / (image_shape[0] * kernel_size**2)) ** 0.5)
-        nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
+        self.conv = FirstConv2d(image_shape[0], channels, kernel_size, padding=padding)
         # Then its maps come channels last, as PrimaryCaps' convolution reads them.
         self.conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         size = conv_size(image_shape[1:], kernel_size, 1, padding)
@@ -98,6 +97,10 @@ class CapsNet(nn.Module):
         self.classes = DenseCaps(types * size[0] * size[1], n_classes, d_in, d_class, n_iters, **options)
         self.map_shape = (types, *size)  #: (T, H, W) of the capsules below the class capsules
         self.decoder = None if decoder is None else Decoder(n_classes, d_class, image_shape, tuple(decoder))
+
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
+        reset_layers(self)
 
     def forward(self, x: Tensor, *, n_iters: int | None = None, return_coupling: bool = False) -> Output:
         """Find the classes in images.

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_choice
 from torchcaps.layers import ClassCaps, ConvCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
-from torchcaps.layers.init import LEFT, truncated_normal_
+from torchcaps.layers.init import LEFT, reset_layers, truncated_normal_
+from torchcaps.layers.plain_conv import FirstConv2d
 from torchcaps.layers.sizes import as_image_shape, conv_size, require_images
 from torchcaps.models.output import Output
 from torchcaps.ops import Routed
@@ -71,9 +72,7 @@ class MatrixCapsNet(nn.Module):
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()
-        self.conv = nn.Conv2d(image_shape[0], A, 5, stride=2)
-        truncated_normal_(self.conv.weight, math.sqrt(2 / self.conv.weight[0].numel()))
-        nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
+        self.conv = FirstConv2d(image_shape[0], A, 5, stride=2)
         self.primary = (
             MatrixPrimaryCaps(A, B, pose=pose)
             if routing == "em"
@@ -93,7 +92,14 @@ class MatrixCapsNet(nn.Module):
             options |= {"coordinates": coordinates, "spacing": (4.0, 4.0), "centre": _centre(image_shape[1:], size)}
         self.classes = ClassCaps(D, n_classes, 16, 16, n_iters, routing=routing, **options)
         self.decoder = None
+        self.initial = initial
         if initial == "released":
+            _start_as_released(self)
+
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
+        reset_layers(self)
+        if self.initial == "released":
             _start_as_released(self)
 
     def forward(self, x: Tensor, *, n_iters: int | None = None, return_coupling: bool = False) -> Output:

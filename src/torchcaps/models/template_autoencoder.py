@@ -66,10 +66,16 @@ class TemplateAutoencoder(Transforming):
         places = math.prod(-(-side // 4) for side in size)  # a quarter of each side, rounded up
         self.encoder = nn.Linear(channels[1] * places, width)
         self.read = nn.Linear(width, n_capsules * _N_READ)
-        self.templates = nn.Parameter(_blobs(n_capsules, depth, template))
-        self.ground = nn.Parameter(torch.zeros(self.image_shape))
-        with torch.no_grad():  # parts begin at places of their own: those that begin alike remain alike
-            self.read.bias.view(n_capsules, _N_READ)[:, 4:6].uniform_(-1, 1)
+        self.templates = nn.Parameter(torch.empty(n_capsules, depth, template, template))
+        self.ground = nn.Parameter(torch.empty(self.image_shape))
+        self._start()
+
+    @torch.no_grad()
+    def _start(self) -> None:
+        super()._start()
+        self.templates.uniform_(0, 1).mul_(_spot(self.templates))
+        # Parts begin at places of their own: those that begin alike remain alike.
+        self.read.bias.view(self.n_capsules, _N_READ)[:, 4:6].uniform_(-1, 1)
 
     def recognise(self, x: Tensor) -> Routed:
         """Poses ``[B, J, 3, 3]`` and presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
@@ -99,11 +105,11 @@ class TemplateAutoencoder(Transforming):
         return self.templates.new_tensor((half, half, 1.0))
 
 
-def _blobs(n: int, channels: int, side: int) -> Tensor:
-    """Soft spots with some noise, ``[n, channels, side, side]``."""
-    along = torch.linspace(-1, 1, side) if side > 1 else torch.zeros(1)
-    spot = torch.exp(-3 * (along[:, None] ** 2 + along[None, :] ** 2))
-    return spot * torch.zeros(n, channels, side, side).uniform_(0, 1)
+def _spot(templates: Tensor) -> Tensor:
+    """A soft spot, bright in the middle, of the size of each template: ``[h, w]``."""
+    side = templates.shape[-1]
+    along = torch.linspace(-1, 1, side, device=templates.device) if side > 1 else templates.new_zeros(1)
+    return torch.exp(-3 * (along[:, None] ** 2 + along[None, :] ** 2))
 
 
 def template_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TemplateAutoencoder:

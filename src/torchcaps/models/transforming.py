@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor, nn
 
+from torchcaps.layers.init import reset_layers
 from torchcaps.models.output import Transformed
 from torchcaps.ops import Routed
 from torchcaps.ops.affine import transform_pose
@@ -25,6 +27,16 @@ class Transforming(nn.Module, ABC):
     n_capsules: int
     unit: float
     ground: nn.Parameter
+
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
+        reset_layers(self)
+        self._start()
+
+    @torch.no_grad()
+    def _start(self) -> None:
+        """Give initial values to what belongs to no layer."""
+        self.ground.zero_()
 
     @abstractmethod
     def recognise(self, x: Tensor) -> Routed:
@@ -56,5 +68,7 @@ class Transforming(nn.Module, ABC):
             ValueError: images of another shape than the model was made for.
         """
         found = self.recognise(x)
-        pose = found.pose if transformation is None else transform_pose(found.pose, transformation)
+        pose = found.pose
+        if transformation is not None:
+            pose = transform_pose(pose, transformation.to(pose.dtype))
         return Transformed(self.generate(pose, found.activation), found)

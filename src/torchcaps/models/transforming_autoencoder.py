@@ -13,6 +13,7 @@ from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.transforming import Transforming
 from torchcaps.ops import Routed
 from torchcaps.ops.affine import affine_matrix, affine_parts_of
+from torchcaps.ops.precision import at_least_float32
 
 #: Kinds of pose, and how many numbers are read of each.
 POSES = {"translation": 2, "affine": 9, "parts": 6}
@@ -70,11 +71,12 @@ class TransformingAutoencoder(Transforming):
         # Poses differ by fractions of the unit, which sigmoids must tell apart from the start.
         self.generation = Local(n, 2 if pose == "translation" else 9, n_generation, spread=4.0)
         self.paint = Local(self.windows.n, n_capsules * n_generation, self.windows.n_painted, bias=False)
-        self.ground = nn.Parameter(torch.zeros(self.image_shape))
+        self.ground = nn.Parameter(torch.empty(self.image_shape))
         #: (x, y) of each capsule's window. Numbers, not a buffer: what a model is loaded into may not have made one.
         self.centres = [centre for centre in self.windows.centres for _ in range(n_capsules)]
         #: Pixels that the units count as one: a quarter of what they see, so that all they read is about 1.
         self.unit = min(self.windows.field) / 4
+        self._start()
 
     def recognise(self, x: Tensor) -> Routed:
         """Poses ``[B, J, 2]`` or ``[B, J, 3, 3]``, presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
@@ -86,7 +88,8 @@ class TransformingAutoencoder(Transforming):
 
     def generate(self, pose: Tensor, presence: Tensor) -> Tensor:
         """What the capsules paint together: ``[B, J, …]`` and ``[B, J]`` to ``[B, C, H, W]``."""
-        units = self.generation(self._numbers_of(pose)).sigmoid() * presence.unsqueeze(-1)  # [B, J, ·]
+        numbers = self._numbers_of(pose).to(self.generation.weight.dtype)
+        units = self.generation(numbers).sigmoid() * presence.unsqueeze(-1)  # [B, J, ·]
         patches = self.paint(units.reshape(pose.shape[0], self.windows.n, self.paint.weight.shape[1]))
         return self.windows.put(patches) + self.ground
 
@@ -97,6 +100,7 @@ class TransformingAutoencoder(Transforming):
 
     def _pose_of(self, numbers: Tensor) -> Tensor:
         """What was read, at first near the window's centre and unturned, as a pose in pixels."""
+        numbers = at_least_float32(numbers)  # bfloat16 knows pixels to an eighth or worse
         centre = numbers.new_tensor(self.centres)  # [J, 2]
         if self.pose == "translation":
             return numbers * self.unit + centre
@@ -108,6 +112,7 @@ class TransformingAutoencoder(Transforming):
 
     def _numbers_of(self, pose: Tensor) -> Tensor:
         """The inverse, as the generation units take it."""
+        pose = at_least_float32(pose)
         centre = pose.new_tensor(self.centres)
         if self.pose == "translation":
             return (pose - centre) / self.unit

@@ -84,7 +84,8 @@ def _masked(found: dict[str, Any]) -> bool:
     """Whether the white-box curves flatter the network, by the protocol's rule."""
     bim = dict(zip(EPSILONS, found["bim"]["accuracy"], strict=True))
     gaps = [bim[at] - left for at, left in zip(CHECKED, found["robust"], strict=True)]
-    return max(gaps) > MASKED_BY or found["zero_gradients"] > WITHOUT_GRADIENT
+    # Rounded: shares of images that lie just 10 points apart differ by more or less than 0.1 in binary.
+    return round(max(gaps), 6) > MASKED_BY or found["zero_gradients"] > WITHOUT_GRADIENT
 
 
 def headline(values: dict[str, Any], part: str) -> dict[str, str]:

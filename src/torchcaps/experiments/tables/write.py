@@ -36,14 +36,15 @@ def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level
 
 
 def _cells(table: Table, row: Row, found: Sequence[Summary | None]) -> list[str]:
-    asked = next((f" `{one.options}`" for one in found if one is not None and one.options), "")
+    runs = [one for one in found if one is not None]
+    # Of several places, the first that has a number.
+    shown = next((one for one in runs if not one.smoke), runs[0] if runs else None)
+    asked = f" `{shown.options}`" if shown is not None and shown.options and not shown.smoke else ""
     cells = [row.label, f"`{row.recipe}`{asked}"]
     for column in table.columns:
         cells += [row.paper.get(column, "–"), *("–" if one is None else one.cell(column) for one in found)]
-    runs = [one for one in found if one is not None]
-    if not runs:
+    if shown is None:
         return [*cells, "–", f"at least {row.minimum:,}", "–", "–", "–"]
-    shown = next((one for one in runs if not one.smoke), runs[0])  # of several places, the first that has a number
     size = f"{shown.images:,}", f"{shown.n_parameters:,}"
     return [*cells, shown.runs_in_words(len(row.recipes)), *size, f"{shown.minutes:.0f}", "; ".join(shown.devices)]
 
