@@ -51,16 +51,6 @@ def test_maps_hold_all_that_the_classes_were_given(options):
 
 
 @torch.no_grad()
-def test_beyond_the_edge_no_part_is_found():
-    model, x = with_padded_capsules(), torch.rand(2, 1, 28, 28)
-    *_, lower, upper = model(x, return_coupling=True).capsules
-    given = torch.einsum("bi,bij->bj", lower.activation.flatten(1), upper.coupling)
-    found = part_maps(model, x)
-    assert found.maps.shape == (2, 10, 6, 6)
-    torch.testing.assert_close(found.maps.sum(dim=(2, 3)), given)
-
-
-@torch.no_grad()
 def test_a_place_is_traced_by_a_slow_loop():
     model, x = tiny(), torch.rand(1, *SHAPE)
     primary, first, second, classes = model(x, return_coupling=True).capsules
@@ -101,6 +91,8 @@ def test_without_layers_between_the_parts_are_the_couplings():
 def test_what_does_not_fit_is_named():
     with pytest.raises(ValueError, match="model must be a CapsNet or MatrixCapsNet, got a Linear"):
         part_maps(torch.nn.Linear(1, 1), torch.rand(1, *SHAPE))
+    with pytest.raises(ValueError, match="model must have no padding between its capsules, got 1"):
+        part_maps(with_padded_capsules(), torch.rand(1, 1, 28, 28))
     with pytest.raises(ValueError, match=r"images must be \[B, C, H, W\]"):
         part_maps(tiny(), torch.rand(*SHAPE))
     with pytest.raises(ValueError, match="coupling must be of N=T·K_h·K_w=4 children, got 3"):

@@ -78,12 +78,16 @@ def test_facts_are_those_of_the_number_beside_them() -> None:
 
 def test_epochs_are_those_of_the_number_beside_them() -> None:
     """Not those of another place, nor of a smoke run, of which no number is shown."""
-    short = result(config=replace(recipe("digits"), epochs=3).to_dict())
-    for places in ({"recorded": [result()], "here": [short]}, {"here": [short | {"steps": 1}]}):
-        text = as_markdown(TABLE, {place: {"digits": runs} for place, runs in places.items()}, "digits")
-        assert "| ours | `digits` | 0.25" in text
-    text = as_markdown(TABLE, {"recorded": {"digits": [short]}, "here": {"digits": [result()]}}, "digits")
-    assert "| ours | `digits` `--epochs 3` | 0.25" in text
+    short = result(error=0.03, config=replace(recipe("digits"), epochs=3).to_dict())
+
+    def row(*runs: dict[str, Any]) -> str:
+        places = {place: {"digits": [run]} for place, run in zip(("recorded", "here"), runs, strict=False)}
+        return next(line for line in as_markdown(TABLE, places, "digits").splitlines() if line.startswith("| ours"))
+
+    assert row(result(), short).startswith("| ours | `digits` | 0.25 ± 0.005 | 1.00 | 3.00 (`--epochs 3`) |")
+    assert row(short, short).startswith("| ours | `digits` `--epochs 3` | 0.25 ± 0.005 | 3.00 | 3.00 |")
+    assert row(short, result()).startswith("| ours | `digits` `--epochs 3` | 0.25 ± 0.005 | 3.00 | 1.00 |")
+    assert row(short | {"steps": 1}).startswith("| ours | `digits` | 0.25 ± 0.005 | smoke |")
 
 
 @pytest.mark.parametrize(

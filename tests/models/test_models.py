@@ -227,7 +227,7 @@ def test_models_given_memory_and_values_start_as_new_ones(name: str) -> None:
     model.to_empty(device="cpu")
     for value in model.state_dict().values():
         value.fill_(torch.nan)
-    model.apply(lambda module: module.reset_parameters() if hasattr(module, "reset_parameters") else None)
+    model.reset_parameters()
     for key, value in model.state_dict().items():
         torch.testing.assert_close(value.square().mean(), new.state_dict()[key].square().mean(), rtol=0.5, atol=1e-3)
 

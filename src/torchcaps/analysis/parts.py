@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet
@@ -46,7 +45,7 @@ def part_maps(model: nn.Module, images: Tensor) -> Parts:
         :class:`Parts`.
 
     Raises:
-        ValueError: the model has no capsules, or the images do not fit it.
+        ValueError: the model has no capsules, or some with padding; or the images do not fit it.
     """
     model = capsnet(model)
     check_shapes(images=(images, "B C H W"))
@@ -57,11 +56,10 @@ def part_maps(model: nn.Module, images: Tensor) -> Parts:
     below = list(zip(model.hidden, capsules, strict=False))  # layers of capsules, and what goes into each
     for layer, lower in reversed(below):
         assert isinstance(layer, ConvCaps)
+        if layer.padding:
+            raise ValueError(f"model must have no padding between its capsules, got {layer.padding}")
         coupling = layer(lower, return_coupling=True).coupling
-        around, (height, width) = layer.padding, lower.activation.shape[2:]
-        activation = F.pad(lower.activation, (around,) * 4)
-        amount = hand_down(amount, activation, coupling, layer.kernel_size, (layer.stride, layer.stride))
-        amount = amount[..., around : around + height, around : around + width]
+        amount = hand_down(amount, lower.activation, coupling, layer.kernel_size, (layer.stride, layer.stride))
     return Parts(amount.sum(dim=2), scores, map_edges(model, 0))
 
 

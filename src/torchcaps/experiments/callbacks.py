@@ -10,6 +10,7 @@ from typing import Any
 import lightning as L
 from torch import Tensor
 
+from torchcaps.data import Dataset
 from torchcaps.experiments.files import write_atomically
 from torchcaps.experiments.provenance import commit
 from torchcaps.experiments.run import Run
@@ -25,11 +26,11 @@ class Metrics(L.Callback):
 
     Args:
         run: where to.
-        data: what the data say of themselves.
+        data: what is trained on.
     """
 
-    def __init__(self, run: Run, data: str = "") -> None:
-        self.run, self.data = run, data
+    def __init__(self, run: Run, data: Dataset) -> None:
+        self.run, self.data = run, {"note": data.note, "classes": list(data.classes)}
         self.rows: list[dict[str, Any]] = []
         self.seconds, self.n = 0.0, 0
         self.total: float | Tensor = 0.0
@@ -46,11 +47,10 @@ class Metrics(L.Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if state_dict.get("data", "") != self.data:
-            raise ValueError(
-                f"{self.run.path} was begun on other data ({state_dict.get('data') or 'of an older version'} there, "
-                f"{self.data or 'nothing said'} here): name another folder by --out"
-            )
+        said = state_dict.get("data")
+        if said != self.data if said is not None else self.data["note"]:
+            before = "by an older version, which did not say on what data" if said is None else f"on other data: {said}"
+            raise ValueError(f"{self.run.path} was begun {before}, now {self.data}; name another folder by --out")
         self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
         self.total, self.n = state_dict["total"], state_dict["n"]
         self.commits = list(dict.fromkeys([*state_dict["commits"], *self.commits]))

@@ -103,7 +103,7 @@ def train(
         run.open(config)
         if config.compile:
             compile_capsules(model)
-        metrics = Metrics(run, dataset.note)
+        metrics = Metrics(run, dataset)
         task = Task(config, model, batches["train"], batches["val"])
         lines = [Lines(metrics)] if progress == "lines" else []
         stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]

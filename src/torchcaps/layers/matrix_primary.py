@@ -84,6 +84,7 @@ class MatrixPrimaryCaps(nn.Module):
         poses, activations = self.weight.split((self.n_types * self.d_out, self.n_types))
         truncated_normal_(poses, self._pose_std, "pose_std")
         truncated_normal_(activations, self._activation_std, "activation_std")
+        self.weight.copy_(torch.cat((poses, activations)))  # of a sharded weight the parts are copies
         assert isinstance(self.activation_bias, Tensor)
         self.activation_bias.fill_(self._activation_bias)
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least
 from torchcaps.layers import Conv2d, Standardize
+from torchcaps.layers.init import reset_layers
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.output import Output
 
@@ -55,6 +56,10 @@ class BaselineCNN(nn.Module):
         sizes = (channels[-1] * height * width, *hidden)
         self.dense = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
         self.logits = nn.Linear(hidden[-1], n_classes)
+
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
+        reset_layers(self)
 
     def forward(self, x: Tensor) -> Output:
         """Logits ``[B, J]`` of images ``[B, C, H, W]``.

@@ -126,11 +126,13 @@ class MatrixCapsNet(nn.Module):
 @torch.no_grad()
 def _start_as_released(model: MatrixCapsNet) -> None:
     """Initial values of the authors' code, whose truncated normals name the width before the cut."""
-    poses = model.primary.n_types * model.primary.d_out
     truncated_normal_(model.conv.weight, 0.05 * LEFT)
     nn.init.constant_(model.conv.bias, 0.1)  # type: ignore[arg-type]
-    truncated_normal_(model.primary.weight[:poses], 0.5 * LEFT)
-    truncated_normal_(model.primary.weight[poses:], 3.0 * LEFT)
+    n_types = model.primary.n_types
+    poses, activations = model.primary.weight.split((n_types * model.primary.d_out, n_types))
+    truncated_normal_(poses, 0.5 * LEFT)
+    truncated_normal_(activations, 3.0 * LEFT)
+    model.primary.weight.copy_(torch.cat((poses, activations)))  # of a sharded weight the parts are copies
     nn.init.constant_(model.primary.activation_bias, -1.0)  # type: ignore[arg-type]
     for layer, std, beta_u, beta_a in (*((h, 0.3, 0.5, 0.5) for h in model.hidden), (model.classes, 0.01, 2.0, 1.0)):
         parameters = dict(layer.named_parameters())

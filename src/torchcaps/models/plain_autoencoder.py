@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least
+from torchcaps.layers.init import reset_layers
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.output import Transformed
 from torchcaps.ops import Routed
@@ -39,6 +40,10 @@ class PlainAutoencoder(nn.Module):
         sizes = (channels * height * width, *hidden, code)
         self.down = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
         self.up = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes[::-1]))
+
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
+        reset_layers(self)
 
     def forward(self, x: Tensor, transformation: Tensor | None = None) -> Transformed:
         """Paint images ``[B, C, H, W]`` again. It has no way to follow a transformation: it must be None or identity.

@@ -14,6 +14,7 @@ from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.transforming import Transforming
 from torchcaps.ops import Routed
 from torchcaps.ops.affine import affine_inverse, affine_matrix, affine_parts_of, sample
+from torchcaps.ops.precision import at_least_float32
 
 #: Numbers read for each capsule: angle, two scales, shear, two shifts, presence.
 _N_READ = 7
@@ -83,7 +84,7 @@ class TemplateAutoencoder(Transforming):
         for layer in self.convolutions:
             x = F.relu(layer(x))
         x = F.relu(self.encoder(x.flatten(1)))
-        numbers = self.read(x).unflatten(1, (-1, _N_READ))
+        numbers = at_least_float32(self.read(x)).unflatten(1, (-1, _N_READ))  # bfloat16 knows pixels to an eighth
         parts = affine_parts_of(numbers[..., :-1], self.most_scale)
         matrix = affine_matrix(parts._replace(shift=parts.shift * self.unit))
         return Routed(matrix * self._half_sides(), numbers[..., -1].sigmoid())

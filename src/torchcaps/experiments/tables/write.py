@@ -42,11 +42,19 @@ def _cells(table: Table, row: Row, found: Sequence[Summary | None]) -> list[str]
     asked = f" `{shown.options}`" if shown is not None and shown.options and not shown.smoke else ""
     cells = [row.label, f"`{row.recipe}`{asked}"]
     for column in table.columns:
-        cells += [row.paper.get(column, "–"), *("–" if one is None else one.cell(column) for one in found)]
+        cells += [row.paper.get(column, "–"), *(_cell(one, column, shown) for one in found)]
     if shown is None:
         return [*cells, "–", f"at least {row.minimum:,}", "–", "–", "–"]
     size = f"{shown.images:,}", f"{shown.n_parameters:,}"
     return [*cells, shown.runs_in_words(len(row.recipes)), *size, f"{shown.minutes:.0f}", "; ".join(shown.devices)]
+
+
+def _cell(one: Summary | None, column: str, shown: Summary | None) -> str:
+    """A number of one place, and what it was asked for with, where the row does not say so already."""
+    if one is None or shown is None:
+        return "–"
+    own = one.options and not one.smoke and column in one.values and one.options != shown.options
+    return one.cell(column) + f" (`{one.options}`)" * bool(own)
 
 
 def _data(table: Table, places: Mapping[str, Results]) -> dict[str, list[str]]:
