@@ -96,8 +96,11 @@ def mnist() -> Experiment:
 def mnist_primary_scale() -> Experiment:
     """``mnist`` with the released code's factor on the primary capsules, and ten times the learning rate.
 
-    Without the factor the primary capsules' weights are so small that steps which suit the layers above are too large
-    for them. Both were chosen in short trainings, by validation errors (results/checks/capsnet-rates.json).
+    Without the factor the primary capsules' weights are so small that steps which suit the layers above may be too
+    large for them. In two epochs there are fewer validation errors with it (results/checks/capsnet-rates.json), in 25
+    there are not.
+
+    Ours: 0.53 % (1 seed, 128 min a run; Intel(R) Xeon(R) Processor, 2 threads).
     """
     base = mnist()
     model, optim = Model("capsnet", {"primary_scale": 1 / 32}), replace(base.optim, lr=1e-2)
