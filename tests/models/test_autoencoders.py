@@ -203,7 +203,7 @@ def test_images_of_another_shape_are_refused() -> None:
         build("affine_autoencoder", (1, 28, 28), 10)(torch.rand(1, 1, 20, 20))
 
 
-@pytest.mark.parametrize("name", [*NAMES, "template_autoencoder"])
+@pytest.mark.parametrize("name", NAMES)
 def test_in_bfloat16(name: str) -> None:
     model = build(name, (1, 28, 28), 10).bfloat16()
     painted = model(torch.rand(2, 1, 28, 28).bfloat16(), shifts((0, 0), (1, 2)).bfloat16()).images

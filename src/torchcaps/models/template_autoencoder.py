@@ -93,8 +93,8 @@ class TemplateAutoencoder(Transforming):
         """What the capsules paint together: ``[B, J, 3, 3]`` and ``[B, J]`` to ``[B, C, H, W]``."""
         back = affine_inverse((pose / self._half_sides()).flatten(0, 1))
         size = self.image_shape[1], self.image_shape[2]
-        templates = (presence[..., None, None, None] * self.templates).flatten(0, 1)
-        return sample(templates, back, size).unflatten(0, presence.shape).sum(dim=1) + self.ground
+        templates = (presence.to(self.templates.dtype)[..., None, None, None] * self.templates).flatten(0, 1)
+        return sample(templates, back.to(templates.dtype), size).unflatten(0, presence.shape).sum(dim=1) + self.ground
 
     def generative_units(self) -> Tensor:
         """The templates, ``[J, 1, C, h, w]``."""
