@@ -248,8 +248,8 @@ def test_a_run_is_not_resumed_on_other_data(
     if version == "older" and "classes" in other:
         fit(longer, run.path)  # which did not say, and had nothing to say of data without a note
         return
-    begun = "on other data: .*" if version == "this" else "by an older version, which did not say on what data"
-    with pytest.raises(ValueError, match=rf"a was begun {begun}, now .*('split otherwise'|'j'\])"):
+    before = "{'note': '', .*}" if version == "this" else "not said, by an older version"
+    with pytest.raises(ValueError, match=rf"a was begun on other data \({before}\), now .*('split otherwise'|'j'\])"):
         fit(longer, run.path)
     assert not run.result.exists()
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from torchcaps.layers import ClassCaps, ConvCaps, Decoder, DenseCaps, MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.local import Local
+from torchcaps.models import build
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "primary": lambda: PrimaryCaps(3, 2, 4, 5, bias_init=0.1, scale=0.5),
@@ -68,3 +71,30 @@ def test_layers_are_copied_and_pickled(make: Callable[[], nn.Module]) -> None:
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         other.reset_parameters()
         assert other.state_dict().keys() == layer.state_dict().keys()
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    """The first of two processes, of which the second is made up."""
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=2)
+    yield init_device_mesh("cpu", (2,))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:DTensor random operators may not have complete support:UserWarning")
+@pytest.mark.parametrize(
+    "make",
+    [*LAYERS.values(), lambda: build("matrix_capsnet_small", (2, 28, 28), 5, initial="released")],
+    ids=[*LAYERS, "released matrix capsules"],
+)
+def test_sharded_weights_get_values(make: Callable[[], nn.Module], mesh: DeviceMesh) -> None:
+    """A part that is cut out of a sharded weight is a copy: what is filled in there alone is lost."""
+    top = make()
+    for module in top.modules():
+        for name, value in list(module.named_parameters(recurse=False)):
+            sharded = distribute_tensor(torch.full_like(value, torch.nan), mesh, [Shard(0)])
+            module.register_parameter(name, nn.Parameter(sharded))
+    top.reset_parameters()  # type: ignore[operator]
+    for value in top.parameters():
+        assert isinstance(value, DTensor) and value.to_local().isfinite().all()

@@ -47,10 +47,11 @@ class Metrics(L.Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        said = state_dict.get("data")
-        if said != self.data if said is not None else self.data["note"]:
-            before = "by an older version, which did not say on what data" if said is None else f"on other data: {said}"
-            raise ValueError(f"{self.run.path} was begun {before}, now {self.data}; name another folder by --out")
+        before = state_dict.get("data", self.data if not self.data["note"] else "not said, by an older version")
+        if before != self.data:
+            raise ValueError(
+                f"{self.run.path} was begun on other data ({before}), now {self.data}: name another folder by --out"
+            )
         self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
         self.total, self.n = state_dict["total"], state_dict["n"]
         self.commits = list(dict.fromkeys([*state_dict["commits"], *self.commits]))

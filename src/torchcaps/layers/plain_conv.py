@@ -52,7 +52,10 @@ class Conv2d(nn.Conv2d):
 
 
 class FirstConv2d(nn.Conv2d):
-    """What a capsule network sees an image with: torch's convolution, with weights for a ReLU after it."""
+    """What a capsule network sees an image with: torch's convolution, with weights for a ReLU after it.
+
+    Source: He et al. 2015 (their scale).
+    """
 
     def reset_parameters(self) -> None:
         """Draw the initial values anew, in place."""
