@@ -89,6 +89,19 @@ def test_non_contiguous_input(subject: Subject) -> None:
 
 
 @subjects
+def test_default_device_does_not_matter(subject: Subject) -> None:
+    """Constants are made where the input is, not where ``torch.set_default_device`` says."""
+    module, x = made(subject)
+    inputs, found = (x.requires_grad_(), *module.parameters()), []
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            routed = module(x)
+            gradients = torch.autograd.grad(loss(routed), inputs, allow_unused=True)
+            found.append((*routed[:2], *(gradient for gradient in gradients if gradient is not None)))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+@subjects
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_dtype_is_kept(subject: Subject, dtype: torch.dtype) -> None:
     module, x = made(subject, dtype)

@@ -74,7 +74,7 @@ def routing_statistics(
             parts.append([_statistics(classes, lower, directions, r) for r in numbers])
     columns = zip(*(zip(*part, strict=True) for part in parts), strict=True)
     joined = (torch.cat([torch.stack(x) for x in column], dim=1) for column in columns)
-    return RoutingStatistics(torch.tensor(numbers), *joined)
+    return RoutingStatistics(torch.tensor(numbers, device="cpu"), *joined)
 
 
 def _statistics(classes: DenseCaps, lower: Routed, directions: Tensor, n_iters: int) -> tuple[Tensor, ...]:

@@ -131,7 +131,7 @@ def pgd(
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device draws the same
     found, left = images.clone(), torch.arange(len(images), device=images.device)
     for _ in range(n_restarts):
-        noise = epsilon * (2 * torch.rand(images.shape, generator=generator) - 1).to(images)
+        noise = epsilon * (2 * torch.rand(images.shape, generator=generator, device="cpu") - 1).to(images)
         start = (images + noise).clamp(0, 1)[left]
         found[left] = _climb(model, images[left], start, labels[left], epsilon, n_steps, step, targeted, loss)
         hit = predict(model, found[left]) == labels[left]

@@ -85,7 +85,12 @@ def responses(
     if not seen:
         raise ValueError("values must hold at least one number, got none")
     return Responses(
-        torch.tensor(seen), labels, torch.stack(confidence), torch.stack(right), torch.stack(features), origin
+        torch.tensor(seen, device="cpu"),
+        labels,
+        torch.stack(confidence),
+        torch.stack(right),
+        torch.stack(features),
+        origin,
     )
 
 
@@ -114,7 +119,7 @@ def pose_follows(found: Responses, *, change: bool = False, n_components: int | 
         raise ValueError(f"values must be at least two to tell apart, got {found.values.tolist()}")
     features = found.features - found.origin if change else found.features
     n_classes = int(found.labels.max()) + 1
-    scores = torch.full((n_classes,), torch.nan, dtype=torch.float64)
+    scores = torch.full((n_classes,), torch.nan, dtype=torch.float64, device="cpu")
     for k in range(n_classes):
         mine = (found.labels == k).nonzero().squeeze(1)
         if len(mine) >= LEAST:

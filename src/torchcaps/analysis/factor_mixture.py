@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -30,10 +31,10 @@ class FactorMixture(NamedTuple):
         check_shapes(x=(x, "N D"), mean=(self.mean, "K D"))
         covariance = self.loading @ self.loading.transpose(1, 2) + self.noise.diag_embed()  # [K, D, D]
         factor = torch.linalg.cholesky(covariance)
-        eye = torch.eye(x.shape[1]).to(x).expand_as(factor)
+        eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device).expand_as(factor)
         whiten = torch.linalg.solve_triangular(factor, eye, upper=False)
         log_det = factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-        constant = self.weight.log() - log_det - 0.5 * x.shape[1] * torch.log(torch.tensor(2 * torch.pi)).to(x)
+        constant = self.weight.log() - log_det - 0.5 * x.shape[1] * math.log(2 * math.pi)
         # Component by component: all at once would take N·K·D numbers.
         squared = [((x - mean) @ w.T).square().sum(dim=1) for mean, w in zip(self.mean, whiten, strict=True)]
         return constant - 0.5 * torch.stack(squared, dim=1)
@@ -83,7 +84,7 @@ def fit_factor_mixture(
 
 def _k_means(x: Tensor, k: int, seed: int, n_iters: int = 10) -> Tensor:
     """The nearest of k centres, of each point."""
-    centres = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:k].to(x.device)]
+    centres = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed), device="cpu")[:k].to(x.device)]
     nearest = torch.cdist(x, centres).argmin(dim=1)
     for _ in range(n_iters):
         total = torch.zeros_like(centres).index_add(0, nearest, x)
@@ -100,7 +101,7 @@ def _first(x: Tensor, responsibility: Tensor, n_factors: int, floor: Tensor, see
     overall = x.mean(dim=0)
     mean = (responsibility.T @ x + overall) / mass.unsqueeze(1)
     noise = x.var(dim=0).clamp_min(floor).expand(n_components, d).clone()
-    draw = torch.randn(n_components, d, n_factors, generator=torch.Generator().manual_seed(seed)).to(x)
+    draw = torch.randn(n_components, d, n_factors, generator=torch.Generator().manual_seed(seed), device="cpu").to(x)
     loading = 0.1 * draw * noise.sqrt().unsqueeze(2)
     return FactorMixture(mass / mass.sum(), mean, loading, noise)
 
@@ -123,7 +124,7 @@ def _analyser(
     mean = weight @ x / mass
     off = x - mean
     s = (off.T * weight) @ off / mass
-    eye = torch.eye(loading.shape[1]).to(x)
+    eye = torch.eye(loading.shape[1], dtype=x.dtype, device=x.device)
     scaled = loading.T / noise
     beta = torch.linalg.solve(eye + scaled @ loading, scaled)  # Λᵀ(ΛΛᵀ + Ψ)⁻¹, by the inversion lemma
     cross = s @ beta.T  # S βᵀ

@@ -36,8 +36,8 @@ def perturb(model: nn.Module, images: Tensor, classes: Tensor, offsets: tuple[fl
         raise ValueError("offsets must hold at least one number, got none")
     pose = capsnet(model)(images).capsules[-1].pose  # [B, J, D]
     n_dims, n = pose.shape[2], len(offsets)
-    change = torch.eye(n_dims)[:, None] * torch.tensor(offsets)[:, None]  # [D, K, D]
-    change = change.flatten(0, 1).to(pose)
+    change = torch.eye(n_dims, dtype=pose.dtype, device=pose.device)[:, None] * pose.new_tensor(offsets)[:, None]
+    change = change.flatten(0, 1)  # [D·K, D]
     grids = [
         decoder(one + change[:, None], target.expand(len(change)))  # the mask drops the other capsules
         for one, target in zip(pose, classes, strict=True)

@@ -91,7 +91,8 @@ def capsule_places(model: nn.Module) -> Tensor:
         ValueError: the model has no capsules.
     """
     rows, columns = (
-        field.first + field.step * torch.arange(field.n, dtype=torch.float32) for field in receptive_fields_of(model)
+        field.first + field.step * torch.arange(field.n, dtype=torch.float32, device="cpu")
+        for field in receptive_fields_of(model)
     )
     places = torch.cartesian_prod(rows, columns)  # [H·W, 2]
     return places.repeat(capsnet(model).map_shape[0], 1)

@@ -59,5 +59,5 @@ def principal_plane(points: Tensor, weight: Tensor | None = None, k: int = 2) ->
     axes = directions.T.flip(0)[:k]
     axes = axes * axes.gather(1, axes.abs().argmax(dim=1, keepdim=True)).sign()
     total = variance.sum()
-    share = variance.flip(0)[:k] / total if total > 0 else torch.zeros(k, dtype=x.dtype)
+    share = variance.flip(0)[:k] / total if total > 0 else x.new_zeros(k)
     return Plane(*(y.to(points) for y in (centre, axes, share)))

@@ -131,7 +131,7 @@ def divided(n: int, shares: Sequence[float], seed: int = 0) -> list[Tensor]:
     sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     if min(sizes) < 1:
         raise ValueError(f"n must be enough for {len(sizes)} parts that are not empty, got {n}")
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed), device="cpu")
     return list(order.split(sizes))
 
 

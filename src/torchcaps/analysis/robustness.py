@@ -82,9 +82,7 @@ def accuracy_under_attack(
         strengths.append(float(epsilon))
         accuracy.append(float(stands.float().mean()))
         success.append(float(hit.float().mean()))
-    return UnderAttack(
-        torch.tensor(strengths), torch.tensor(accuracy), None if targets is None else torch.tensor(success)
-    )
+    return UnderAttack(_numbers(strengths), _numbers(accuracy), None if targets is None else _numbers(success))
 
 
 def robust_accuracy(
@@ -123,7 +121,7 @@ def robust_accuracy(
             left = left[torch.cat(stands)]
         strengths.append(float(epsilon))
         accuracy.append(len(left) / len(images))
-    return UnderAttack(torch.tensor(strengths), torch.tensor(accuracy), None)
+    return UnderAttack(_numbers(strengths), _numbers(accuracy), None)
 
 
 def zero_gradients(
@@ -143,8 +141,12 @@ def random_targets(labels: Tensor, n_classes: int, seed: int = 0) -> Tensor:
     """For each image one of the other classes, all alike likely, ``[B]`` int64."""
     check_shapes(labels=(labels, "B"))
     check_at_least("n_classes", n_classes, 2)
-    further = torch.randint(1, n_classes, labels.shape, generator=torch.Generator().manual_seed(seed))
+    further = torch.randint(1, n_classes, labels.shape, generator=torch.Generator().manual_seed(seed), device="cpu")
     return (labels + further.to(labels.device)) % n_classes
+
+
+def _numbers(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, device="cpu")
 
 
 def _check(images: Tensor, labels: Tensor, batch_size: int) -> None:

@@ -68,11 +68,12 @@ def affinity(found: Neighbours) -> Tensor:
     weight = found.weights()
     row = torch.arange(n, device=weight.device).repeat_interleave(k)
     both = torch.stack((torch.cat((row, found.places.flatten())), torch.cat((found.places.flatten(), row))))
-    graph = torch.sparse_coo_tensor(both, weight.flatten().repeat(2) / 2, (n, n), check_invariants=False).coalesce()
+    half, here = weight.flatten().repeat(2) / 2, weight.device
+    graph = torch.sparse_coo_tensor(both, half, (n, n), device=here, check_invariants=False).coalesce()
     at, values = graph.indices(), graph.values()
-    degree = torch.zeros(n).to(values).index_add(0, at[0], values)
+    degree = values.new_zeros(n).index_add(0, at[0], values)
     values = values / (degree[at[0]] * degree[at[1]]).sqrt().clamp_min(1e-12)
-    return torch.sparse_coo_tensor(at, values, (n, n), is_coalesced=True, check_invariants=False)
+    return torch.sparse_coo_tensor(at, values, (n, n), device=here, is_coalesced=True, check_invariants=False)
 
 
 def spread_labels(graph: Tensor, places: Tensor, labels: Tensor, n_classes: int, n_iters: int = 100) -> Tensor:
@@ -92,7 +93,7 @@ def spread_labels(graph: Tensor, places: Tensor, labels: Tensor, n_classes: int,
     Ghahramani, Lafferty 2003 (class mass normalisation).
     """
     n_draws = check_shapes(places=(places, "R n"), labels=(labels, "R n"))["R"]
-    first = torch.zeros(graph.shape[0], n_draws, n_classes).to(graph.dtype).to(graph.device)
+    first = torch.zeros(graph.shape[0], n_draws, n_classes, dtype=graph.dtype, device=graph.device)
     first[places, torch.arange(n_draws, device=graph.device).unsqueeze(1), labels] = 1.0
     first = (first / first.sum(dim=0).clamp_min(1)).flatten(1)  # [N, R·K]: one product serves all draws
     scores = first
@@ -121,5 +122,5 @@ def anchored_classes(shares: Tensor, index: Tensor, labels: Tensor, n_classes: i
     together = z.T @ z  # [K, K]
     rough = together - together @ (together / z.sum(dim=0).clamp_min(1e-12).unsqueeze(1))
     known = z[index]
-    left = known.T @ known + smoothness * rough + 1e-9 * torch.eye(z.shape[1]).to(z)
+    left = known.T @ known + smoothness * rough + 1e-9 * torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     return torch.linalg.solve(left, known.T @ F.one_hot(labels, n_classes).to(z)).to(shares)

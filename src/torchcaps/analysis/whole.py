@@ -59,7 +59,7 @@ def whole_frames(pose: Tensor, presence: Tensor, layout: Tensor, unit: float, st
     a, m = pose * rows, layout * rows
     across = torch.einsum("nj,njxk,jyk->nxy", presence, a, m)
     within = torch.einsum("nj,jxk,jyk->nxy", presence, m, m)
-    stiff = stiffness * torch.eye(3).to(pose)
+    stiff = stiffness * torch.eye(3, dtype=pose.dtype, device=pose.device)
     frame = torch.linalg.solve((within + stiff).transpose(1, 2), (across + stiff).transpose(1, 2)).transpose(1, 2)
     frame = torch.cat((frame[:, :2], frame.new_tensor((0.0, 0.0, 1.0)).expand(len(frame), 1, 3)), dim=1)
     return frame * rows.squeeze(1) / rows

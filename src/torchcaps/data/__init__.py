@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from torchcaps.checks import check_choice, check_two
 from torchcaps.data.cifar10 import load_cifar10
 from torchcaps.data.digits import load_digits
@@ -62,7 +64,8 @@ def load(
         raise ValueError(f"data.options of {name} must {wanted}; got {', '.join(unknown)}")
     if image_size is not None:
         check_two("data.image_size", image_size, 1)
-    return DATASETS[name](root=None if root is None else Path(root).expanduser(), image_size=image_size, **options)
+    with torch.device("cpu"):  # whatever torch.set_default_device says
+        return DATASETS[name](root=None if root is None else Path(root).expanduser(), image_size=image_size, **options)
 
 
 __all__ = ["DATASETS", "Dataset", "Images", "Limits", "Pairs", "load", "transformed_pairs"]

@@ -54,8 +54,8 @@ def random_corners(images: Tensor, size: tuple[int, int], generator: torch.Gener
         (row, column), ``[B, 2]`` int64.
     """
     n, _, height, width = images.shape
-    rows = torch.randint(height - size[0] + 1, (n,), generator=generator)
-    columns = torch.randint(width - size[1] + 1, (n,), generator=generator)
+    rows = torch.randint(height - size[0] + 1, (n,), generator=generator, device="cpu")
+    columns = torch.randint(width - size[1] + 1, (n,), generator=generator, device="cpu")
     return torch.stack((rows, columns), dim=1).to(images.device)
 
 
@@ -92,7 +92,7 @@ def random_shift(images: Tensor, most: int, generator: torch.Generator) -> Tenso
     """
     if most == 0:
         return images
-    offsets = torch.randint(-most, most + 1, (len(images), 2), generator=generator).to(images.device)
+    offsets = torch.randint(-most, most + 1, (len(images), 2), generator=generator, device="cpu").to(images.device)
     return shift(images, offsets, most)[:, :, most:-most, most:-most]
 
 
@@ -103,7 +103,7 @@ def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
         images: ``[B, C, H, W]``.
         generator: on the CPU, so that every device draws the same.
     """
-    mirrored = torch.rand(len(images), 1, 1, 1, generator=generator) < 0.5
+    mirrored = torch.rand(len(images), 1, 1, 1, generator=generator, device="cpu") < 0.5
     return torch.where(mirrored.to(images.device), images.flip(3), images)
 
 
@@ -117,7 +117,7 @@ def random_brightness(images: Tensor, most: float, generator: torch.Generator) -
 
     Source: ``tf.image.random_brightness``; 63 of 255 in the released code of Hinton et al. 2018.
     """
-    by = most * (2 * torch.rand(len(images), 1, 1, 1, generator=generator) - 1)
+    by = most * (2 * torch.rand(len(images), 1, 1, 1, generator=generator, device="cpu") - 1)
     return images + by.to(images.device)
 
 
@@ -132,7 +132,7 @@ def random_contrast(images: Tensor, factors: tuple[float, float], generator: tor
     Source: ``tf.image.random_contrast``; 0.2 … 1.8 in the released code of Hinton et al. 2018.
     """
     least, most = factors
-    factor = least + (most - least) * torch.rand(len(images), 1, 1, 1, generator=generator)
+    factor = least + (most - least) * torch.rand(len(images), 1, 1, 1, generator=generator, device="cpu")
     mean = images.mean(dim=(2, 3), keepdim=True)  # [B, C, 1, 1]
     return mean + (images - mean) * factor.to(images.device)
 
@@ -157,7 +157,7 @@ def random_affine(
         translate: shift within ± that many pixels, fractions too.
     """
     n, _, height, width = images.shape
-    draw = (2 * torch.rand(n, 5, generator=generator) - 1).to(images.device)  # [B, 5] in −1 … 1
+    draw = (2 * torch.rand(n, 5, generator=generator, device="cpu") - 1).to(images.device)  # [B, 5] in −1 … 1
     angle, size, slant = math.radians(degrees) * draw[:, 0], 1 + scale * draw[:, 1], shear * draw[:, 2]
     cos, sin = angle.cos() / size, angle.sin() / size
     # Rows of the inverse map from output to input, in units of half the image's width and height.

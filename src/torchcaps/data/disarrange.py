@@ -50,7 +50,7 @@ def shuffle_tiles(images: Tensor, n: int, seed: int = 0) -> Tensor:
     if sizes["H"] % n or sizes["W"] % n:
         raise ValueError(f"images must have height and width divisible by n={n}, got {sizes['H']}×{sizes['W']}")
     # One cycle through all places in random order: place order[k] takes the tile of order[k + 1].
-    draw = torch.rand(len(images), n * n, generator=torch.Generator().manual_seed(seed))
+    draw = torch.rand(len(images), n * n, generator=torch.Generator().manual_seed(seed), device="cpu")
     order = draw.argsort(dim=1)  # [B, n²]
     takes = torch.empty_like(order).scatter_(1, order, order.roll(-1, dims=1)).to(images.device)
     tiles = images.unflatten(3, (n, -1)).unflatten(2, (n, -1))  # [B, C, n, h, n, w]

@@ -61,5 +61,5 @@ def _within(root: Path | None, name: str) -> Path | None:
 def placed(digits: Images, seed: int) -> Images:
     """Each image ``[N, C, H, W]`` at its own place, drawn from the seed, of a canvas 12 pixels higher and wider."""
     generator = torch.Generator().manual_seed(seed)
-    offsets = torch.randint(-PAD, PAD + 1, (len(digits), 2), generator=generator)
+    offsets = torch.randint(-PAD, PAD + 1, (len(digits), 2), generator=generator, device="cpu")
     return replace(digits, images=shift(digits.images, offsets, PAD))

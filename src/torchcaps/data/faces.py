@@ -48,8 +48,11 @@ def draw_faces(n: int, seed: int, arrangement: str = "face", image_size: tuple[i
     """
     check_choice("arrangement", arrangement, ARRANGEMENTS)
     check_at_least("n", n, 1)
-    random = torch.Generator().manual_seed(seed)
+    with torch.device("cpu"):  # whatever torch.set_default_device says
+        return _drawn(n, torch.Generator().manual_seed(seed), arrangement, image_size)
 
+
+def _drawn(n: int, random: torch.Generator, arrangement: str, image_size: tuple[int, int]) -> Tensor:
     def within(most: float, *shape: int) -> Tensor:
         return most * (2 * torch.rand(n, *shape, generator=random) - 1)
 

@@ -122,4 +122,4 @@ def keep_back(every: Images, n: int, seed: int) -> tuple[Images, Images]:
 
 def fixed_order(n: int, seed: int) -> Tensor:
     """A permutation of 0 … n − 1 that is the same on every machine."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed), device="cpu")

@@ -33,7 +33,7 @@ class Limits(NamedTuple):
             n: how many.
             generator: on the CPU, so that every device draws the same.
         """
-        draw = 2 * torch.rand(n, 6, generator=generator) - 1  # in −1 … 1
+        draw = 2 * torch.rand(n, 6, generator=generator, device="cpu") - 1  # in −1 … 1
         shift = self.shift * draw[:, 4:]
         if not (self.degrees or self.scale or self.shear):
             # The same chance for each of the whole numbers.

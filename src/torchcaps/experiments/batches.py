@@ -102,10 +102,11 @@ class Batches:
                 yield Batch(batch.images, batch.labels, batch.parts)
             return
         limits = Limits(self.data.shift, self.data.degrees, self.data.scale, self.data.shear)
-        order = torch.arange(self.n)
+        order = torch.arange(self.n, device="cpu")
         if self.train:
             generator, n = self._generator(0), len(self.source)
-            order = torch.cat([torch.randperm(n, generator=generator) for _ in range(-(-self.n // n))])[: self.n]
+            orders = [torch.randperm(n, generator=generator, device="cpu") for _ in range(-(-self.n // n))]
+            order = torch.cat(orders)[: self.n]
         order = order.to(self.source.images.device)
         for k in range(start, len(self)):
             index = order[k * self.batch_size : (k + 1) * self.batch_size]

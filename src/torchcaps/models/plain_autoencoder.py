@@ -68,7 +68,8 @@ def _is_identity(transformation: Tensor) -> bool:
     """Whether nothing is to be done, said as shifts ``[B, 2]`` or as matrices ``[B, 3, 3]``."""
     if transformation.dim() == 2:
         return not transformation.any()
-    return torch.equal(transformation, torch.eye(3).to(transformation).expand_as(transformation))
+    nothing = torch.eye(3, dtype=transformation.dtype, device=transformation.device)
+    return torch.equal(transformation, nothing.expand_as(transformation))
 
 
 def _through(layers: nn.ModuleList, x: Tensor) -> Tensor:

@@ -114,7 +114,7 @@ def coordinate_offset(
         scale: pixels for which 1 is added; 100 in the released code.
 
     Returns:
-        ``[H, W, d_out]``.
+        ``[H, W, d_out]``, on the CPU.
 
     Raises:
         ValueError: an unknown placement; "column" of a vote that is not a square matrix of at least 2 × 2.
@@ -127,9 +127,10 @@ def coordinate_offset(
         raise ValueError(f"placement 'column' needs votes that are square matrices, got {d_out} elements")
     check_at_least("d_out", d_out, 2)
     row, column = (0, 1) if placement == "row" else (side - 1, 2 * side - 1)
-    offset = torch.zeros(height, width, d_out)
-    offset[:, :, row] += ((torch.arange(height) - (height - 1) / 2) * spacing[0] + centre[0])[:, None] / scale
-    offset[:, :, column] += ((torch.arange(width) - (width - 1) / 2) * spacing[1] + centre[1]) / scale
+    down, right = (torch.arange(n, device="cpu") - (n - 1) / 2 for n in (height, width))
+    offset = torch.zeros(height, width, d_out, device="cpu")
+    offset[:, :, row] += (down * spacing[0] + centre[0])[:, None] / scale
+    offset[:, :, column] += (right * spacing[1] + centre[1]) / scale
     return offset
 
 
@@ -156,7 +157,7 @@ class Fields:
     def __init__(self, map_shape: Sequence[int], kernel_size: Sequence[int], stride: tuple[int, int]) -> None:
         self.kernel_size, self.stride = (kernel_size[0], kernel_size[1]), stride
         self.n_lower = math.prod(map_shape)
-        child = self.gather(torch.arange(self.n_lower).reshape(1, *map_shape))[0]
+        child = self.gather(torch.arange(self.n_lower, device="cpu").reshape(1, *map_shape))[0]
         self.places = tuple(
             (extent - kernel) // step + 1
             for extent, kernel, step in zip(map_shape[1:], kernel_size, stride, strict=True)

@@ -75,7 +75,7 @@ def _reach(points: Tensor, votes: Votes) -> float:
 def _ellipse(mean: Tensor, covariance: Tensor) -> np.ndarray:
     """One standard deviation about the mean of a Gaussian of the plane, ``[2, 100]``."""
     variance, axes = torch.linalg.eigh(covariance.double())
-    angle = torch.linspace(0, 2 * math.pi, 100, dtype=torch.float64)
+    angle = torch.linspace(0, 2 * math.pi, 100, dtype=torch.float64, device="cpu")
     circle = torch.stack((angle.cos(), angle.sin()))
     return (mean[:, None] + axes @ (variance.clamp_min(0).sqrt()[:, None] * circle)).numpy()
 
