@@ -54,6 +54,12 @@ def check_at_least(name: str, value: int, least: int) -> None:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
+def check_classes(name: str, classes: Tensor, n_classes: int) -> None:
+    """Refuse labels that are no classes 0 … ``n_classes`` − 1. (It waits for a device to tell.)"""
+    if classes.numel() and not 0 <= int(classes.min()) <= int(classes.max()) < n_classes:
+        raise ValueError(f"{name} must be 0 … {n_classes - 1}, got {int(classes.min())} … {int(classes.max())}")
+
+
 def check_two(name: str, value: object, least: int | None = None) -> None:
     """Refuse anything but a pair; where ``least`` is given, of integers of at least that."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.analysis import (
@@ -14,6 +15,7 @@ from torchcaps.analysis import (
     fgsm,
     pgd,
     random_targets,
+    read,
     robust_accuracy,
     score_gap,
     zero_gradients,
@@ -211,6 +213,55 @@ def test_a_gradient_that_no_attack_can_follow_is_not_called_robust():
     for call in (lambda: zero_gradients(Broken(), x, labels), lambda: fgsm(Broken(), x, labels, 0.1)):
         with pytest.raises(ValueError, match="model must have a finite gradient with respect to the images, got nan"):
             call()
+
+
+def test_attacks_follow_the_gradient_through_all_iterations():
+    """The last iteration's alone, with which some layers train, would make a model seem to withstand."""
+    torch.manual_seed(0)
+    model = capsules().eval()
+    x, labels = torch.rand(4, 1, 20, 18), torch.tensor([0, 1, 2, 0])
+    with torch.no_grad():
+        model.classes.get_parameter("weight").mul_(20)  # such that the iterations differ
+    whole = gradient(model, x, labels)
+    model.classes.gradient = "last"
+    torch.testing.assert_close(gradient(model, x, labels), whole, rtol=0, atol=0)
+    assert model.classes.gradient == "last"
+    (truncated,) = torch.autograd.grad(F.cross_entropy(model(x.requires_grad_()).scores, labels), x)
+    assert (truncated.sign() != whole.sign()).float().mean() > 0.05
+
+
+def test_no_score_is_the_largest_of_nan():
+    class Silent(Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(super().forward(x)) * torch.tensor([[torch.nan], [1.0]])
+
+    x, labels = torch.full((2, 1, 2, 2), 0.5), torch.tensor([0, 0])
+    with pytest.raises(ValueError, match="model must return numbers as scores, got NaN for 1 images"):
+        accuracy_under_attack(Silent(), x, labels, [0.1], fgsm, source=Linear())
+    with pytest.raises(ValueError, match="model must return numbers as scores, got NaN for 1 images"):
+        read(Silent(), x)
+
+
+def test_no_batch_is_larger_than_was_asked_for():
+    seen = []
+
+    class Watched(Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(len(x))
+            return torch.as_tensor(super().forward(x))
+
+    x, labels = torch.rand(7, 1, 2, 2), torch.randint(2, (7,))
+    robust_accuracy(Watched(), x, labels, [0.1], [fgsm], batch_size=3)
+    assert max(seen) == 3
+
+
+def test_images_are_stuck_where_no_loss_has_a_gradient():
+    x, labels = image(0.5, 0.5, 0.0, 0.5), torch.tensor([1])
+    flat = lambda scores, labels: 0 * score_gap(scores, labels)  # noqa: E731
+    found = [zero_gradients(Linear(), x, labels, loss) for loss in (score_gap, flat, [flat, score_gap], [flat, flat])]
+    assert found == [0.0, 1.0, 0.0, 1.0]
+    with pytest.raises(ValueError, match="loss must be one or several, got none"):
+        zero_gradients(Linear(), x, labels, [])
 
 
 def test_random_starts_lie_on_all_sides():

@@ -58,5 +58,7 @@ def test_the_same_seed_gives_the_same_mixture() -> None:
 def test_too_few_points_or_dimensions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"N ≥ n_components=9 and D > n_factors=2, got shape \[8, 3\]"):
         fit_factor_mixture(torch.rand(8, 3), 9, 2)
+    with pytest.raises(ValueError, match=r"N ≥ 2, N ≥ n_components=1 and D > n_factors=1, got shape \[1, 3\]"):
+        fit_factor_mixture(torch.rand(1, 3), 1, 1)
     with pytest.raises(ValueError, match=r"D > n_factors=3, got shape \[8, 3\]"):
         fit_factor_mixture(torch.rand(8, 3), 2, 3)

@@ -47,6 +47,13 @@ def test_long_names_are_cut():
     assert shortened("hippo", 5) == "hippo"
 
 
+def test_units_are_on_one_scale():
+    units = torch.zeros(2, 2, 1, 1, 1)
+    units[0, 0], units[1, 1] = 0.5, -0.25
+    shown = picture(analysis.draw_units(units).axes[0])[..., 0]
+    np.testing.assert_allclose(shown[::2, ::2], [[1.0, 0.5], [0.5, 0.25]])
+
+
 def test_curves_show_every_run():
     rows = [{"epoch": k, "lr": 0.1, "train_loss": 2.0 / k, "val_loss": 3.0 / k, "val_error": 0.1 / k} for k in (1, 2)]
     figure = analysis.draw_curves({"one": rows, "two": rows[:1]})

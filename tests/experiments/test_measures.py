@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 pytest.importorskip("matplotlib")
 
@@ -27,6 +29,7 @@ from torchcaps.analysis import (
     robust_accuracy,
     score_gap,
 )
+from torchcaps.analysis.attacks import predict
 from torchcaps.cli import main
 from torchcaps.data import DATASETS, Dataset, Images, load
 from torchcaps.data.augment import CROPS_13, central_crop
@@ -78,38 +81,73 @@ def measured(name: str, run: Path, **options: Any) -> dict[str, Any]:
 
 
 def test_robustness(folder, monkeypatch):
-    monkeypatch.setattr(robustness, "EPSILONS", (0.0, 0.3))
-    monkeypatch.setattr(robustness, "CHECKED", (0.3,))
-    monkeypatch.setattr(robustness, "JUDGED", 0.3)
-    found = measured("robustness", folder / "caps", beside=folder / "cnn", n=3)
-    values, tested = found["values"], look(Run(folder / "caps"))
-    clean = 1 - tested.wrong[spaced(20, 3, 3)].float().mean()
-    for attack in ("fgsm", "bim"):
-        assert values["run"][attack]["accuracy"][0] == pytest.approx(float(clean), abs=1e-4)
-        assert values["transferred"][attack][0] == pytest.approx(float(clean), abs=1e-4)
-        assert len(values["beside"][attack]["success"]) == 2
+    """On images that the capsules read as said, at an ε at which some stand: so that it shows whose attack it was."""
+    n, epsilon = 12, 0.004
     caps, cnn = (look(Run(folder / name)).model for name in ("caps", "cnn"))
-    chosen = spaced(20, 3, 3)
-    given = tested.images[chosen], tested.labels[chosen, 0]
-    both = (fgsm, partial(fgsm, loss=score_gap))
-    black = accuracy_under_attack(caps, *given, [0.0, 0.3], both, source=cnn)
-    assert values["transferred"]["fgsm"] == pytest.approx([float(x) for x in black.accuracy], abs=1e-4)
-    own = [accuracy_under_attack(model, *given, [0.0, 0.3], both).accuracy for model in (caps, cnn)]
-    targets = random_targets(given[1], 10)
-    aimed = accuracy_under_attack(caps, *given, [0.0, 0.3], both, targets=targets).success
-    assert values["run"]["fgsm"]["success"] == pytest.approx(aimed.tolist(), abs=1e-4)
-    strong = [attack for kind in (fgsm, bim, pgd) for attack in (kind, partial(kind, loss=score_gap))]
-    strong[-1] = partial(pgd, loss=score_gap, seed=1)
-    checked = robust_accuracy(caps, *given, [0.3], strong).accuracy
-    assert values["run"]["robust"] == pytest.approx(checked.tolist(), abs=1e-4)
-    for part, accuracy in zip(("run", "beside"), own, strict=True):
-        assert values[part]["masked"] is robustness._masked(values[part])
-        assert values[part]["fgsm"]["accuracy"] == pytest.approx([float(x) for x in accuracy], abs=1e-4)
-    assert values["run"]["robust"][0] <= min(values["run"][a]["accuracy"][1] for a in ("fgsm", "bim"))
+    images = look(Run(folder / "caps")).images[spaced(20, n, n)]
+    given = images, predict(caps, images)
+    monkeypatch.setattr(robustness, "sample", lambda *_: given)
+    monkeypatch.setattr(robustness, "EPSILONS", (0.0, epsilon))
+    monkeypatch.setattr(robustness, "CHECKED", (epsilon,))
+    monkeypatch.setattr(robustness, "JUDGED", epsilon)
+    found = measured("robustness", folder / "caps", beside=folder / "cnn", n=n)
+    values, targets = found["values"], random_targets(given[1], 10)
+
+    def left(model: nn.Module, attacks: Any, **options: Any) -> list[float]:
+        return [float(x) for x in accuracy_under_attack(model, *given, [0.0, epsilon], attacks, **options).accuracy]
+
+    for name, attack in (("fgsm", fgsm), ("bim", bim)):
+        both = (attack, partial(attack, loss=score_gap))
+        assert values["transferred"][name] == pytest.approx(left(caps, both, source=cnn), abs=1e-4)
+        for part, model in (("run", caps), ("beside", cnn)):
+            assert values[part][name]["accuracy"] == pytest.approx(left(model, both), abs=1e-4)
+            aimed = accuracy_under_attack(model, *given, [0.0, epsilon], both, targets=targets).success
+            assert values[part][name]["success"] == pytest.approx(aimed.tolist(), abs=1e-4)
+    strong = [attack for kind in (fgsm, bim) for attack in (kind, partial(kind, loss=score_gap))]
+    strong += [pgd, partial(pgd, loss=score_gap, seed=1)]
+    for part, model in (("run", caps), ("beside", cnn)):
+        checked = robust_accuracy(model, *given, [epsilon], strong).accuracy
+        assert values[part]["robust"] == pytest.approx(checked.tolist(), abs=1e-4)
+        assert values[part]["zero_gradients"] == 0 and values[part]["masked"] is False
+    # Were they all alike, a mistake in the above would not show.
+    assert values["run"]["fgsm"]["accuracy"][0] == 1 > values["beside"]["fgsm"]["accuracy"][0]
+    assert values["transferred"]["bim"][1] > values["run"]["bim"]["accuracy"][1] > 0
     # Whose numbers these are.
-    assert (found["measure"], found["recipe"], found["seed"], found["n"]) == ("robustness", "tiny", 5, 3)
+    assert (found["measure"], found["recipe"], found["seed"], found["n"]) == ("robustness", "tiny", 5, n)
     assert found["run"]["test_error"] == 0.1234 and found["run"]["commit"] == "0123456789abcdef-dirty"
     assert found["beside"]["folder"] == "cnn" and {"device", "versions", "commit", "seconds"} <= set(found)
+
+
+def test_every_attack_is_made_with_both_losses_against_the_right_network(folder, monkeypatch):
+    """Near one image all attacks come to the same: so they are counted instead."""
+    monkeypatch.setattr(robustness, "EPSILONS", (0.0, 0.1))
+    monkeypatch.setattr(robustness, "CHECKED", (0.1,))
+    caps, cnn = (look(Run(folder / name)) for name in ("caps", "cnn"))
+    labels = caps.labels[:, 0].clone()
+    labels[::2], labels[1::2] = predict(caps.model, caps.images)[::2], predict(cnn.model, cnn.images)[1::2]
+    monkeypatch.setattr(robustness, "sample", lambda *_: (caps.images, labels))  # so that each has some left to lose
+    seen = Counter()
+
+    def stub(name: str) -> Any:
+        def attack(model, images, labels, epsilon, *, targeted=False, loss=None, seed=None):
+            del labels, epsilon
+            seen[name, "caps" if model is caps.model else "cnn", loss.__name__, targeted, seed] += 1
+            return images
+
+        return attack
+
+    for name in ("fgsm", "bim", "pgd"):
+        monkeypatch.setattr(robustness.analysis, name, stub(name))
+    robustness.measure(caps, beside=cnn)
+    losses, once = ("cross_entropy", "score_gap"), Counter()
+    for name in ("fgsm", "bim"):
+        for loss in losses:
+            once[name, "caps", loss, False, None] = 2 + 1  # two ε; the check
+            once[name, "cnn", loss, False, None] = 2 + 1 + 2  # and what the capsules are shown
+            once[name, "caps", loss, True, None] = once[name, "cnn", loss, True, None] = 2
+    for seed, loss in enumerate(losses):
+        once["pgd", "caps", loss, False, seed] = once["pgd", "cnn", loss, False, seed] = 1
+    assert seen == once
 
 
 @pytest.mark.parametrize(

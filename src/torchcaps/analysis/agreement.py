@@ -63,6 +63,9 @@ def routing_statistics(
     if not isinstance(classes, DenseCaps) or classes.routing != "dynamic":
         raise ValueError(f"model must route to its classes by DenseCaps with dynamic routing, got {classes}")
     check_at_least("the number of images", check_shapes(images=(images, "B C H W"))["B"], 1)
+    check_at_least("batch_size", batch_size, 1)
+    if not numbers:
+        raise ValueError("n_iters must hold at least one number, got none")
     for r in numbers:
         check_at_least("n_iters", r, 1)
     parts = []

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import evaluating, scores_of
-from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.analysis.needs import derivable, evaluating, scores_of
+from torchcaps.checks import check_at_least, check_classes, check_shapes
 
 #: Of scores ``[B, J]`` and classes ``[B]``: one number for the batch, a sum or mean over its images. Its
 #: gradient's sign is all that is used, so that its scale does not matter.
@@ -116,7 +116,8 @@ def pgd(
 
     Args:
         n_restarts: starts at most of each image.
-        seed: of the starts. The others as :func:`bim`; 2.5 ε in all by default.
+        seed: of the starts, which are drawn for a whole batch: in another batch an image starts elsewhere. The others
+            as :func:`bim`; 2.5 ε in all by default.
 
     Returns:
         The first that succeeded of each image, else the last that was tried.
@@ -148,15 +149,16 @@ ATTACKS: dict[str, Attack] = {"fgsm": fgsm, "bim": bim, "pgd": pgd}
 def gradient(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = F.cross_entropy) -> Tensor:
     """Of the loss with respect to the images, ``[B, C, H, W]``, without dropout. The weights gather none.
 
+    Through all iterations of every routing, whatever the layers do in training (``gradient="last"``).
+
     Raises:
         ValueError: labels that are no classes of the model, or a gradient that is not finite: no attack could follow
             it, so that the model would seem to withstand all.
     """
-    with evaluating(model), torch.enable_grad():
+    with evaluating(model), derivable(model), torch.enable_grad():
         x = images.detach().requires_grad_()
         scores = scores_of(model, x)
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < scores.shape[1]:
-            raise ValueError(f"labels must be 0 … {scores.shape[1] - 1}, got {int(labels.min())} … {int(labels.max())}")
+        check_classes("labels", labels, scores.shape[1])
         (found,) = torch.autograd.grad(loss(scores, labels), x)
     if not found.isfinite().all():
         raise ValueError(f"model must have a finite gradient with respect to the images, got {found.abs().max()}")

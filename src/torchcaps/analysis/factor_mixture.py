@@ -47,7 +47,7 @@ def fit_factor_mixture(
     """Fit by EM, from clusters that k-means finds.
 
     Args:
-        x: points ``[N, D]``, N at least ``n_components``.
+        x: points ``[N, D]``, N at least ``n_components`` and at least 2.
         n_components: K.
         n_factors: Q, below D.
         n_iters: passes of EM.
@@ -64,9 +64,9 @@ def fit_factor_mixture(
     sizes = check_shapes(x=(x, "N D"))
     check_at_least("n_components", n_components, 1)
     check_at_least("n_factors", n_factors, 1)
-    if sizes["N"] < n_components or sizes["D"] <= n_factors:
+    if sizes["N"] < max(2, n_components) or sizes["D"] <= n_factors:
         raise ValueError(
-            f"x must be [N, D] with N ≥ n_components={n_components} and D > n_factors={n_factors}, "
+            f"x must be [N, D] with N ≥ 2, N ≥ n_components={n_components} and D > n_factors={n_factors}, "
             f"got shape {list(x.shape)}"
         )
     floor = 1e-3 * x.var(dim=0).mean().clamp_min(1e-12)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 from torchcaps.layers import ClassCaps, Decoder
+from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.models import CapsNet, MatrixCapsNet, Transforming
 
 
@@ -66,14 +67,32 @@ def scores_of(model: nn.Module, images: Tensor) -> Tensor:
         ``[B, J]``.
 
     Raises:
-        ValueError: it returns something else.
+        ValueError: it returns something else, or NaN, of which no score is the largest.
     """
     output = model(images)
     found = getattr(output, "scores", output)
     if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(images):
         got = f"shape {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
         raise ValueError(f"model must return scores [B={len(images)}, J], bare or as .scores; got {got}")
+    if found.isnan().any():
+        raise ValueError(
+            f"model must return numbers as scores, got NaN for {int(found.isnan().any(dim=1).sum())} images"
+        )
     return found
+
+
+@contextmanager
+def derivable(model: nn.Module) -> Iterator[None]:
+    """With the gradient through all iterations for a while: that of the last one alone is not the derivative."""
+    truncated = [part for part in model.modules() if isinstance(part, RoutedLayer) and part.gradient != "full"]
+    kept = [part.gradient for part in truncated]
+    for part in truncated:
+        part.gradient = "full"
+    try:
+        yield
+    finally:
+        for part, gradient in zip(truncated, kept, strict=True):
+            part.gradient = gradient
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet, decoder_of, evaluating
-from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.checks import check_at_least, check_classes, check_shapes
 
 
 def intersection_over_union(first: Tensor, second: Tensor, threshold: float = 0.5) -> Tensor:
@@ -87,7 +87,9 @@ def crowding(
     if sizes["K"] != 2:
         raise ValueError(f"parts must be [B, 2, C, H, W], got shape {list(parts.shape)}")
     check_at_least("the number of pairs", sizes["B"], 1)
+    check_at_least("batch_size", batch_size, 1)
     check_at_least("n_classes of the model", capsnet(model).n_classes, 2)
+    check_classes("labels", labels, capsnet(model).n_classes)
     with evaluating(model):
         every = zip(images.split(batch_size), labels.split(batch_size), parts.split(batch_size), strict=True)
         found = [_crowding(model, x, classes, each, threshold) for x, classes, each in every]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.checks import check_at_least, check_classes, check_shapes
 
 #: Penalties to choose from, for features of mean variance 1 and the mean loss over the examples.
 PENALTIES = tuple(10.0**k for k in range(-6, 2))
@@ -69,10 +69,11 @@ def logistic(features: Tensor, labels: Tensor, n_classes: int, penalty: float, n
         A probe that gives logits ``[N, J]``.
 
     Raises:
-        ValueError: shapes that do not fit, no examples, or a penalty that is not above 0.
+        ValueError: shapes that do not fit, labels that are no classes, no examples, or a penalty that is not above 0.
     """
     check_shapes(features=(features, "N D"), labels=(labels, "N"))
     check_at_least("n_classes", n_classes, 2)
+    check_classes("labels", labels, n_classes)
     x, centre, spread = _scaled(features, penalty)
     weight = x.new_zeros(x.shape[1], n_classes).requires_grad_()
     bias = x.new_zeros(n_classes).requires_grad_()

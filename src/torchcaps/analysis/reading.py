@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import evaluating, scores_of
-from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.checks import check_at_least, check_classes, check_shapes
 
 
 class Reading(NamedTuple):
@@ -25,7 +25,12 @@ class Reading(NamedTuple):
     features: Tensor
 
     def of(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Confidence ``[B]`` in these classes, and features ``[B, D]``: of capsules, the pose of that class."""
+        """Confidence ``[B]`` in these classes, and features ``[B, D]``: of capsules, the pose of that class.
+
+        Raises:
+            ValueError: labels that are no classes.
+        """
+        check_classes("labels", labels, self.confidence.shape[1])
         rows = torch.arange(len(labels), device=labels.device)
         features = self.features[rows, labels] if self.features.dim() == 3 else self.features
         return self.confidence[rows, labels], features

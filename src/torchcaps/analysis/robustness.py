@@ -106,7 +106,8 @@ def robust_accuracy(
         ValueError: as :func:`accuracy_under_attack`; ``epsilons`` that descend.
     """
     _check(images, labels, batch_size)
-    left = (predict(model, images) == labels).nonzero().squeeze(1)
+    right = torch.cat([predict(model, some) for some in images.split(batch_size)]) == labels
+    left = right.nonzero().squeeze(1)
     strengths, accuracy = [], []
     for epsilon in epsilons:
         if strengths and epsilon < strengths[-1]:
@@ -125,16 +126,33 @@ def robust_accuracy(
 
 
 def zero_gradients(
-    model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = F.cross_entropy, batch_size: int = 50
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    loss: Loss | Sequence[Loss] = F.cross_entropy,
+    batch_size: int = 50,
 ) -> float:
     """Share of the images at which the loss has no gradient at all: attacks that follow it cannot move them.
+
+    Args:
+        model: as of :func:`~torchcaps.analysis.fgsm`, like ``images`` and ``labels``.
+        images: ``[B, C, H, W]``.
+        labels: ``[B]``.
+        loss: one, or several of which none has a gradient.
+        batch_size: images at a time.
 
     Source: Athalye, Carlini, Wagner 2018 ("Obfuscated Gradients Give a False Sense of Security"), section 3.1.
     """
     _check(images, labels, batch_size)
-    parts = zip(images.split(batch_size), labels.split(batch_size), strict=True)
-    zero = [(gradient(model, some, true, loss).flatten(1) == 0).all(dim=1) for some, true in parts]
-    return float(torch.cat(zero).float().mean())
+    losses = [loss] if callable(loss) else list(loss)
+    if not losses:
+        raise ValueError("loss must be one or several, got none")
+    stuck = torch.ones_like(labels, dtype=torch.bool)
+    for each in losses:
+        parts = zip(images.split(batch_size), labels.split(batch_size), strict=True)
+        zero = [(gradient(model, some, true, each).flatten(1) == 0).all(dim=1) for some, true in parts]
+        stuck &= torch.cat(zero)
+    return float(stuck.float().mean())
 
 
 def random_targets(labels: Tensor, n_classes: int, seed: int = 0) -> Tensor:

@@ -65,4 +65,5 @@ def parse_tree(model: nn.Module, image: Tensor, n_iters: int = 3, n_capsules: in
     chosen = strongest.indices.cpu()
     n_places = model.map_shape[1] * model.map_shape[2]
     places, types, coupling = capsule_places(model)[chosen], chosen // n_places, routed.coupling[0, chosen]
+    places, types = places.to(image.device), types.to(image.device)
     return ParseTree(n_iters, places, types, strongest.values, coupling, routed.activation[0])

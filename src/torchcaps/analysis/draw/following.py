@@ -46,7 +46,7 @@ def draw_following(panels: Sequence[Followed], unit: str = "") -> Figure:
         found = line(panel.true, panel.got)
         low, high = panel.true.min().item(), panel.true.max().item()
         room = 0.25 * (high - low)
-        axes.scatter(panel.true, panel.got, s=6, color=SERIES[0], alpha=0.35, linewidths=0)
+        axes.scatter(panel.true.cpu(), panel.got.cpu(), s=6, color=SERIES[0], alpha=0.35, linewidths=0)
         axes.plot((low, high), (low, high), color=SERIES[1], linewidth=1.2, linestyle=(0, (4, 2)))
         scales(axes, panel.title, f"what was done{unit}")
         axes.set_ylabel("what the capsules say", fontsize=TEXT, color=MUTED)

@@ -60,6 +60,8 @@ def draw_sweep(true: Tensor, painted: Tensor, titles: Sequence[str], within: Seq
 def draw_units(units: Tensor, n_capsules: int = 12, n_units: int = 16) -> Figure:
     """A row of pictures for each capsule; grey is 0, brighter adds light, darker takes it away.
 
+    All are on one scale, that of the strongest pixel shown: what adds nothing is grey.
+
     Args:
         units: as :func:`torchcaps.analysis.generative_units` gives them, ``[J, G, C, h, w]``. Of one picture a
             capsule (a template) all are shown in rows of eight.
@@ -71,8 +73,7 @@ def draw_units(units: Tensor, n_capsules: int = 12, n_units: int = 16) -> Figure
         units = torch.cat((units, units.new_zeros(-len(units) % n, *units.shape[1:])))
         units = units.squeeze(1).unflatten(0, (-1, n))
     units = units[:n_capsules, :n_units]
-    strongest = units.abs().amax(dim=(-3, -2, -1), keepdim=True).clamp_min(1e-12)
-    sheet = tiled(pixels(0.5 + 0.5 * units / strongest))
+    sheet = tiled(pixels(0.5 + 0.5 * units / units.abs().max().clamp_min(1e-12)))
     height, width, _ = sheet.shape
     figure = new_figure(9.0, max(1.0, 9.0 * height / width))
     show(figure.subplots(), sheet)

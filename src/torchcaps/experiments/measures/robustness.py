@@ -10,6 +10,8 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from torch.nn.functional import cross_entropy
+
 from torchcaps import analysis
 from torchcaps.analysis.draw.charts import Lines, draw_charts
 from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, number, numbers, sample
@@ -49,14 +51,16 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     images, labels = sample(tested, n, N_IMAGES)
     targets = analysis.random_targets(labels, len(tested.classes))
     # Cross-entropy over lengths pushes all classes down to raise one, and is flat for a CNN that is sure of itself.
+    losses = (cross_entropy, analysis.score_gap)
     weak = {
-        "fgsm": (analysis.fgsm, partial(analysis.fgsm, loss=analysis.score_gap)),
-        "bim": (analysis.bim, partial(analysis.bim, loss=analysis.score_gap)),
+        name: tuple(partial(attack, loss=loss) for loss in losses)
+        for name, attack in (("fgsm", analysis.fgsm), ("bim", analysis.bim))
     }
-    strong = [*chain(*weak.values()), analysis.pgd, partial(analysis.pgd, loss=analysis.score_gap, seed=1)]
+    strong = [*chain(*weak.values()), *(partial(analysis.pgd, loss=loss, seed=k) for k, loss in enumerate(losses))]
     values: dict[str, Any] = {"n": len(images), "epsilons": list(EPSILONS), "checked": list(CHECKED)}
     for part, each in every.items():
-        found: dict[str, Any] = {"zero_gradients": number(analysis.zero_gradients(each.model, images, labels))}
+        stuck = analysis.zero_gradients(each.model, images, labels, losses)
+        found: dict[str, Any] = {"zero_gradients": number(stuck)}
         for name, attack in weak.items():
             epsilons = bar(EPSILONS, f"{name_of(each)}: {name}")
             raised = analysis.accuracy_under_attack(each.model, images, labels, epsilons, attack)
