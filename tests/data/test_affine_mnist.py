@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -117,18 +119,38 @@ def test_made_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     test = Images(torch.from_numpy(blobs())[:, None], torch.arange(12) % 10)
     with pytest.raises(ValueError, match=f"must have the sha256 {SHA256}, but what was made has ([0-9a-f]+)") as error:
         affine_mnist.affine_mnist(test)
-    assert not list((tmp_path / "affine-mnist").iterdir())
+    assert not list((tmp_path / "affine-mnist").glob("*.partial")) + list((tmp_path / "affine-mnist").glob("*.bin"))
     monkeypatch.setattr(affine_mnist, "SHA256", str(error.value).split()[-1])
     made = affine_mnist.affine_mnist(test)
     assert made.images.shape == (32 * 12, 1, 40, 40) and made.labels.tolist() == [*range(10), 0, 1] * 32
     again = affine_mnist.variants(blobs(), uniform(np.random.PCG64(0), (12, 6)))
     assert torch.equal(made.images[:12, 0], torch.from_numpy(again))
-    (path,) = (tmp_path / "affine-mnist").iterdir()
+    (path,) = (tmp_path / "affine-mnist").glob("*.bin")
     monkeypatch.setattr(affine_mnist, "variants", None)  # it is not made again
     assert torch.equal(affine_mnist.affine_mnist(test).images, made.images)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match="must have the sha256 .* it is damaged or another file"):
         affine_mnist.affine_mnist(test)
+
+
+def test_made_once_by_two_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes second waits for the first: of one process, or of two that think they have the same number."""
+    monkeypatch.setenv("TORCHCAPS_DATA", str(tmp_path))
+    test = Images(torch.from_numpy(blobs())[:, None], torch.arange(12) % 10)
+    with pytest.raises(ValueError) as error:
+        affine_mnist.affine_mnist(test)
+    monkeypatch.setattr(affine_mnist, "SHA256", str(error.value).split()[-1])
+    made: list[int] = []
+
+    def slow(digits: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        made.append(1)
+        time.sleep(0.005)
+        return variants(digits, draws)
+
+    monkeypatch.setattr(affine_mnist, "variants", slow)
+    with ThreadPoolExecutor() as pool:
+        one, two = pool.map(affine_mnist.affine_mnist, (test, test))
+    assert torch.equal(one.images, two.images) and len(made) == 32
 
 
 def test_the_chunks_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

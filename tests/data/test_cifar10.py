@@ -94,7 +94,7 @@ def write_archive(folder: Path, monkeypatch: pytest.MonkeyPatch, without: str = 
             info.size = len(raw)
             if name != without:
                 archive.addfile(info, io.BytesIO(raw))
-    monkeypatch.setattr(cifar10, "_MD5", hashlib.md5(path.read_bytes()).hexdigest())
+    monkeypatch.setattr(cifar10, "_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
     return path
 
 
@@ -110,7 +110,7 @@ def test_the_official_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert torch.cat((data.train.labels, data.val.labels))[first] == 7
     assert torch.equal(data.test.images.flatten(1), torch.from_numpy(batch(20, ord("h"))["data"]))
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ValueError, match="cifar-10-python.tar.gz must have the md5"):
+    with pytest.raises(ValueError, match="cifar-10-python.tar.gz must have the sha256"):
         load("cifar10", tmp_path)
 
 
@@ -119,7 +119,7 @@ def test_an_archive_without_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ValueError, match=r"must be a whole archive .*KeyError\('test_batch'\)"):
         load("cifar10", tmp_path)
     path.write_bytes(b"\x1f\x8b no archive")
-    monkeypatch.setattr(cifar10, "_MD5", hashlib.md5(path.read_bytes()).hexdigest())
+    monkeypatch.setattr(cifar10, "_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
     with pytest.raises(ValueError, match="must be a whole archive"):
         load("cifar10", tmp_path)
 

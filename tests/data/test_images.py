@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from torchcaps.data import Dataset, Images, load
 from torchcaps.data.folder import read_image
@@ -93,15 +94,28 @@ def test_images_that_are_renamed_or_copied_stay_in_their_split(folder: Path) -> 
         (folder / "cat" / f"{path.stem} copy.png").write_bytes(path.read_bytes())
         path.rename(path.with_name(f"img_{path.name}"))
     assert shades() == before
+    for path in (folder / "dog").glob("*.png"):  # as a viewer does that adds a rating
+        told = PngInfo()
+        told.add_text("Rating", "5")
+        with Image.open(path) as image:
+            image.save(path, pnginfo=told, compress_level=1)
+    assert shades() == before
+
+
+def test_images_of_other_formats_are_not_passed_over(folder: Path) -> None:
+    (folder / "dog" / "phone.HEIC").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"dog must hold images as .png, .* got 1 others, such as phone.HEIC"):
+        load("folder", folder)
 
 
 def test_the_first_images_are_of_all_classes(folder: Path) -> None:
     data = load("folder", folder)
-    assert set(data.train.labels[:10].tolist()) == {0, 1} and data.note == "split by content"
+    assert set(data.train.labels[:10].tolist()) == {0, 1} and data.note == "split by pixels"
 
 
 def test_folders_one_level_too_deep(folder: Path) -> None:
     write(folder / "test" / "cat" / "1.png", (5, 5), (1, 1, 1))
+    write(folder / "test" / "1.png", (5, 5), (1, 1, 1))
     with pytest.raises(ValueError, match=r"test must hold the images of one class, got the folders cat: data.root has"):
         load("folder", folder)
 
@@ -164,6 +178,11 @@ def test_images_whose_white_is_not_known(tmp_path: Path, dtype: type) -> None:
     Image.fromarray(np.array([[0, 1]], dtype)).save(tmp_path / "deep.tiff")
     with pytest.raises(ValueError, match=r"deep.tiff must have 8 or 16 bits a channel, got Pillow's mode [IF]"):
         read_image(tmp_path / "deep.tiff", (1, 2))
+
+
+def test_data_are_compared_and_kept_in_sets_as_objects() -> None:
+    one, two = load("digits"), load("digits")
+    assert one != two and one.train != two.train and len({one, two}) == 2
 
 
 def test_images_too_large_to_be_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

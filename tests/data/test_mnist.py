@@ -96,8 +96,6 @@ def test_download_checks_and_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert require("a.bin", right, root=None, folder="some", address=address).read_bytes() == b"right"
         with pytest.raises(ValueError, match="could not download"):
             require("a.bin", right, root=None, folder="other", address=address)
-        md5 = f"md5:{hashlib.md5(b'wrong').hexdigest()}"
-        assert require("a.bin", md5, root=None, folder="third", address=address).read_bytes() == b"wrong"
         assert not list((tmp_path / "cache" / "other").iterdir())
         with pytest.raises(ValueError, match=r"could not download .*absent.bin[\s\S]*name that as data.root"):
             require("absent.bin", right, root=None, folder="some", address=address)
@@ -110,9 +108,6 @@ def test_checksum(tmp_path: Path) -> None:
     check_checksum(path, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")  # FIPS 180's example
     with pytest.raises(ValueError, match="must have the sha256"):
         check_checksum(path, "0" * 64)
-    check_checksum(path, "md5:900150983cd24fb0d6963f7d28e17f72")  # RFC 1321's example
-    with pytest.raises(ValueError, match="must have the md5 000"):
-        check_checksum(path, "md5:" + "0" * 32)
 
 
 def test_fashion_mnist_as_published() -> None:

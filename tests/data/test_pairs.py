@@ -69,11 +69,19 @@ def test_pairs_of_real_digits_overlap() -> None:
     [
         ({"blend": "mean"}, "blend must be one of sum, max; got 'mean'"),
         ({"most": -1}, "most must be an integer of at least 0, got -1"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"seed": 0.5}, "seed must be an integer of at least 0, got 0.5"),
     ],
 )
 def test_bad_options(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Pairs(source(), **options)
+
+
+def test_pairs_have_numbers_from_0() -> None:
+    for first, n, name in ((-1, 2, "first"), (0, -2, "n")):
+        with pytest.raises(ValueError, match=f"{name} must be an integer of at least 0, got -"):
+            Pairs(source()).batch(first, n)
 
 
 def test_one_class_makes_no_pairs() -> None:

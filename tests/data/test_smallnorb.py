@@ -54,7 +54,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             for kind, content in (official(half) | other).items():
                 raw = gzip.compress(content, compresslevel=1) if end == ".gz" else content
                 (tmp_path / f"{smallnorb._STEMS[half]}-{kind}.mat{end}").write_bytes(raw)
-                monkeypatch.setitem(smallnorb._MD5, (half, kind), hashlib.md5(raw).hexdigest())
+                monkeypatch.setitem(smallnorb._GZIPPED, (half, kind), hashlib.sha256(raw).hexdigest())
                 if kind != "dat":
                     monkeypatch.setitem(smallnorb._SHA256, (half, kind), hashlib.sha256(content).hexdigest())
         return tmp_path
@@ -157,7 +157,7 @@ def test_every_file_is_checked(write: Any) -> None:
     for path in sorted(root.iterdir()):
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + b"?")
-        with pytest.raises(ValueError, match=f"{path.name} must have the md5 .*: it is damaged or another file"):
+        with pytest.raises(ValueError, match=f"{path.name} must have the sha256 .*: it is damaged or another file"):
             load("smallnorb", root)
         path.unlink()
         with pytest.raises(ValueError, match=f"data.root must hold {path.name}, but .* is not there"):
@@ -213,6 +213,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
         ({"split": "lighting"}, "split must be one of official, azimuth, elevation; got 'lighting'"),
         ({"fold": 1}, "fold must be None for the official split, got 1"),
         ({"split": "azimuth"}, "fold must be 0, 1 or 2 for a split by viewpoint"),
+        ({"split": "azimuth", "fold": 1.0}, "fold must be an integer of at least 0, got 1.0"),
         ({"split": "azimuth", "fold": 3}, "fold must be one of 0, 1, 2; got 3"),
         ({"val_toy": 5}, "val_toy must be one of 4, 6, 7, 8, 9, first, None; got 5"),
         ({"split": "azimuth", "fold": 2, "val_toy": 5}, "val_toy must be one of 1, 2, 3, first, None; got 5"),

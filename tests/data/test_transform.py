@@ -47,6 +47,14 @@ def test_scaling_moves_away_from_the_centre():
         scale(block, 0)
 
 
+@pytest.mark.parametrize("change", TRANSFORMATIONS.values(), ids=TRANSFORMATIONS)
+def test_bytes_are_refused(change):
+    with pytest.raises(
+        ValueError, match=r"images must be floats, such as to_float\(images\) makes .*, got torch.uint8"
+    ):
+        change(torch.zeros(1, 1, 8, 8, dtype=torch.uint8), 0.5)
+
+
 def test_the_ground_goes_on_at_the_edge():
     x = torch.full((1, 1, 6, 6), 0.3)
     for name, value in (("rotate", 30), ("shift", 4), ("scale", 0.5), ("thicken", -1)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from pathlib import Path
 
@@ -43,24 +42,26 @@ def affine_mnist(test: Images) -> Images:
     Raises:
         ValueError: what was made, or is in the cache, has not the recorded checksum.
     """
+    from filelock import FileLock
+
     path = cache_folder() / "affine-mnist" / f"{N_VARIANTS}x{len(test)}x{SIZE}x{SIZE}.bin"
-    if path.is_file():
-        try:
-            check_checksum(path, SHA256)
-        except ValueError as error:
-            raise ValueError(f"{error}; remove it, and it is made anew") from error
-    else:
-        _make(path, test.images[:, 0].numpy())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):  # whoever comes second waits, and finds it
+        if not path.is_file():
+            _make(path, test.images[:, 0].numpy())
+    try:
+        check_checksum(path, SHA256)
+    except ValueError as error:
+        raise ValueError(f"{error}; remove it, and it is made anew") from error
     pixels = np.memmap(path, np.uint8, "c", shape=(N_VARIANTS * len(test), 1, SIZE, SIZE))
     return Images(torch.from_numpy(pixels), test.labels.repeat(N_VARIANTS))
 
 
 def _make(path: Path, digits: np.ndarray) -> None:
-    """Write all variants, whole and right or not at all."""
+    """Write all variants, whole and right or not at all; by one process at a time."""
     from tqdm import tqdm
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_suffix(".partial")
     random, found = np.random.PCG64(SEED), hashlib.sha256()
     starts = [k for _ in range(N_VARIANTS) for k in range(0, len(digits), _CHUNK)]
     try:

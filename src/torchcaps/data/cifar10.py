@@ -23,7 +23,7 @@ SPLIT_SEED = 0
 
 ARCHIVE = "cifar-10-python.tar.gz"
 _ADDRESS = "https://www.cs.toronto.edu/~kriz/"
-_MD5 = "c58f30108f718f92721af3b95e74349a"
+_SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
 _BATCHES = {"train": [f"data_batch_{k}" for k in range(1, 6)], "test": ["test_batch"]}
 
 #: Balanced subsets of both halves.
@@ -72,7 +72,7 @@ def _read_npz(root: Path | None) -> dict[str, tuple[Tensor, ...]]:
 
 def _read_archive(root: Path | None) -> dict[str, tuple[Tensor, ...]]:
     """As :func:`_read_npz`. Nothing is unpacked to the disk."""
-    path = require(ARCHIVE, f"md5:{_MD5}", root=root, folder="cifar10", address=_ADDRESS)
+    path = require(ARCHIVE, _SHA256, root=root, folder="cifar10", address=_ADDRESS)
     try:
         with tarfile.open(path) as archive:
             files = {file.name.rpartition("/")[2]: file for file in archive}

@@ -16,14 +16,14 @@ def shift_halves(images: Tensor, pixels: int) -> Tensor:
     """Move the upper half right and the lower half left, so that they stand ``pixels`` apart.
 
     Args:
-        images: ``[B, C, H, W]``.
+        images: floats ``[B, C, H, W]``.
         pixels: at least 0; an odd one moves the upper half by one more.
 
     Returns:
         ``[B, C, H, W]``.
 
     Raises:
-        ValueError: a negative or broken ``pixels``.
+        ValueError: a negative or broken ``pixels``, or images that are no floats.
     """
     check_at_least("pixels", pixels, 0)
     middle = images.shape[2] // 2

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +16,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "torchcaps"
 
 
-def require(name: str, checksum: str | None, *, root: Path | None, folder: str, address: str) -> Path:
+def require(name: str, checksum: str, *, root: Path | None, folder: str, address: str) -> Path:
     """A data file whose content is known to be right.
 
     Args:
         name: the file's name.
-        checksum: its sha256; or ``"md5:…"`` where no other is published, which shows damage but keeps out no forgery;
-            None where none at all is published: read the file within :func:`pinned` then.
+        checksum: its sha256.
         root: a folder that has the file; None downloads into the cache, with a progress bar.
         folder: the data set's folder, under the cache.
         address: where the file is published, without its name.
@@ -39,8 +36,7 @@ def require(name: str, checksum: str | None, *, root: Path | None, folder: str, 
         path = root / name
         if not path.is_file():
             raise ValueError(f"data.root must hold {name}, but {path} is not there")
-        if checksum is not None:
-            check_checksum(path, checksum)
+        check_checksum(path, checksum)
         return path
     import pooch
 
@@ -49,7 +45,7 @@ def require(name: str, checksum: str | None, *, root: Path | None, folder: str, 
         return Path(
             pooch.retrieve(
                 address + name,
-                known_hash=checksum and ":".join(_algorithm_and_value(checksum)),
+                known_hash=f"sha256:{checksum}",
                 fname=name,
                 path=cache_folder() / folder,
                 downloader=downloader,
@@ -62,53 +58,17 @@ def require(name: str, checksum: str | None, *, root: Path | None, folder: str, 
         ) from error
 
 
-@contextmanager
-def pinned(path: Path, *, ours: bool) -> Iterator[None]:
-    """Hold a file without a published checksum to the sha256 that it had when it was first read.
-
-    That is written beside it (``<name>.sha256``, as sha256sum does) once the reading within has succeeded;
-    not in a folder that cannot be written to.
+def check_checksum(path: Path, checksum: str) -> None:
+    """Refuse a file whose content is not the expected one.
 
     Args:
         path: the file.
-        ours: it was downloaded: if it has not been read before and cannot be, remove it, to be downloaded anew.
-
-    Raises:
-        ValueError: it has another one now.
-    """
-    pin = path.with_name(f"{path.name}.sha256")
-    if pin.is_file():
-        known = pin.read_text(encoding="utf-8").split()
-        if not known:
-            raise ValueError(f"{pin} must hold the sha256 of {path.name}, got an empty file")
-        check_checksum(path, known[0])
-        yield
-        return
-    try:
-        yield
-    except ValueError:
-        if ours:
-            path.unlink(missing_ok=True)
-        raise
-    partial = path.with_name(f".{pin.name}.{os.getpid()}.partial")
-    with suppress(OSError), path.open("rb") as file:
-        partial.write_text(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n", encoding="utf-8")
-        partial.replace(pin)
-
-
-def check_checksum(path: Path, checksum: str) -> None:
-    """Refuse a file whose content is not the expected one.
+        checksum: its sha256.
 
     Raises:
         ValueError: naming the file and both checksums.
     """
-    algorithm, value = _algorithm_and_value(checksum)
     with path.open("rb") as file:
-        got = hashlib.file_digest(file, algorithm).hexdigest()
-    if got != value:
-        raise ValueError(f"{path} must have the {algorithm} {value}, got {got}: it is damaged or another file")
-
-
-def _algorithm_and_value(checksum: str) -> tuple[str, str]:
-    algorithm, _, value = checksum.rpartition(":")
-    return algorithm or "sha256", value
+        got = hashlib.file_digest(file, "sha256").hexdigest()
+    if got != checksum:
+        raise ValueError(f"{path} must have the sha256 {checksum}, got {got}: it is damaged or another file")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # two are the same if they are one: tensors have no single answer
 class Images:
     """Labelled images that live in memory as one tensor.
 
@@ -48,7 +48,7 @@ class Images:
         return Images(self.images.to(device), self.labels.to(device), factors)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """A data set with its fixed splits: choose on ``val``, report on ``test`` once.
 

@@ -22,6 +22,8 @@ def read_mat(file: IO[bytes] | Path, name: str | Path) -> dict[str, Any]:
 
     try:
         return loadmat(file, simplify_cells=True)
+    except MemoryError:
+        raise
     except Exception as error:  # scipy raises whatever the broken bytes lead it to
         raise ValueError(f"{name} must be a whole .mat file of version 7 or below: {error!r}") from error
 

@@ -47,8 +47,8 @@ class Pairs:
             has no way to name.
 
     Raises:
-        ValueError: no :class:`Images`; one class only, an unknown ``blend``, or a negative ``most``; with ``same``, a
-            class of one image.
+        ValueError: no :class:`Images`; one class only, an unknown ``blend``, or a negative ``seed`` or ``most``; with
+            ``same``, a class of one image.
 
     Source: Sabour et al. 2017, section 6.
     """
@@ -65,6 +65,7 @@ class Pairs:
                 f"source must be Images, labelled ones, such as load('digits').train; got {type(self.source)}"
             )
         check_choice("blend", self.blend, BLENDS)
+        check_at_least("seed", self.seed, 0)
         check_at_least("most", self.most, 0)
         if self.same and (self.source.labels.bincount() == 1).any():
             raise ValueError("source must have at least two images of each class to make pairs of the same class")
@@ -78,7 +79,13 @@ class Pairs:
         return channels, height + 2 * self.most, width + 2 * self.most
 
     def batch(self, first: int, n: int) -> PairBatch:
-        """Pairs number ``first`` … ``first + n − 1``, on the device of the source."""
+        """Pairs number ``first`` … ``first + n − 1``, on the device of the source.
+
+        Raises:
+            ValueError: numbers that are no integers, or negative.
+        """
+        check_at_least("first", first, 0)
+        check_at_least("n", n, 0)
         # A counter-based generator: pair k owns the raw numbers 8k … 8k + 7 of its key, the seed.
         raw = np.random.Philox(key=self.seed).advance(2 * first).random_raw(8 * n).reshape(n, 8)
         draws = torch.from_numpy((raw >> np.uint64(2)).astype(np.int64))  # [n, 8], not negative

@@ -28,14 +28,14 @@ _STEMS = {
     "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
     "test": "smallnorb-5x01235x9x18x6x2x96x96-testing",
 }
-#: Of the gzipped files. No other checksum of them is published.
-_MD5 = {
-    ("train", "dat"): "66054832f9accfe74a0f4c36a75bc0a2",
-    ("train", "cat"): "23c8b86101fbf0904a000b43d3ed2fd9",
-    ("train", "info"): "51dee1210a742582ff607dfd94e332e3",
-    ("test", "dat"): "e4ad715691ed5a3a5f138751a4ceb071",
-    ("test", "cat"): "5aa791cd7e6016cf957ce9bdb93b8603",
-    ("test", "info"): "a9454f3864d7fd4bb3ea7fc3eb84924e",
+#: Of the gzipped files, as tensorflow/datasets publishes them (url_checksums/smallnorb.txt).
+_GZIPPED = {
+    ("train", "dat"): "5ffd6272a07d32695ee1082a26a41a93a37aab8c28da047f8c34ed348d214873",
+    ("train", "cat"): "2784e542c1922060691090952b6cd6278879a216c90f81476f0f00256d42cdaa",
+    ("train", "info"): "de7eb932ebe7a4ee16217fead60660d0eb3d23632c2f4d1c51f88c501c17bf32",
+    ("test", "dat"): "cf7104eed3e51174d2f65b66d1e5878b9da233b886f161b0d88f4510ba2c7474",
+    ("test", "cat"): "ecaf6d5bb8c3bc5eab9cf0258f6d2198dd474e016e374836fc097f2e5ff509ff",
+    ("test", "info"): "16adf314226327ee006d1a44db8cfef52773c06c829951d5653a9f6f310248a2",
 }
 #: Of the content. The images' is not known: a ``.mat`` of them that is not gzipped is known by its sizes alone.
 _SHA256 = {
@@ -122,7 +122,7 @@ def in_degrees(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _has_npz(root: Path) -> bool:
     """Which of the two forms a folder has; the official one if it has the images of both."""
-    official = [root / f"{_name(half, kind)}{end}" for half, kind in _MD5 for end in (".gz", "")]
+    official = [root / f"{_name(half, kind)}{end}" for half, kind in _GZIPPED for end in (".gz", "")]
     npz = [root / _npz_name(half, eye) for half, eye in _NPZ]
     if not any(path.is_file() for path in (*official, *npz)):
         raise ValueError(
@@ -156,7 +156,7 @@ def _read(root: Path | None, half: str, kind: str, dtype: str, shape: tuple[int,
     if root is not None and (root / name).is_file() and not (root / f"{name}.gz").is_file():
         path = root / name
     else:
-        path = require(f"{name}.gz", f"md5:{_MD5[half, kind]}", root=root, folder="smallnorb", address=_ADDRESS)
+        path = require(f"{name}.gz", _GZIPPED[half, kind], root=root, folder="smallnorb", address=_ADDRESS)
     found = read_matrix(path, _SHA256.get((half, kind)))
     if found.dtype != dtype or found.shape != shape:
         raise ValueError(f"{path} must hold {dtype} of shape {list(shape)}, got {found.dtype} of {list(found.shape)}")

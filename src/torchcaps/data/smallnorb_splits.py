@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from torchcaps.checks import check_choice
+from torchcaps.checks import check_at_least, check_choice
 from torchcaps.data.images import Images, fixed_order
 
 #: The toys (instances) of each category in the two official halves.
@@ -76,6 +76,7 @@ def plan(split: str, val_toy: int | str | None, fold: int | None, *, posed: bool
     """
     check_choice("split", split, SPLITS)
     if fold is not None:
+        check_at_least("fold", fold, 0)
         check_choice("fold", fold, range(len(FOLDS)))
         if split == "official":
             raise ValueError(f"fold must be None for the official split, got {fold}")

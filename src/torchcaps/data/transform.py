@@ -1,6 +1,7 @@
 """The same smooth change of every image: turned, shifted, scaled, thickened.
 
 What leaves the image is lost; what comes in is as the nearest pixel of its edge, so that grounds of any colour go on.
+Images are floats ``[B, C, H, W]``; others are a ValueError.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def thicken(images: Tensor, pixels: float) -> Tensor:
 
     Source: Castro et al. 2019 ("Morpho-MNIST"), section 2.2, who also work on a four times finer grid.
     """
+    _check(images)
     radius = round(abs(pixels) * _FINER)
     if radius == 0:
         return images
@@ -74,10 +76,17 @@ TRANSFORMATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
 }
 
 
+def _check(images: Tensor) -> tuple[int, int]:
+    """Height and width of images that can be interpolated."""
+    sizes = check_shapes(images=(images, "B C H W"))
+    if not images.is_floating_point():
+        raise ValueError(f"images must be floats, such as to_float(images) makes of them, got {images.dtype}")
+    return sizes["H"], sizes["W"]
+
+
 def _warp(images: Tensor, rows: tuple[tuple[float, float, float], tuple[float, float, float]]) -> Tensor:
     """Take every pixel from where the map sends it: rows x and y of it, in pixels right and down from the centre."""
-    sizes = check_shapes(images=(images, "B C H W"))
-    height, width = sizes["H"], sizes["W"]
+    height, width = _check(images)
     (xx, xy, x0), (yx, yy, y0) = rows
     # affine_grid counts in halves of the image's width and height.
     unit = ((xx, xy * height / width, 2 * x0 / width), (yx * width / height, yy, 2 * y0 / height))
