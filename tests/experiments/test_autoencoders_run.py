@@ -22,9 +22,11 @@ from torchcaps.experiments.batches import Batch, split
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.few_labels import compare
 from torchcaps.experiments.few_labels.draws import draw_labelled
+from torchcaps.experiments.few_labels.finished import Finished
 from torchcaps.experiments.few_labels.write import as_markdown
 from torchcaps.experiments.following import following
 from torchcaps.experiments.objective import total_loss
+from torchcaps.experiments.run import Run
 from torchcaps.models import Transformed, Transforming, build
 from torchcaps.ops import Routed, pose_loss, transform_pose, warp
 from torchcaps.ops.affine import shift_matrix
@@ -170,6 +172,14 @@ def test_few_labels_wants_an_autoencoder_that_is_finished(
 ) -> None:
     assert main(["few-labels", str(tmp_path)]) == 2
     assert "must hold a finished run" in capsys.readouterr().err
+
+
+def test_few_labels_wants_images_to_choose_rows_by(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the validation images were trained on, the lowest error on them chooses nothing."""
+    data = replace(load("digits"), held_out=False)
+    monkeypatch.setattr(compare, "data_for", lambda *_: data)
+    with pytest.raises(ValueError, match="templates must have validation images that it was not trained on"):
+        compare.compare(Run(folder / "templates"), [], compare.Settings(), Finished(folder / "x", "of"))
 
 
 def test_few_labels_wants_all_runs_on_the_same_data(

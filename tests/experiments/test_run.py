@@ -127,6 +127,11 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
             {"data": Data(options={"root": "x"})},
             "data.options must not hold root, which is data.root; got {'root': 'x'}",
         ),
+        (
+            {"model": Model("capsnet", {"n_classes": 7})},
+            "model.options must not hold n_classes, which follows from model.name and the data",
+        ),
+        ({"consistency": 1.0}, "consistency must be 0 without data.transformed, as nothing moves; got 1.0"),
         ({"data": Data(brightness=-0.1)}, "data.brightness must be at least 0 and finite, got -0.1"),
         ({"data": Data(contrast=(1.5, 0.5))}, r"data.contrast\[0\] must be 0 … 0.5 and finite, got 1.5"),
         ({"data": Data(contrast=(0.0, -1.0))}, r"data.contrast\[1\] must be at least 0 and finite, got -1.0"),

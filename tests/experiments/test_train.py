@@ -373,12 +373,30 @@ def test_precision_is_that_of_training_alone(tmp_path: Path, monkeypatch: pytest
     assert seen >= {(True, True), (False, False)} and (True, False) not in seen
 
 
-def test_clipping_and_compiling_do_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = replace(TINY, epochs=1)
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+def test_clipping_does_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Any) -> None:
+    one = replace(TINY, epochs=1, precision=precision)
     fit(one, tmp_path / "a")
+    norms: list[float] = []
+    step = torch.optim.Adam.step
+
+    def noted(self: torch.optim.Adam, closure: Any = None) -> Any:
+        def after() -> Any:  # the gradients are there, and clipped, once the closure has run
+            found = closure()
+            norms.append(torch.stack([p.grad.norm() for g in self.param_groups for p in g["params"]]).norm().item())
+            return found
+
+        return step(self, after)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", noted)
+    fit(replace(one, optim=replace(one.optim, clip=0.01)), tmp_path / "b")
+    assert norms and max(norms) == pytest.approx(0.01, rel=1e-3)
     # Adam is blind to the gradient's scale, but not to one that changes from step to step.
-    fit(replace(one, optim=replace(one.optim, clip=0.1)), tmp_path / "b")
     assert any(not torch.equal(value, weights(tmp_path / "a")[name]) for name, value in weights(tmp_path / "b").items())
+
+
+def test_compiling_does_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = replace(TINY, epochs=1)
     compiled: list[RoutedLayer] = []
 
     def noted(self: RoutedLayer) -> None:

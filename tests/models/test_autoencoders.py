@@ -210,6 +210,28 @@ def test_in_bfloat16(name: str) -> None:
     assert painted.dtype == torch.bfloat16 and bool(painted.isfinite().all())
 
 
+def test_templates_in_bfloat16_lie_where_they_lie_in_float32() -> None:
+    """Places are not rounded with the weights: bfloat16 knows pixels to an eighth."""
+    model = build("template_autoencoder", (1, 28, 28), 10).bfloat16()
+    wide = build("template_autoencoder", (1, 28, 28), 10)
+    wide.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        pose, presence, _ = wide.recognise(torch.rand(8, 1, 28, 28))
+        exact, found = wide.generate(pose, presence), model.generate(pose, presence.bfloat16())
+    rounded = model.generate(pose.bfloat16().float(), presence.bfloat16())
+    assert (found.float() - exact).abs().mean() < 0.5 * (rounded.float() - exact).abs().mean()
+
+
+def test_a_plain_auto_encoder_takes_a_transformation_where_it_cannot_look() -> None:
+    model, x, nothing = build("plain_autoencoder", (1, 28, 28), 10), torch.rand(2, 1, 28, 28), shifts((0, 0), (0, 0))
+    wanted = model(x, nothing).images
+    exported = torch.export.export(model, (x, nothing)).module()
+    torch.testing.assert_close(exported(x, nothing).images, wanted)
+    each = torch.func.vmap(lambda x, by: model(x[None], by[None]).images[0])(x, nothing)
+    torch.testing.assert_close(each, wanted)
+    assert model.to("meta")(x.to("meta"), nothing.to("meta")).images.is_meta
+
+
 def test_a_plain_auto_encoder_follows_nothing() -> None:
     model, x = build("plain_autoencoder", (1, 28, 28), 10), torch.rand(2, 1, 28, 28)
     torch.testing.assert_close(model(x, shifts((0, 0), (0, 0))).images, model(x).images)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from torchcaps.data import load
+from torchcaps.data.images import to_float
 from torchcaps.models import MODELS, build
 from torchcaps.models.baseline_cnn import BaselineCNN, count_parameters
 
@@ -102,6 +103,21 @@ def test_matrix_capsules_start_half_active(name: str, shared_smallnorb: Path) ->
     assert len(found) == 4 and all(0.3 < activity < 0.7 for activity in found), found
 
 
+@pytest.mark.parametrize("name", ["capsnet_small", "capsnet_stacked"])
+@pytest.mark.parametrize("standardize", [False, True])
+def test_vector_capsules_start_of_middling_length(name: str, standardize: bool) -> None:
+    """Whether features come of images of 0 … 1 or of standardised ones."""
+    torch.manual_seed(0)
+    model = build(name, (1, 28, 28), 10, standardize=standardize)
+    with torch.no_grad():
+        found = model(to_float(load("digits").test.images[:32])).capsules
+    assert all(0.3 < float(routed.activation.mean()) < 0.75 for routed in found)
+
+
+def test_matrix_capsules_run_on_the_smallest_images_they_are_made_for() -> None:
+    assert build("matrix_capsnet_small", (1, 21, 21), 3)(torch.rand(1, 1, 21, 21)).scores.shape == (1, 3)
+
+
 def test_the_released_start_has_few_active_capsules(shared_smallnorb: Path) -> None:
     """What the authors' code starts with; its own settings leave the convolutional capsules almost silent."""
     for name in ("matrix_capsnet", "matrix_capsnet_small"):
@@ -164,6 +180,13 @@ def test_iterations_and_couplings_of_one_call() -> None:
         ("matrix_capsnet", (1, 28, 28), {"depth": 3}, "a setting of EM routing must be one of .*'depth'"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "mine"}, "initial must be one of half-active, released"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "released", "routing": "dynamic"}, "initial must be half-active"),
+        (
+            "matrix_capsnet",
+            (1, 28, 28),
+            {"initial": "released", "beta_u_init": 3.0},
+            "beta_u_init must be left to initial='released', got 3.0",
+        ),
+        ("matrix_capsnet", (1, 20, 20), {}, r"image_shape must be larger, got \(1, 20, 20\): compete must be 'all'"),
         ("matrix_capsnet", (1, 28, 28), {"B": 0}, "B must be an integer of at least 1, got 0"),
         ("matrix_capsnet", (1, 28, 28), {"pose_scale": 5.0}, "pose_scale must be left to the layers"),
         ("matrix_capsnet", (1, 28, 28), {"stride": 5}, "model matrix_capsnet: .*multiple values for .*'stride'"),

@@ -209,6 +209,13 @@ class Experiment:
         for name in ("name", "root", "image_size"):
             if name in data.options:
                 raise ValueError(f"data.options must not hold {name}, which is data.{name}; got {data.options}")
+        for name in ("name", "image_shape", "n_classes"):
+            if name in self.model.options:
+                raise ValueError(f"model.options must not hold {name}, which follows from model.name and the data")
+        if self.consistency and not data.transformed:
+            raise ValueError(
+                f"consistency must be 0 without data.transformed, as nothing moves; got {self.consistency}"
+            )
         _within("optim.lr", optim.lr, 1e-12)
         _within("optim.warmup", optim.warmup, 0, 0.99)
         _within("optim.decay", optim.decay, 1e-12, 1)

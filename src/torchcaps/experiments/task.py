@@ -65,8 +65,11 @@ class Task(L.LightningModule):
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        self.require_finite("gradient", torch.nn.utils.get_total_norm(gradients).item())
+        trained = [p for p in self.model.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None])
+        self.require_finite("gradient", norm.item())
+        if self.config.optim.clip:  # Lightning would refuse to, with a fused Adam in bfloat16
+            torch.nn.utils.clip_grads_with_norm_(trained, self.config.optim.clip, norm)
 
     def require_finite(self, name: str, value: float) -> None:
         """Stop before a number that is none reaches the weights or a file.

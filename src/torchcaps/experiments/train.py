@@ -145,7 +145,6 @@ def _fit(run: Run, task: Task, device: torch.device, progress: Progress, callbac
             devices=1,
             max_epochs=task.config.epochs,
             precision={"32": "32-true", "bf16": "bf16-mixed"}[task.config.precision],  # type: ignore[arg-type]
-            gradient_clip_val=task.config.optim.clip or None,
             callbacks=callbacks,
             logger=False,
             enable_checkpointing=False,

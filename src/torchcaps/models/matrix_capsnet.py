@@ -16,6 +16,7 @@ from torchcaps.layers.plain_conv import FirstConv2d
 from torchcaps.layers.sizes import as_image_shape, conv_size, require_images
 from torchcaps.models.output import Output
 from torchcaps.ops import Routed
+from torchcaps.ops.votes import check_overlap
 
 INITIAL = ("half-active", "released")
 
@@ -69,6 +70,9 @@ class MatrixCapsNet(nn.Module):
             check_at_least(name, value, 1)
         if "pose_scale" in options:
             raise ValueError(f"pose_scale must be left to the layers, each has its own; got {options['pose_scale']}")
+        for name in ("weight_std", "beta_u_init", "beta_a_init"):
+            if initial == "released" and name in options:
+                raise ValueError(f"{name} must be left to initial='released', got {options[name]}")
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()
@@ -85,6 +89,7 @@ class MatrixCapsNet(nn.Module):
             options |= _em_options(routing, pose, scale)
             layer = ConvCaps(types, n_types, 16, 16, 3, n_iters, stride=stride, routing=routing, **options)
             self.hidden.append(layer)
+            _require_routing(layer, size, image_shape)
             size, types, scale = layer.output_size(*size), n_types, layer.pose_scale
         self.map_shape = (D, *size)  #: (T, H, W) of the capsules below the class capsules
         options |= _em_options(routing, pose, scale) | {"map_size": size}
@@ -144,6 +149,16 @@ def _start_as_released(model: MatrixCapsNet) -> None:
 def _em_options(routing: str, pose: str, scale: float) -> dict[str, Any]:
     """What EM layers are told, and others do not know."""
     return {"pose": pose, "pose_scale": scale} if routing == "em" else {}
+
+
+def _require_routing(layer: ConvCaps, size: tuple[int, int], image_shape: tuple[int, int, int]) -> None:
+    """Refuse images on which the layer would find one place, where its children have no choice."""
+    settings = layer.options.get("settings")
+    if settings is not None and settings.compete == "positions" and layer.n_iters > 1:
+        try:
+            check_overlap(size, layer.kernel_size, (layer.stride, layer.stride))
+        except ValueError as error:
+            raise ValueError(f"image_shape must be larger, got {image_shape}: {error}") from None
 
 
 def _centre(image: tuple[int, int], size: tuple[int, int]) -> tuple[float, float]:

@@ -94,7 +94,8 @@ class TemplateAutoencoder(Transforming):
         back = affine_inverse((pose / self._half_sides()).flatten(0, 1))
         size = self.image_shape[1], self.image_shape[2]
         templates = (presence.to(self.templates.dtype)[..., None, None, None] * self.templates).flatten(0, 1)
-        return sample(templates, back.to(templates.dtype), size).unflatten(0, presence.shape).sum(dim=1) + self.ground
+        painted = sample(templates, back, size).to(templates.dtype)
+        return painted.unflatten(0, presence.shape).sum(dim=1) + self.ground
 
     def generative_units(self) -> Tensor:
         """The templates, ``[J, 1, C, h, w]``."""

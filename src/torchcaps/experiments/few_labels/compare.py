@@ -85,6 +85,8 @@ def compare(
         config = replace(config, data=replace(config.data, root=str(root)))
     trained = load_model(run)
     dataset = data_for(config, trained)
+    if not dataset.held_out:
+        raise ValueError(f"{run.path} must have validation images that it was not trained on, to choose rows by")
     others = {each.path.resolve().name: load_model(each) for each in beside}
     if len({run.path.resolve().name, *others}) != 1 + len(beside):
         raise ValueError(f"beside must be runs in folders of other names, got {', '.join(map(str, beside))}")
@@ -112,7 +114,7 @@ def compare(
         "recipe": config.recipe,
         "seed": config.seed,
         "config": replace(run.experiment(), data=replace(config.data, root=None)).to_dict(),
-        "beside": [other.experiment().recipe for other in beside],
+        "trained": [_trained(each) for each in (run, *beside)],
         "data": config.data.name,
         "n_unlabelled": len(train),
         "draws": settings.draws,
@@ -123,6 +125,12 @@ def compare(
         "versions": versions(),
         "commit": " ".join(finished.commits),
     }
+
+
+def _trained(run: Run) -> dict[str, Any]:
+    """Which training stands behind a code."""
+    result = run.finished()
+    return {key: result[key] for key in ("recipe", "seed", "epochs", "commit")}
 
 
 def _require_same_data(run: Run, trained: Trained, config: Experiment, wanted: Trained) -> None:

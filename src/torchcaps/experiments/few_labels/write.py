@@ -99,7 +99,22 @@ def as_markdown(found: dict[str, Any]) -> str:
     ]
     head = ("what neighbours are found by", "how classes are found", *(f"{n} labels" for n in numbers))
     lines += markdown_table(head, rows)
-    lines += ["", f"Recipe {found['recipe']}, seed {found['seed']}, commit {found['commit']}, {found['device']}.", ""]
+    trained = "; ".join(
+        f"{each['recipe']} for {each['epochs']} epochs, seed {each['seed']}" for each in found["trained"]
+    )
+    networks = (
+        f" Networks that see the labelled images alone took {found['steps']} steps (more where that is less than 15 "
+        "epochs) on images moved by up to two pixels; nothing of theirs was chosen."
+        if found["steps"]
+        else ""
+    )
+    lines += [
+        "",
+        f"Trained once each: {trained}. The deviations are of the draws of labels alone.{networks}",
+        "",
+        f"Recipe {found['recipe']}, seed {found['seed']}, commit {found['commit']}, {found['device']}.",
+        "",
+    ]
     return "\n".join(lines)
 
 
