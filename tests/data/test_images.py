@@ -11,7 +11,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from torchcaps.data import Dataset, Images, load
-from torchcaps.data.folder import read_image
+from torchcaps.data.folder import _content, _without_metadata, read_image
 from torchcaps.data.images import fixed_order, resized
 
 
@@ -102,6 +102,21 @@ def test_images_that_are_renamed_or_copied_stay_in_their_split(folder: Path) -> 
     assert shades() == before
 
 
+def test_a_jpeg_is_its_segments_without_metadata(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 255, (16, 16, 3), dtype=np.uint8))
+    plain, told, other = (tmp_path / f"{name}.jpg" for name in ("plain", "told", "other"))
+    exif = Image.Exif()
+    exif[0x4746] = 5  # a rating
+    image.save(plain)
+    image.save(told, exif=exif, comment="a comment")
+    image.save(other, quality=90)
+    assert plain.read_bytes() != told.read_bytes()
+    assert _content(plain) == _content(told) != _content(other)
+    assert len(plain.read_bytes()) > len(_content(plain)) > 300
+    assert _without_metadata(b"\xff\xd8\xff\xe0") == b"\xff\xe0"  # cut short
+
+
 def test_images_of_other_formats_are_not_passed_over(folder: Path) -> None:
     (folder / "dog" / "phone.HEIC").write_bytes(b"")
     with pytest.raises(ValueError, match=r"dog must hold images as .png, .* got 1 others, such as phone.HEIC"):
@@ -110,7 +125,7 @@ def test_images_of_other_formats_are_not_passed_over(folder: Path) -> None:
 
 def test_the_first_images_are_of_all_classes(folder: Path) -> None:
     data = load("folder", folder)
-    assert set(data.train.labels[:10].tolist()) == {0, 1} and data.note == "split by pixels"
+    assert set(data.train.labels[:10].tolist()) == {0, 1} and data.note == "split by content, without metadata"
 
 
 def test_folders_one_level_too_deep(folder: Path) -> None:
@@ -154,7 +169,7 @@ def test_folder_with_too_few_images(folder: Path) -> None:
 
 def test_folder_without_images_to_test_on(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        write(tmp_path / name / "1.png", (5, 5), (0, 0, 0))  # which is drawn to train
+        write(tmp_path / name / "1.png", (5, 5), (1, 1, 1))  # which is drawn to train
     with pytest.raises(ValueError, match=r"must have more images: of 2 none came to the val split"):
         load("folder", tmp_path)
 

@@ -49,10 +49,9 @@ def test_scaling_moves_away_from_the_centre():
 
 @pytest.mark.parametrize("change", TRANSFORMATIONS.values(), ids=TRANSFORMATIONS)
 def test_bytes_are_refused(change):
-    with pytest.raises(
-        ValueError, match=r"images must be floats, such as to_float\(images\) makes .*, got torch.uint8"
-    ):
-        change(torch.zeros(1, 1, 8, 8, dtype=torch.uint8), 0.5)
+    for value in (0.5, 0, 1):
+        with pytest.raises(ValueError, match=r"images must be floats, such as to_float.*, got torch.uint8"):
+            change(torch.zeros(1, 1, 8, 8, dtype=torch.uint8), value)
 
 
 def test_the_ground_goes_on_at_the_edge():

@@ -159,7 +159,10 @@ def test_few_labels_go_on_where_they_were_broken_off(
     assert call(0) == 0 and len(asked) == 1 + 5 * 3 + 2 - 3
     found = json.loads((run / "few-labels.json").read_text())
     assert found["rows"][:3] == three and len(found["rows"]) == 1 + 5 * 3 + 2 and not left.exists()
+    del found["trained"]  # as an older version left it
+    (run / "few-labels.json").write_text(json.dumps(found))
     assert call(0) == 0 and not asked  # it is finished
+    assert [each["epochs"] for each in json.loads((run / "few-labels.json").read_text())["trained"]] == [2]
     assert call(0, "11") == 2 and "is a comparison of other settings" in capsys.readouterr().err
     (run / "few-labels.json").unlink()
     assert call(2) == 130 and call(0, "11") == 2 and "holds rows of other settings" in capsys.readouterr().err

@@ -52,6 +52,12 @@ def test_wrong_maps(x: torch.Tensor, message: str) -> None:
         PrimaryCaps(3, 2, 4, 5)(x)
 
 
+@pytest.mark.parametrize("name", ["scale", "mean_square"])
+def test_factors_are_positive(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be positive, got 0.0"):
+        PrimaryCaps(3, 2, 4, 5, **{name: 0.0})
+
+
 @pytest.mark.parametrize("name", ["in_channels", "n_types", "d_out", "kernel_size", "stride"])
 def test_sizes_must_be_positive(name: str) -> None:
     sizes = {"in_channels": 1, "n_types": 1, "d_out": 1, "kernel_size": 1, "stride": 1} | {name: 0}

@@ -186,6 +186,7 @@ def test_iterations_and_couplings_of_one_call() -> None:
             {"initial": "released", "beta_u_init": 3.0},
             "beta_u_init must be left to initial='released', got 3.0",
         ),
+        ("capsnet_small", (1, 28, 28), {"standardize": True, "primary_scale": 0.0}, "scale must be positive, got 0.0"),
         ("matrix_capsnet", (1, 20, 20), {}, r"image_shape must be larger, got \(1, 20, 20\): compete must be 'all'"),
         ("matrix_capsnet", (1, 28, 28), {"B": 0}, "B must be an integer of at least 1, got 0"),
         ("matrix_capsnet", (1, 28, 28), {"pose_scale": 5.0}, "pose_scale must be left to the layers"),

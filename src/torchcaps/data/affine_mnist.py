@@ -45,10 +45,11 @@ def affine_mnist(test: Images) -> Images:
     from filelock import FileLock
 
     path = cache_folder() / "affine-mnist" / f"{N_VARIANTS}x{len(test)}x{SIZE}x{SIZE}.bin"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):  # whoever comes second waits, and finds it
-        if not path.is_file():
-            _make(path, test.images[:, 0].numpy())
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):  # whoever comes second waits, and finds it
+            if not path.is_file():
+                _make(path, test.images[:, 0].numpy())
     try:
         check_checksum(path, SHA256)
     except ValueError as error:

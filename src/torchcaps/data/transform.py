@@ -21,6 +21,7 @@ _FINER = 4
 
 def rotate(images: Tensor, degrees: float) -> Tensor:
     """Turn counter-clockwise about the centre, ``[B, C, H, W]`` → the same; 0 changes nothing, 180 is exact."""
+    _check(images)
     if degrees % 180 == 0:
         return images.flip(2, 3) if degrees % 360 else images
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
@@ -29,6 +30,7 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
 
 def shift_right(images: Tensor, pixels: float) -> Tensor:
     """Move right, left where negative; parts of a pixel too."""
+    _check(images)
     return _warp(images, ((1.0, 0.0, -pixels), (0.0, 1.0, 0.0))) if pixels else images
 
 
@@ -38,6 +40,7 @@ def scale(images: Tensor, factor: float) -> Tensor:
     Raises:
         ValueError: a factor that is not above 0.
     """
+    _check(images)
     if not factor > 0:
         raise ValueError(f"factor must be above 0, got {factor}")
     return _warp(images, ((1 / factor, 0.0, 0.0), (0.0, 1 / factor, 0.0))) if factor != 1 else images
@@ -76,17 +79,16 @@ TRANSFORMATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
 }
 
 
-def _check(images: Tensor) -> tuple[int, int]:
-    """Height and width of images that can be interpolated."""
-    sizes = check_shapes(images=(images, "B C H W"))
+def _check(images: Tensor) -> None:
+    """Refuse images that cannot be interpolated."""
+    check_shapes(images=(images, "B C H W"))
     if not images.is_floating_point():
         raise ValueError(f"images must be floats, such as to_float(images) makes of them, got {images.dtype}")
-    return sizes["H"], sizes["W"]
 
 
 def _warp(images: Tensor, rows: tuple[tuple[float, float, float], tuple[float, float, float]]) -> Tensor:
     """Take every pixel from where the map sends it: rows x and y of it, in pixels right and down from the centre."""
-    height, width = _check(images)
+    height, width = images.shape[2:]
     (xx, xy, x0), (yx, yy, y0) = rows
     # affine_grid counts in halves of the image's width and height.
     unit = ((xx, xy * height / width, 2 * x0 / width), (yx * width / height, yy, 2 * y0 / height))

@@ -29,9 +29,10 @@ class PrimaryCaps(nn.Module):
             primary capsules through one routing step of one input, which makes it 1/T. A smaller factor makes
             the initial weights larger, and Adam's steps smaller relative to them. With factor 1 a learning rate that
             suits the layers above may be too large for K.
-        weight_std: standard deviation of the initial K. By default 1/(scale · √(0.2 · D · C · K²)),
-            so that E‖s‖² = 1 as in :mod:`torchcaps.layers.init` for features of mean square 0.2, which
-            is what a He-initialised convolution makes of MNIST; the authors' code has 0.088.
+        mean_square: of the features, from which the standard deviation of the initial K follows:
+            1/(scale · √(mean_square · D · C · K²)), so that E‖s‖² = 1 as in :mod:`torchcaps.layers.init`. A
+            He-initialised convolution makes 0.2 of MNIST, and about 1 of standardised images.
+        weight_std: that standard deviation itself; the authors' code has 0.088.
         bias_init: initial value of the bias ``[T, D]``; the authors' code has 0.1.
 
     Attributes:
@@ -48,8 +49,8 @@ class PrimaryCaps(nn.Module):
         ``[B, T, H', W']``.
 
     Raises:
-        ValueError: sizes below 1, a scale that is not positive; another number of channels, a map smaller
-            than the kernel.
+        ValueError: sizes below 1, a scale or mean square that is not positive; another number of channels, a map
+            smaller than the kernel.
 
     Source: Sabour et al. 2017, section 4.
     """
@@ -64,6 +65,7 @@ class PrimaryCaps(nn.Module):
         stride: int = 1,
         padding: int = 0,
         scale: float = 1.0,
+        mean_square: float = 0.2,
         weight_std: float | None = None,
         bias_init: float = 0.0,
     ) -> None:
@@ -71,10 +73,12 @@ class PrimaryCaps(nn.Module):
         check_convolution(in_channels, n_types, d_out, kernel_size, stride, padding)
         if not scale > 0:
             raise ValueError(f"scale must be positive, got {scale}")
+        if not mean_square > 0:
+            raise ValueError(f"mean_square must be positive, got {mean_square}")
         self.in_channels, self.n_types, self.d_out = in_channels, n_types, d_out
         self.kernel_size, self.stride, self.padding, self.scale = kernel_size, stride, padding, scale
         self.pose_scale = 0.5 / math.sqrt(d_out)
-        default = 1 / (scale * math.sqrt(0.2 * d_out * in_channels * kernel_size**2))
+        default = 1 / (scale * math.sqrt(mean_square * d_out * in_channels * kernel_size**2))
         self._weight_std, self._bias_init = default if weight_std is None else weight_std, bias_init
         self.weight = nn.Parameter(torch.empty(kernel_size, kernel_size, in_channels, n_types * d_out))
         self.bias = nn.Parameter(torch.empty(n_types, d_out))

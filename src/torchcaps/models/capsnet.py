@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,10 +81,15 @@ class CapsNet(nn.Module):
         # Then its maps come channels last, as PrimaryCaps' convolution reads them.
         self.conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         size = conv_size(image_shape[1:], kernel_size, 1, padding)
-        # Of standardised images the features have a mean square of about 1, not the 0.2 that PrimaryCaps expects.
-        std = 1 / (primary_scale * math.sqrt(d_primary * channels * kernel_size**2)) if standardize else None
         self.primary = PrimaryCaps(
-            channels, n_types, d_primary, kernel_size, stride=2, padding=padding, scale=primary_scale, weight_std=std
+            channels,
+            n_types,
+            d_primary,
+            kernel_size,
+            stride=2,
+            padding=padding,
+            scale=primary_scale,
+            mean_square=1.0 if standardize else 0.2,
         )
         size = self.primary.output_size(*size)
         types, d_in = n_types, d_primary

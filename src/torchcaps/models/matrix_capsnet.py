@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -78,9 +77,7 @@ class MatrixCapsNet(nn.Module):
         self.standardize = Standardize() if standardize else nn.Identity()
         self.conv = FirstConv2d(image_shape[0], A, 5, stride=2)
         self.primary = (
-            MatrixPrimaryCaps(A, B, pose=pose)
-            if routing == "em"
-            else PrimaryCaps(A, B, 16, 1, weight_std=1 / math.sqrt(16 * A))  # of length ½, as the features are of 1
+            MatrixPrimaryCaps(A, B, pose=pose) if routing == "em" else PrimaryCaps(A, B, 16, 1, mean_square=1.0)
         )
         self.hidden = nn.ModuleList()
         size, types = self.primary.output_size(*conv_size(image_shape[1:], 5, 2)), B

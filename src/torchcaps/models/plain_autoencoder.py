@@ -50,8 +50,8 @@ class PlainAutoencoder(nn.Module):
         """Paint images ``[B, C, H, W]`` again. It has no way to follow a transformation: it must be None or identity.
 
         Raises:
-            ValueError: images of another shape than the model was made for; a transformation (looked for on the CPU
-                only, and neither in compiled code nor within ``torch.func``, which cannot look).
+            ValueError: images of another shape than the model was made for; a transformation (looked for neither in
+                compiled code nor within ``torch.func``, which cannot look).
         """
         if transformation is not None and not _is_identity(transformation):
             raise ValueError("transformation must be None or identity for an auto-encoder without poses, got another")
@@ -68,7 +68,7 @@ class PlainAutoencoder(nn.Module):
 
 def _is_identity(transformation: Tensor) -> bool:
     """Whether nothing is to be done, said as shifts ``[B, 2]`` or as matrices ``[B, 3, 3]``; yes if none can look."""
-    if transformation.device.type != "cpu" or torch.compiler.is_compiling() or within_func():
+    if transformation.is_meta or torch.compiler.is_compiling() or within_func():
         return True
     if transformation.dim() == 2:
         return not transformation.any()

@@ -114,7 +114,7 @@ def compare(
         "recipe": config.recipe,
         "seed": config.seed,
         "config": replace(run.experiment(), data=replace(config.data, root=None)).to_dict(),
-        "trained": [_trained(each) for each in (run, *beside)],
+        "trained": trained_as(run, beside),
         "data": config.data.name,
         "n_unlabelled": len(train),
         "draws": settings.draws,
@@ -127,10 +127,10 @@ def compare(
     }
 
 
-def _trained(run: Run) -> dict[str, Any]:
-    """Which training stands behind a code."""
-    result = run.finished()
-    return {key: result[key] for key in ("recipe", "seed", "epochs", "commit")}
+def trained_as(run: Run, beside: Sequence[Run]) -> list[dict[str, Any]]:
+    """Which trainings stand behind the codes."""
+    results = (each.finished() for each in (run, *beside))
+    return [{key: result[key] for key in ("recipe", "seed", "epochs", "commit")} for result in results]
 
 
 def _require_same_data(run: Run, trained: Trained, config: Experiment, wanted: Trained) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchcaps import analysis
 from torchcaps.experiments.album import DPI
-from torchcaps.experiments.few_labels.compare import Settings, compare
+from torchcaps.experiments.few_labels.compare import Settings, compare, trained_as
 from torchcaps.experiments.few_labels.finished import Finished
 from torchcaps.experiments.files import read_json, write_atomically, write_json, write_text
 from torchcaps.experiments.markdown import markdown_table
@@ -55,6 +55,7 @@ def few_labels(
                 f"{written} is a comparison of other settings, runs or versions: remove it, or name another folder by "
                 "--out"
             )
+        found["trained"] = trained_as(run, others)  # older versions did not keep it
     else:
         found = compare(run, others, settings, finished, root, say=lambda text: print(text, flush=True))
         found["of"] = of
@@ -104,13 +105,14 @@ def as_markdown(found: dict[str, Any]) -> str:
     )
     networks = (
         f" Networks that see the labelled images alone took {found['steps']} steps (more where that is less than 15 "
-        "epochs) on images moved by up to two pixels; nothing of theirs was chosen."
+        "epochs) on images moved by up to two pixels, with other initial weights for every draw; nothing of theirs was "
+        "chosen."
         if found["steps"]
         else ""
     )
     lines += [
         "",
-        f"Trained once each: {trained}. The deviations are of the draws of labels alone.{networks}",
+        f"Trained once each: {trained}. Their deviations are of the draws of labels alone.{networks}",
         "",
         f"Recipe {found['recipe']}, seed {found['seed']}, commit {found['commit']}, {found['device']}.",
         "",
