@@ -156,7 +156,7 @@ def test_capsules_without_a_decoder_have_a_report(folder, tmp_path, monkeypatch)
 def test_what_a_run_predicts_is_what_its_model_says(folder):
     tested = look(Run(folder / "caps"))
     assert tested.classes == ("green", "red")
-    assert tested.images.shape == (3, 3, 13, 15)
+    assert tested.images.shape == (6, 3, 13, 15)  # what the content of these 24 images draws to test
     assert tested.wrong.tolist() == (tested.predicted != tested.labels)[:, 0].tolist()
     assert len(look(Run(folder / "pairs")).images) == 6
 
