@@ -141,6 +141,9 @@ def zero_gradients(
         loss: one, or several of which none has a gradient.
         batch_size: images at a time.
 
+    Raises:
+        ValueError: as :func:`accuracy_under_attack`; no loss, or a gradient that is not finite.
+
     Source: Athalye, Carlini, Wagner 2018 ("Obfuscated Gradients Give a False Sense of Security"), section 3.1.
     """
     _check(images, labels, batch_size)
