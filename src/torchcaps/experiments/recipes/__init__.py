@@ -55,6 +55,7 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "mnist-no-reconstruction": mnist_rows.mnist_no_reconstruction,
     "mnist-plain-autoencoder": transforming.mnist_plain_autoencoder,
     "mnist-primary-scale": capsnet.mnist_primary_scale,
+    "mnist-heavy-reconstruction": capsnet.mnist_heavy_reconstruction,
     "mnist-templates": transforming.mnist_templates,
     "mnist-translation": transforming.mnist_translation,
     "mnist-translation-consistent": transforming.mnist_translation_consistent,
