@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
 from dataclasses import replace
@@ -232,8 +233,12 @@ def test_matched(folder, tmp_path, monkeypatch):
     (_, ours), (_, other) = runs.values()
     found = measured("matched", ours, beside=other)["values"]
     again = read_json(ours / "matched-at-0.95" / "result.json")
-    assert (found["again"], found["n"], found["epochs"]) == ("run", 40, again["epochs"])
-    assert again["config"] == caps.to_dict() | {"stop_at": 0.95, "device": "auto", "data": again["config"]["data"]}
+    assert (found["again"], found["n"], found["epochs"]) == ("run", 40, again["epochs"] / 2)
+    # Of an epoch's two steps each is followed by a look; else all is as it was.
+    wanted = replace(caps, stop_at=0.95, device="auto", epochs=6, data=replace(caps.data, n_shown=20))
+    assert again["config"] == json.loads(json.dumps(wanted.to_dict()))
+    rows = csv.DictReader((ours / "matched-at-0.95" / "metrics.csv").read_text().splitlines())
+    assert [row["step"] for row in rows] == [str(k + 1) for k in range(again["steps"])]
     assert found["beside"]["matched"] == found["beside"]["whole"] == {
         "val_error": 0.95, "test_error": pytest.approx(read_json(other / "result.json")["test_error"], abs=1e-5),
         "novel_error": 0.475,
