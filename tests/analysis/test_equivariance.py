@@ -78,6 +78,10 @@ def test_responses_are_readings_of_the_changed_images():
     torch.testing.assert_close(found.features[2], pose)
     torch.testing.assert_close(found.features[1], found.origin)
     assert torch.equal(found.right[0], read(model, rotate(x, -90)).predicted == labels)
+    moved = responses(
+        model, x, labels, rotate, (0.0,), neutral=90.0
+    )  # read where it is told, of a transform that moves
+    torch.testing.assert_close(moved.origin, read(model, rotate(x, 90)).of(labels)[1])
     few = found.within(-90, 10)
     assert few.values.tolist() == [-90, 0] and few.features.shape[:2] == (2, 4)
     torch.testing.assert_close(few.confidence, found.confidence[:2])

@@ -6,8 +6,9 @@ import itertools
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from torchcaps.data.transform import TRANSFORMATIONS, rotate, scale, shift_right, thicken
+from torchcaps.data.transform import NEUTRAL, TRANSFORMATIONS, rotate, scale, shift_right, thicken
 
 
 def dot(row: int, column: int, height: int = 9, width: int = 9) -> torch.Tensor:
@@ -16,10 +17,42 @@ def dot(row: int, column: int, height: int = 9, width: int = 9) -> torch.Tensor:
     return image
 
 
-@pytest.mark.parametrize(("name", "value"), [("rotate", 0), ("shift", 0), ("scale", 1), ("thicken", 0.1)])
-def test_nothing_to_do_changes_nothing(name, value):
+@pytest.mark.parametrize(("change", "value"), [(rotate, 0), (shift_right, 0), (scale, 1), (thicken, 0.1)])
+def test_nothing_to_do_changes_nothing(change, value):
     x = torch.rand(2, 3, 5, 8)
-    assert torch.equal(TRANSFORMATIONS[name](x, value), x)
+    assert torch.equal(change(x, value), x)
+
+
+def sharpness(x: torch.Tensor) -> float:
+    across, down = x.diff(dim=3)[..., 3:-3, 3:-3], x.diff(dim=2)[..., 3:-3, 3:-3]
+    return float((across.square().mean() + down.square().mean()).sqrt())
+
+
+def test_those_by_name_blur_all_values_alike():
+    """Also the values that change nothing and those on whole pixels; made on the image's own grid they would differ."""
+    x = F.avg_pool2d(torch.rand(20, 1, 61, 61), 2, 1)  # noise without what is too fine for any grid
+    for name, values in (("rotate", (0, 5, 30, 45, 90, 180)), ("shift", (0, -0.25, 0.5, 1, 2))):
+        found = [sharpness(TRANSFORMATIONS[name](x, value)) for value in values]
+        assert max(found) < 1.1 * min(found)
+    for change, value in ((rotate, 30), (shift_right, 0.5)):
+        assert sharpness(x) > 1.25 * sharpness(change(x, value))
+    same = [TRANSFORMATIONS[name](x, NEUTRAL[name]) for name in ("rotate", "shift", "scale")]
+    torch.testing.assert_close(same[1:], [same[0]] * 2)
+    widths = [sharpness(TRANSFORMATIONS["thicken"](x, k / 4)) for k in (-1, 0, 1)]
+    assert max(widths) < 1.1 * min(widths) < sharpness(x)
+
+
+@pytest.mark.parametrize(("name", "value"), [("rotate", -70), ("shift", 2.5), ("scale", 0.8), ("thicken", 0.5)])
+def test_those_by_name_are_the_same_changes(name, value):
+    functions = {"rotate": rotate, "shift": shift_right, "scale": scale, "thicken": thicken}
+    y, x = torch.meshgrid(torch.linspace(-2, 2, 60), torch.linspace(-3, 3, 90), indexing="ij")
+    smooth = torch.exp(-((x - 0.5) ** 2) - 2 * (y + 0.2) ** 2)[None, None]
+    found, wanted = TRANSFORMATIONS[name](smooth, value), functions[name](smooth, value)
+    torch.testing.assert_close(found, wanted, atol=5e-3, rtol=0)
+    assert (found - smooth).abs().max() > 0.02
+    others = torch.cat((3 * torch.rand(1, 1, 60, 90) - 1, smooth))  # each image is changed by itself
+    torch.testing.assert_close(TRANSFORMATIONS[name](others, value)[1:], found)
+    assert TRANSFORMATIONS[name](smooth[:0], value).shape == (0, 1, 60, 90)
 
 
 def test_a_quarter_turn_is_counter_clockwise():
@@ -47,7 +80,7 @@ def test_scaling_moves_away_from_the_centre():
         scale(block, 0)
 
 
-@pytest.mark.parametrize("change", TRANSFORMATIONS.values(), ids=TRANSFORMATIONS)
+@pytest.mark.parametrize("change", [rotate, shift_right, scale, thicken, *TRANSFORMATIONS.values()])
 def test_bytes_are_refused(change):
     for value in (0.5, 0, 1):
         with pytest.raises(ValueError, match=r"images must be floats, such as to_float.*, got torch.uint8"):

@@ -28,7 +28,7 @@ class Responses(NamedTuple):
         confidence: in the true class, ``[K, B]`` (see :class:`torchcaps.analysis.Reading`).
         right: whether it is the class of most confidence, ``[K, B]``.
         features: pose of the true class's capsule, or features of a network without, ``[K, B, D]``.
-        origin: the same of the images as they are, ``[B, D]``.
+        origin: the same of the images that nothing was done to, ``[B, D]``.
     """
 
     values: Tensor
@@ -53,6 +53,8 @@ def responses(
     transform: Callable[[Tensor, float], Tensor],
     values: Iterable[float],
     batch_size: int = 100,
+    *,
+    neutral: float | None = None,
 ) -> Responses:
     """Show a classifier the same images at every value of a parameter.
 
@@ -63,6 +65,9 @@ def responses(
         transform: of images and one value, such as :func:`torchcaps.data.transform.rotate`.
         values: of the parameter; a progress bar over them shows how far it is.
         batch_size: images at a time.
+        neutral: the value that changes nothing, where the transformation resamples even so (as all of
+            :data:`torchcaps.data.transform.TRANSFORMATIONS` do): the origin is read there. None reads it from the
+            images as they are.
 
     Returns:
         :class:`Responses`.
@@ -73,7 +78,8 @@ def responses(
     Source: Sabour et al. 2017, section 1: a capsule's length is to stay where its pose changes.
     """
     check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
-    _, origin = read(model, images, batch_size).of(labels)
+    unmoved = images if neutral is None else transform(images, neutral)
+    _, origin = read(model, unmoved, batch_size).of(labels)
     seen, confidence, right, features = [], [], [], []
     for value in values:
         reading = read(model, transform(images, value), batch_size)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchcaps.checks import check_shapes
 
-#: Thickness is changed on a grid so many times finer.
+#: How many times finer the grid is on which thickness is changed, and all changes by name.
 _FINER = 4
 
 
@@ -54,29 +54,57 @@ def thicken(images: Tensor, pixels: float) -> Tensor:
     Source: Castro et al. 2019 ("Morpho-MNIST"), section 2.2, who also work on a four times finer grid.
     """
     _check(images)
-    radius = round(abs(pixels) * _FINER)
-    if radius == 0:
-        return images
-    sign = 1 if pixels > 0 else -1
-    fine = F.interpolate(sign * images, scale_factor=_FINER, mode="bilinear", align_corners=False)
-    around = F.pad(fine, (radius,) * 4, mode="replicate")
+    return TRANSFORMATIONS["thicken"](images, pixels) if _radius(pixels) else images
+
+
+def _radius(pixels: float) -> int:
+    """In pixels of the finer grid."""
+    return round(abs(pixels) * _FINER)
+
+
+def _grow(fine: Tensor, pixels: float) -> Tensor:
+    """Thicken what has been brought to the finer grid, by so many pixels of the coarse one."""
+    radius, sign = _radius(pixels), 1 if pixels > 0 else -1
+    around = F.pad(sign * fine, (radius,) * 4, mode="replicate")
     height, width = fine.shape[2:]
-    grown = fine
+    grown = sign * fine
     for down in range(-radius, radius + 1):
         for right in range(-radius, radius + 1):
             if down**2 + right**2 <= radius**2:
                 top, left = radius + down, radius + right
                 grown = torch.maximum(grown, around[:, :, top : top + height, left : left + width])
-    return sign * F.avg_pool2d(grown, _FINER)
+    return sign * grown
 
 
-#: The changes by name: each takes images ``[B, C, H, W]`` and one number, for all of them the same.
+def _evenly(change: Callable[[Tensor, float], Tensor], mode: str = "bicubic") -> Callable[[Tensor, float], Tensor]:
+    """Make a change on a grid four times finer, which images go through even if the change is none.
+
+    So all values cost the same sharpness. On the image's own grid what falls on whole pixels would stay sharp and all
+    else be blurred, and a network's answers to the two would differ by that alone.
+    """
+
+    def changed(images: Tensor, value: float) -> Tensor:
+        _check(images)
+        if not images.numel():
+            return images
+        fine = F.interpolate(images, scale_factor=_FINER, mode=mode, align_corners=False)
+        least, most = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)  # bicubic overshoots
+        return F.avg_pool2d(change(fine.clamp(least, most), value), _FINER)
+
+    return changed
+
+
+#: The changes by name: each takes images ``[B, C, H, W]`` and one number, for all of them the same. All values blur
+#: alike, also those that change nothing.
 TRANSFORMATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "rotate": rotate,
-    "shift": shift_right,
-    "scale": scale,
-    "thicken": thicken,
+    "rotate": _evenly(rotate),
+    "shift": _evenly(lambda fine, pixels: shift_right(fine, pixels * _FINER)),
+    "scale": _evenly(scale),
+    "thicken": _evenly(_grow, "bilinear"),  # which does not reach beyond the neighbours
 }
+
+#: The values that change nothing.
+NEUTRAL = {"rotate": 0, "shift": 0, "scale": 1, "thicken": 0}
 
 
 def _check(images: Tensor) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchcaps import analysis
 from torchcaps.analysis.draw.charts import Bars, Lines, draw_charts
-from torchcaps.data.transform import TRANSFORMATIONS
+from torchcaps.data.transform import NEUTRAL, TRANSFORMATIONS
 from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, number, numbers, sample
 from torchcaps.experiments.tested import Tested
 
@@ -55,7 +55,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
         values[part] = {}
         for name, transform in TRANSFORMATIONS.items():
             steps = bar(VALUES[name], f"{name_of(each)}: {name}")
-            found = analysis.responses(each.model, images, labels, transform, steps)
+            found = analysis.responses(each.model, images, labels, transform, steps, neutral=NEUTRAL[name])
             probed = found.within(*PROBED[name])
             values[part][name] = {
                 "values": list(VALUES[name]),
