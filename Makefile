@@ -35,7 +35,7 @@ lint: .venv/test
 # Each stamp is renewed when the dependencies change.
 .venv/run: pyproject.toml constraints-cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit("needs Python 3.11 or newer: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python $(TORCH) --editable '.[train]'
 	touch $@

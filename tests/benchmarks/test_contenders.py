@@ -9,10 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchcaps.benchmarks import contenders
+from torchcaps.benchmarks.check import Disagreement
+from torchcaps.benchmarks.conditions import Conditions
 from torchcaps.benchmarks.contenders import known_to_layers, take, torchs_convolutions, vectors
 from torchcaps.benchmarks.floor import conv_equal_votes
 from torchcaps.benchmarks.textbook import FORMULATIONS
 from torchcaps.benchmarks.textbook_em import stored_votes
+from torchcaps.benchmarks.work import Net
 from torchcaps.layers import ROUTINGS
 from torchcaps.models import build
 from torchcaps.ops import Routed, conv2d, conv_em_routing, dynamic_routing
@@ -113,3 +117,13 @@ def test_torchs_convolutions_are_torchs() -> None:
     with torchs_convolutions():
         torch.testing.assert_close(conv2d(x, weight, stride=2), F.conv2d(x, weight, stride=2), rtol=0, atol=0)
     assert (conv2d(x, weight, stride=2) != F.conv2d(x, weight, stride=2)).any()
+
+
+def test_a_floor_that_iterates_is_found_out_in_bfloat16_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding is allowed for by what it does to the floor's own algorithm, not to another."""
+    works = {"floor, bf16": Net(contender="floor", precision="bf16", small=True)}
+    conditions = Conditions()
+    assert conditions.checked(works, batch=4)["floor, bf16"] > 0
+    monkeypatch.setitem(contenders._ADDED, "dynamic by floor", contenders._ADDED["dynamic by tiled"])
+    with pytest.raises(Disagreement, match="floor, bf16: .* must be within"):
+        conditions.checked(works, batch=4)

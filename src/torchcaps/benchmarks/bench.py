@@ -15,7 +15,7 @@ from torchcaps.benchmarks.result import Found
 from torchcaps.benchmarks.suites import SUITES
 from torchcaps.checks import check_at_least, check_choice
 from torchcaps.experiments.devices import choose_device, device_in_words
-from torchcaps.experiments.files import write_atomically, write_json, write_text
+from torchcaps.experiments.files import write_json, write_picture, write_text
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.ops import which_impl
 
@@ -35,8 +35,8 @@ def bench(
 
     Args:
         names: of :data:`~torchcaps.benchmarks.suites.SUITES`; all of them where none is named.
-        out: the folder; what it holds of an earlier run is replaced.
-        device: "cpu", "cuda" or "auto".
+        out: the folder, where nothing was measured yet. What is found is there as soon as its suite is done.
+        device: "cpu", "cuda" or "auto", which is a CUDA device where there is one.
         threads: on a CPU.
         repeats: repetitions of every measurement, of which medians and quartiles are kept.
         compile: also measure the reference through torch.compile, which takes minutes.
@@ -47,14 +47,22 @@ def bench(
         The content of ``bench.json``.
 
     Raises:
-        ValueError: an unknown suite, or a number below 1.
-        Disagreement: a contender is not right; nothing is written.
+        ValueError: an unknown suite or device, a number below 1, or a folder that holds measurements.
+        Disagreement: a contender is not right; its suite is not written.
     """
+    import matplotlib  # noqa: F401 (where it is missing, that is said before anything is measured)
+
     for name in names:
         check_choice("suite", name, SUITES)
     check_at_least("threads", threads, 1)
     check_at_least("repeats", repeats, 1)
-    conditions = Conditions(choose_device(device), threads, repeats, compile, smoke)
+    check_choice("device", device, ("cpu", "cuda", "auto"))
+    there = "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
+    conditions = Conditions(choose_device(there), threads, repeats, compile, smoke)
+    folder = Path(out)
+    if (folder / "bench.json").exists() or (folder.exists() and not folder.is_dir()):
+        raise ValueError(f"out must be a folder without measurements, got {folder}: name another by --out")
+    origin = {"threads": threads, "repeats": repeats, "versions": versions(), "commit": commit()}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -62,13 +70,14 @@ def bench(
         probe = torch.zeros(1, device=conditions.device)
         impl = {routing: which_impl(routing, "auto", probe) for routing in ("dynamic", "em")}
         found: dict[str, Found] = {}
+        content: dict[str, Any] = {}
         for name in dict.fromkeys(names or SUITES):
             say(f"{name}: {(SUITES[name].__doc__ or '').strip()}")
             found[name] = SUITES[name](conditions)
+            content = {"device": where} | origin | {"impl": impl, "smoke": smoke, "suites": as_json(found)}
+            write_json(folder / "bench.json", content)
     finally:
         torch.set_num_threads(before)
-    origin = {"device": where, "threads": threads, "repeats": repeats, "versions": versions(), "commit": commit()}
-    content = origin | {"impl": impl, "smoke": smoke, "suites": as_json(found)}
     options = {"device": device} if device != "cpu" else {}
     options |= {"threads": threads, "repeats": repeats}
     flags = [f"--{name} {value}" for name, value in options.items()]
@@ -76,12 +85,12 @@ def bench(
     words = (
         f"{where}; torch {torch.__version__}; medians of {repeats} interleaved repetitions (of memory fewer); commit "
         f"{origin['commit']}. Made by `torchcaps bench {' '.join([*found, *flags])}`; "
-        "must and aim: limits that were set before anything was measured; contenders: torchcaps/benchmarks/textbook.py."
+        f"ours: {' and '.join(f'impl={used!r} ({routing})' for routing, used in impl.items())}; must and "
+        "aim: limits that were set before anything was measured; contenders: torchcaps/benchmarks/textbook.py."
     )
     table = as_markdown(found, words)
-    folder = Path(out)
-    write_json(folder / "bench.json", content)
     write_text(folder / "bench.md", table)
-    write_atomically(folder / "bench.png", lambda path: draw(found).savefig(path, dpi=150, format="png"))
+    if any(one.seconds or one.bytes or one.curves for one in found.values()):  # a GPU has no suite of threads
+        write_picture(folder / "bench.png", draw(found))
     say(table)
     return content

@@ -58,7 +58,7 @@ class Conditions:
                 exact[truth] = truth.prepare(self.device, torch.float64)()
             plain = None
             if isinstance(work, Net) and work.precision != "32":
-                simple = replace(work, contender="reference", frequencies=False)
+                simple = replace(truth, precision=work.precision)
                 plain = relative_errors(simple.prepare(self.device)(), exact[truth])
             found = relative_errors(work.prepare(self.device)(), exact[truth])
             errors[name] = require_agreement(name, found, plain)

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import torch
 
+from torchcaps.checks import check_choice
+
 
 def choose_device(name: str) -> torch.device:
     """The device that was named; "auto" is a GPU where there is one.
 
     Raises:
-        ValueError: it is not to be had.
+        ValueError: it is unknown, or not to be had.
     """
+    check_choice("device", name, ("auto", "cpu", "cuda", "mps"))
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
