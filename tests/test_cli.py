@@ -38,7 +38,11 @@ def test_train_writes_what_was_asked_for(run: Path) -> None:
 
 def test_finished_run_is_reported_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits", "--out", str(run), *TINY]) == 0
-    assert "digits, seed 0: test error" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "digits, seed 0: test error" in out and "holds the finished run; nothing was trained" in out
+    # So it is by its own configuration, which its numbers went through a parser for.
+    assert main(["train", "digits", "--config", str(run / "config.json"), "--out", str(run)]) == 0
+    assert "holds the finished run; nothing was trained" in capsys.readouterr().out
 
 
 def test_another_experiment_does_not_overwrite(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +82,41 @@ def test_evaluate_repeats_the_result(run: Path, capsys: pytest.CaptureFixture[st
         assert f"{split} error {error:.2%}" in capsys.readouterr().out
 
 
+def test_results_replace_nothing_but_themselves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "results").mkdir()
+    for path in sorted(Path(__file__).parent.parent.glob("results/digits-[0-2].json")):
+        (tmp_path / "results" / path.name).write_bytes(path.read_bytes())
+    mine = tmp_path / "results.md"
+    arguments = ["results", "--from", str(tmp_path / "results"), "--to", str(mine)]
+    mine.write_text("# My thesis' results\n")
+    assert main(arguments) == 2 and mine.read_text() == "# My thesis' results\n"
+    assert "which is something else" in capsys.readouterr().err
+    mine.unlink()
+    assert main(arguments) == 0 and "`digits`" in mine.read_text(encoding="utf-8")
+    mine.write_text(mine.read_text(encoding="utf-8") + "more", encoding="utf-8")
+    assert main(arguments) == 0 and not mine.read_text(encoding="utf-8").endswith("more")
+
+
+def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for error in (
+        MemoryError("Unable to allocate 9 TiB"),
+        RuntimeError("can't allocate memory"),
+        RuntimeError("a bug"),
+    ):
+
+        def fail(_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr("torchcaps.cli._list", fail)
+        if str(error) == "a bug":
+            with pytest.raises(RuntimeError, match="a bug"):
+                main(["list"])
+            return
+        assert main(["list"]) == 2
+        said = capsys.readouterr().err
+        assert said == f"torchcaps: memory does not suffice ({error}); smaller images or batches need less\n"
+
+
 def test_predict(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = Image.fromarray(load("digits").test.images[0, 0].numpy())
     image.resize((90, 120)).convert("RGB").save(tmp_path / "a.png")
@@ -108,6 +147,26 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "digits", "--model.name=vgg"], "model must be one of affine_autoencoder, .*; got 'vgg'"),
         (["train", "mnist", "--data.root=/nowhere"], "data.root must hold train-images-idx3-ubyte.gz"),
         (["evaluate", "nowhere"], "nowhere must be a run folder, but it has no config.json"),
+        (
+            ["train", "digits", "--data.n_train=100000"],
+            "data.n_train must be at most the 1257 train images, got 100000",
+        ),
+        (["train", "digits", "--data.n_eval=361"], "data.n_eval must be at most the 180 val images, got 361"),
+        (["train", "digits", "--seed=4294967296"], r"seed must be 0 … 4294967295 and finite, got 4294967296"),
+        (["train", "digits", '--model.options={"channels": 0}'], "channels must be an integer of at least 1, got 0"),
+        (
+            ["train", "digits", '--model.options={"channels": "x"}'],
+            "channels must be an integer of at least 1, got 'x'",
+        ),
+        (
+            ["train", "digits", '--model.options={"decoder": 5}'],
+            "model.options {'decoder': 5} make no capsnet_small for images of",
+        ),
+        (
+            ["train", "digits", '--model.options={"kernel_size": 0}'],
+            "kernel_size must be an integer of at least 1, got 0",
+        ),
+        (["results", "--from", "nowhere"], "--from must be a folder of kept results, but nowhere has none"),
         (["predict", "nowhere", "a.png"], "nowhere must hold a finished run"),
         (["report", "nowhere"], "nowhere"),
         (["measure", "charm", "nowhere"], "measure must be one of robustness, equivariance, .*; got 'charm'"),
@@ -189,6 +248,32 @@ def test_bench_writes_what_it_measured(tmp_path: Path, capsys: pytest.CaptureFix
     assert all(f"| {row['what']} |" in table for row in rows) and table in capsys.readouterr().out
     with Image.open(tmp_path / "bench.png") as picture:
         assert picture.size[0] > 1000
+    assert f"ours: impl={content['impl']['dynamic']!r} (dynamic)" in table
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    capsys.readouterr()
+    for out in (tmp_path, tmp_path / "bench.md"):
+        assert main(["bench", "em", "--smoke", "--repeats=1", "--out", str(out)]) == 2
+        assert "out must be a folder without measurements, got " in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_what_was_measured_is_kept_where_a_later_suite_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the commit of the code that began."""
+    from torchcaps.benchmarks import bench, result
+
+    commits = iter(("first", "second"))
+    monkeypatch.setattr(bench, "commit", lambda: next(commits))
+
+    def fail(_: Any) -> Any:
+        raise ValueError("the memory could not be measured")
+
+    one = result.Found("Quick")
+    monkeypatch.setattr(bench, "SUITES", {"quick": lambda conditions: one, "broken": fail})
+    assert main(["bench", "quick", "broken", "--out", str(tmp_path)]) == 2
+    content = json.loads((tmp_path / "bench.json").read_text())
+    assert list(content["suites"]) == ["quick"] and content["commit"] == "first"
+    assert main(["bench", "quick", "--out", str(tmp_path / "none")]) == 0  # with nothing to draw
+    assert sorted(path.name for path in (tmp_path / "none").iterdir()) == ["bench.json", "bench.md"]
 
 
 def test_bench_does_not_time_what_is_wrong(

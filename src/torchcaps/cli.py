@@ -32,6 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"torchcaps: {error}; the command line needs the extra 'train': see Install in README", file=sys.stderr)
         return 2
+    except (MemoryError, RuntimeError) as error:  # PyTorch's of a CPU has no type of its own
+        if not isinstance(error, MemoryError) and "allocate" not in str(error):
+            raise
+        print(f"torchcaps: memory does not suffice ({error}); smaller images or batches need less", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         resumed = bool({"train", "reproduce", "tune", "few-labels"} & set(arguments[:1]))
         more = "; the same command goes on from what was last saved, if anything was" * resumed
@@ -106,8 +111,10 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("names", metavar="NAME", nargs="*", help="suites (default: all); a wrong name lists them")
     made.add_argument("--threads", type=int, default=1, help="threads on a CPU (default: 1)")
     made.add_argument("--repeats", type=int, default=7, help="repetitions of every measurement (default: 7)")
-    made.add_argument("--out", metavar="FOLDER", default="runs/bench", help="where to write (default: runs/bench)")
-    made.add_argument("--device", default="cpu", help="cpu, cuda or auto (default: cpu)")
+    made.add_argument(
+        "--out", metavar="FOLDER", default="runs/bench", help="a new folder to write to (default: runs/bench)"
+    )
+    made.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="default: cpu")
     made.add_argument("--compile", action="store_true", help="also torch.compile of the reference; takes minutes")
     made.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs")
     return parser
@@ -165,7 +172,9 @@ def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[st
         description="Train a recipe. Every field of it can be set; a run that was broken off is resumed.",
     )
     parser.add_argument("--config", action="config", help="a YAML file with any of these fields")
-    parser.add_argument("--out", type=str, default=None, help="the run's folder (default: runs/<recipe>)")
+    parser.add_argument(
+        "--out", type=str, default=None, help="the run's folder (default: runs/<recipe>, -seed<n> or -trial behind)"
+    )
     parser.add_argument("--smoke", action="store_true", help="two steps on eight images, to see that it runs")
     parser.add_class_arguments(Experiment)
     fields = defaults.to_dict()

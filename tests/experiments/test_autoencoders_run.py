@@ -17,7 +17,7 @@ pytest.importorskip("matplotlib")
 
 from torchcaps.cli import main
 from torchcaps.data import load
-from torchcaps.experiments import Data, Experiment, Model, album
+from torchcaps.experiments import Data, Experiment, Model, files
 from torchcaps.experiments.batches import Batch, split
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.few_labels import compare
@@ -101,11 +101,37 @@ def test_predict_has_nothing_to_say(folder: Path, capsys: pytest.CaptureFixture[
 def test_the_report_shows_what_was_learned(
     folder: Path, name: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(album, "DPI", 30)
+    monkeypatch.setattr(files, "DPI", 30)
     assert main(["report", str(folder / name)]) == 0
     html = (folder / name / "report.html").read_text(encoding="utf-8")
     assert re.findall(r"<h2>(.*?)</h2>", html) == ["Training", *wanted, "How it was made"]
     assert "digits (without labels)" in html and "test error" not in html
+
+
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        (["--data.shift=0"], {"Poses follow the image", "Transformations never seen in training"}),
+        (["--data.n_eval=1"], {"Poses follow the image"}),  # one pair, of which nothing varies
+        (["--data.n_eval=2"], set()),
+    ],
+)
+def test_a_report_of_little(
+    tmp_path: Path, options: list[str], missing: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is moved, or there are fewer images than sweeps, or than a capsule by itself needs."""
+    monkeypatch.setattr(files, "DPI", 30)
+    out, recipe = tmp_path / "run", "digits-translation" if "shift" in options[0] else "digits-templates"
+    units = UNITS if "shift" in options[0] else '--model.options={"n_capsules": 3, "channels": [2, 3], "width": 8}'
+    assert main(["train", recipe, "--out", str(out), "--epochs=1", *SMALL, units, *options]) == 0
+    assert main(["report", str(out)]) == 0
+    html = (out / "report.html").read_text(encoding="utf-8")
+    shown = re.findall(r"<h2>(.*?)</h2>", html)
+    wanted = ["Training", "Poses follow the image", "What it paints", "Transformations never seen in training",
+              "Part by part", shown[-2], "How it was made"]  # fmt: skip
+    assert shown == [title for title in wanted if title not in missing]
+    assert ("of that without T</dt><dd>–" in html) == ("shift" in options[0])
+    assert not (out / "pictures" / "one-capsule.png").exists()
 
 
 def test_few_labels_beside_all_alternatives(
@@ -130,7 +156,7 @@ def test_few_labels_beside_all_alternatives(
     table = (run / "few-labels.md").read_text(encoding="utf-8")
     assert table == as_markdown(found) and (run / "pictures" / "few-labels.png").is_file()
     assert table.count("\n| ") == 2 + len(named)
-    monkeypatch.setattr(album, "DPI", 30)
+    monkeypatch.setattr(files, "DPI", 30)
     assert main(["report", str(run)]) == 0
     assert "<h2>Few labels</h2>" in (run / "report.html").read_text(encoding="utf-8")
     assert "wrote" in capsys.readouterr().out

@@ -38,7 +38,7 @@ from torchcaps.data.disarrange import shift_halves
 from torchcaps.data.faces import ARRANGEMENTS, draw_faces
 from torchcaps.data.images import fixed_order, to_float
 from torchcaps.data.transform import TRANSFORMATIONS
-from torchcaps.experiments import Data, Experiment
+from torchcaps.experiments import Data, Experiment, files
 from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.measures import equivariance, picasso, record, robustness, routing, transfer
 from torchcaps.experiments.measures.sample import networks, spaced
@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "DPI", 30)
+    monkeypatch.setattr(files, "DPI", 30)
 
 
 def measured(name: str, run: Path, **options: Any) -> dict[str, Any]:

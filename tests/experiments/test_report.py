@@ -14,14 +14,15 @@ from PIL import Image
 
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model
-from torchcaps.experiments.files import write_json
+from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.train import make_model
 
 pytest.importorskip("matplotlib")
 
-from torchcaps.experiments import album
+from torchcaps.experiments import files
+from torchcaps.experiments.headline import headline
 from torchcaps.experiments.report import report
 from torchcaps.experiments.tested import look
 
@@ -63,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def html(folder: Path) -> str:
     """The report of the run "caps" beside the other two."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(album, "DPI", 30)
+        patch.setattr(files, "DPI", 30)
         return report(folder / "caps", (folder / "cnn & co", folder / "pairs")).read_text(encoding="utf-8")
 
 
@@ -118,12 +119,12 @@ def test_pictures_are_files_too_and_nothing_half_written_stays(html, folder):
         "couplings.png",
         "curves.png",
         "dimensions-0.png",
-        "pairs-couplings.png",
-        "pairs-parse-tree.png",
+        "pairs-pairs-couplings.png",
+        "pairs-pairs-parse-tree.png",
+        "pairs-segmentation.png",
         "parse-tree.png",
         "perturbations.png",
         "reconstructions.png",
-        "segmentation.png",
     ]
     for name in names:
         with Image.open(folder / "caps" / "pictures" / name) as picture:
@@ -132,20 +133,61 @@ def test_pictures_are_files_too_and_nothing_half_written_stays(html, folder):
 
 
 def test_a_cnn_has_its_mistakes_shown_and_the_same_run_gives_the_same_page(folder, monkeypatch):
-    monkeypatch.setattr(album, "DPI", 30)
+    monkeypatch.setattr(files, "DPI", 30)
     first = report(folder / "cnn & co").read_text(encoding="utf-8")
     assert titles(first) == ["Training", "Which class is taken for which", "Mistakes", "How it was made"]
     assert report(folder / "cnn & co").read_text(encoding="utf-8") == first
 
 
+def test_two_folders_of_one_name_are_refused(folder, tmp_path):
+    """In curves and tables one would stand for the other."""
+    finished(tmp_path / "caps", Data("digits"), CAPSULES)
+    with pytest.raises(ValueError, match=r"beside must be runs in folders of other names, got caps, cnn & co, caps"):
+        report(folder / "caps", (folder / "cnn & co", tmp_path / "caps"))
+
+
+@pytest.mark.parametrize(
+    ("commit", "said"),
+    [
+        (f"{'a' * 40}", "a" * 10),
+        (f"{'a' * 40} {'b' * 40}-dirty", f"{'a' * 10}, {'b' * 10}-dirty"),
+        (f"{'a' * 40}-dirty {'b' * 40}", f"{'a' * 10}-dirty, {'b' * 10}"),
+        (f"unknown {'b' * 40}", f"unknown, {'b' * 10}"),
+        (None, "unknown"),
+    ],
+)
+def test_every_commit_that_took_part_is_named(folder, tmp_path, commit, said):
+    run = Run(finished(tmp_path / "caps", Data("digits", n_eval=4), CAPSULES))
+    write_json(run.result, read_json(run.result) | {"commit": commit})
+    assert f"Seed 5, commit {said}, on Abacus" in headline(run)
+
+
+def test_one_iteration_is_shown_beside_one_more_and_said_to_be(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "DPI", 30)
+    for n, said in ((1, 2), (2, 0)):  # of the couplings and of the parse tree
+        model = replace(CAPSULES, options=CAPSULES.options | {"n_iters": n})
+        html = report(finished(tmp_path / f"caps{n}", Data("digits", n_eval=10), model)).read_text(encoding="utf-8")
+        assert len(re.findall(r"<p>[^<]*This network answers after the first iteration", html)) == said
+
+
+def test_a_name_is_no_formula(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "DPI", 30)
+    for name, colour in (("$b^{$", (0, 200, 0)), ("$", (200, 0, 0))):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for k in range(12):
+            Image.new("RGB", (14 + k, 12), colour).save(tmp_path / "data" / name / f"{k}.png")
+    data = Data("folder", root=str(tmp_path / "data"), image_size=(13, 15))
+    assert "$b^{$" in report(finished(tmp_path / "a$b^{$", data, CAPSULES)).read_text(encoding="utf-8")
+
+
 def test_a_run_on_pairs_has_its_own_report(folder, monkeypatch):
-    monkeypatch.setattr(album, "DPI", 30)
+    monkeypatch.setattr(files, "DPI", 30)
     html = report(folder / "pairs").read_text(encoding="utf-8")
     assert titles(html)[1:-1] == ["Overlapping images taken apart", "Who votes for what", "From parts to wholes"]
 
 
 def test_capsules_without_a_decoder_have_a_report(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(album, "DPI", 30)
+    monkeypatch.setattr(files, "DPI", 30)
     config = json.loads((folder / "caps" / "config.json").read_text())
     data = Data("folder", root=config["data"]["root"], image_size=(13, 15))
     run = finished(tmp_path / "bare", data, Model(CAPSULES.name, CAPSULES.options | {"decoder": None}))

@@ -20,7 +20,7 @@ from torchcaps.experiments.run import Run
 pytest.importorskip("matplotlib")
 
 from tests.experiments.test_report import finished, titles
-from torchcaps.experiments import album
+from torchcaps.experiments import files
 from torchcaps.experiments.pictures_of_em import _sides_of
 from torchcaps.experiments.report import report
 from torchcaps.experiments.tested import look
@@ -44,7 +44,7 @@ def toys(names: tuple[str, ...] = ("instance", "elevation", "azimuth", "lighting
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A function that gives the folder of a finished run on toys."""
-    monkeypatch.setattr(album, "DPI", 30)
+    monkeypatch.setattr(files, "DPI", 30)
 
     def run(dataset: Dataset, loss: str = "spread", **options: Any) -> Path:
         monkeypatch.setitem(DATASETS, "toys", lambda root, image_size: dataset)

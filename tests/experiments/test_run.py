@@ -74,6 +74,43 @@ def test_folder_of_somebody_else(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def test_a_configuration_of_somebody_else(tmp_path: Path) -> None:
+    """The name is a common one."""
+    (tmp_path / "config.json").write_text('{"my": "project"}')
+    with pytest.raises(ValueError, match=r"not the configuration of a run .*: name another folder by --out"):
+        Run(tmp_path).open(Experiment("x"))
+    assert (tmp_path / "config.json").read_text() == '{"my": "project"}'
+    ours = Run(tmp_path / "ours")
+    ours.open(Experiment("x"))
+    (ours.path / "notes").mkdir()
+    (ours.path / "notes" / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"is not empty and holds no run, but .*thesis.txt: name another folder"):
+        ours.open(Experiment("y"))
+    assert ours.experiment() == Experiment("x")
+
+
+def test_a_number_is_the_same_with_and_without_a_point(tmp_path: Path) -> None:
+    """A parser gives the default 2000 back as 2000.0."""
+    run = Run(tmp_path)
+    run.open(Experiment("x"))
+    run.metrics.write_text("epoch\n")
+    run.open(replace(Experiment("x"), optim=replace(Experiment().optim, decay_steps=2000.0)))
+    run = Run(tmp_path / "options")
+    run.open(Experiment("x", model=Model("capsnet", {"leaky": True})))
+    run.metrics.write_text("epoch\n")
+    with pytest.raises(ValueError, match=r"model.options.leaky = True there, 1 here"):
+        run.open(Experiment("x", model=Model("capsnet", {"leaky": 1})))
+
+
+def test_data_that_were_moved_are_found_again(tmp_path: Path) -> None:
+    """By whatever reads the configuration once the run is finished."""
+    run = Run(tmp_path)
+    run.open(Experiment("x", data=Data(root="/old"), threads=1))
+    run.metrics.write_text("epoch\n")
+    run.open(Experiment("x", data=Data(root="/new"), threads=2))
+    assert run.experiment() == Experiment("x", data=Data(root="/new"), threads=1)
+
+
 def test_no_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be a run folder, but it has no config.json"):
         Run(tmp_path).experiment()

@@ -8,6 +8,7 @@ import math
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from torch import nn
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model, Optim
 from torchcaps.experiments.batches import Batches, split
+from torchcaps.experiments.callbacks import OutOfTime
 from torchcaps.experiments.devices import choose_device
+from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.objective import total_loss
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import data_for, load_model
@@ -248,10 +251,71 @@ def test_a_run_is_not_resumed_on_other_data(
     if version == "older" and "classes" in other:
         fit(longer, run.path)  # which did not say, and had nothing to say of data without a note
         return
-    before = "{'note': '', .*}" if version == "this" else "not said, by an older version"
-    with pytest.raises(ValueError, match=rf"a was begun on other data \({before}\), now .*('split otherwise'|'j'\])"):
+    with pytest.raises(
+        ValueError, match=r"a was begun on other data \({'note': ''.*}\), now .*('split otherwise'|'j'\])"
+    ):
         fit(longer, run.path)
     assert not run.result.exists()
+
+
+def test_a_run_is_not_resumed_on_more_data(unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose split may be another, and whose epochs are longer."""
+    run, longer = Run(tmp_path / "a"), replace(TINY, epochs=TINY.epochs + 1)
+    run.open(longer)
+    run.checkpoint.parent.mkdir()
+    run.checkpoint.write_bytes((unbroken / "checkpoints" / "last.ckpt").read_bytes())
+    data = load("digits")
+    fewer, other = data.val.take(slice(100)), replace(data.val, labels=data.val.labels.flip(0))
+    for val in (fewer, other):
+        changed = replace(data, val=val)
+        monkeypatch.setattr("torchcaps.experiments.train.load", lambda *args, changed=changed, **options: changed)
+        with pytest.raises(ValueError, match=r"begun on other data \(.*'val': '180 images, labels .*, now .*'val': '1"):
+            fit(longer, run.path)
+    monkeypatch.setattr("torchcaps.experiments.saved.load", lambda *args, **options: replace(data, test=fewer))
+    with pytest.raises(ValueError, match=r"the test split must be that of the model \(360 images, .*\), got 100 im"):
+        data_for(TINY, load_model(Run(unbroken)))
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This one loaded its data, and found the folder free, before the other was done."""
+    out, real = tmp_path / "a", load
+
+    def other_process(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr("torchcaps.experiments.train.load", real)
+        fit(TINY, out)
+        before.update((path, path.stat().st_mtime_ns) for path in out.iterdir() if path.is_file())
+        return real(*args, **options)
+
+    before: dict[Path, int] = {}
+    monkeypatch.setattr("torchcaps.experiments.train.load", other_process)
+    fit(TINY, out)
+    assert before and {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_seconds_are_those_of_training_and_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not a kill came between them."""
+    out = tmp_path / "a"
+
+    def slowly(*args: Any, **options: Any) -> Any:
+        now[0] += 1000
+        return evaluate(*args, **options)
+
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("torchcaps.experiments.train.evaluate", slowly)
+    assert fit(TINY, out)["seconds"] == 2000  # of two splits
+    (out / "result.json").unlink()
+    assert fit(TINY, out)["seconds"] == 2000
+
+
+def test_a_training_of_one_step_an_epoch_ends_in_time(tmp_path: Path) -> None:
+    config = replace(TINY, data=replace(TINY.data, n_train=TINY.batch_size), epochs=3)
+    with pytest.raises(OutOfTime):
+        fit(config, tmp_path / "a", until=time.monotonic() + 1e-3)
+    assert len(metrics(tmp_path / "a")) == 1
+    assert fit(config, tmp_path / "a", until=time.monotonic() + 1e9)["epochs"] == 3
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING
 
 from torchcaps.experiments import page
-from torchcaps.experiments.files import write_atomically
+from torchcaps.experiments.files import as_png, write_atomically
 from torchcaps.experiments.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-DPI = 150
 
 
 class Album:
@@ -23,9 +20,7 @@ class Album:
 
     def add(self, name: str, figure: Figure, text: str) -> str:
         """The text and under it the figure, as HTML."""
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
-        png = buffer.getvalue()
+        png = as_png(figure)
         write_atomically(self.folder / f"{name}.png", lambda path: path.write_bytes(png))
         width, height = figure.get_size_inches()
         return page.paragraph(text) + page.picture(png, text, width, height)

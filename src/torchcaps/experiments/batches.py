@@ -173,6 +173,10 @@ def split(config: Experiment, dataset: Dataset, name: str, device: torch.device)
     """
     if name not in dataset.splits:
         raise ValueError(f"split must be one of {', '.join(dataset.splits)} for these data, got {name!r}")
+    for field, part in (("n_train", "train"), ("n_eval", name)):
+        asked, there = getattr(config.data, field), len(dataset.splits[part])
+        if asked is not None and asked > there and (field == "n_train") == (name == "train"):
+            raise ValueError(f"data.{field} must be at most the {there} {part} images, got {asked}")
     if name == "train":
         images = dataset.train if config.data.n_train is None else dataset.train.take(slice(config.data.n_train))
         return Batches(config.data, images.to(device), config.batch_size, seed=config.seed, train=True)

@@ -14,6 +14,7 @@ from torchcaps.data import Dataset
 from torchcaps.experiments.files import write_atomically
 from torchcaps.experiments.provenance import commit
 from torchcaps.experiments.run import Run
+from torchcaps.experiments.saved import sizes
 from torchcaps.experiments.task import Task
 
 #: Of the rows, where they have them: auto-encoders make no errors that could be counted.
@@ -30,9 +31,10 @@ class Metrics(L.Callback):
     """
 
     def __init__(self, run: Run, data: Dataset) -> None:
-        self.run, self.data = run, {"note": data.note, "classes": list(data.classes)}
+        self.run, self.data = run, {"note": data.note, "classes": list(data.classes), "sizes": sizes(data)}
         self.rows: list[dict[str, Any]] = []
         self.seconds, self.n = 0.0, 0
+        self.started = time.monotonic()
         self.total: float | Tensor = 0.0
         self.commits = [commit() or "unknown"]  #: of the code that ran, oldest first
 
@@ -47,21 +49,19 @@ class Metrics(L.Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        before = state_dict.get("data", self.data if not self.data["note"] else "not said, by an older version")
-        if before != self.data:
+        before = state_dict.get("data", {"note": ""})  # older versions said less, or nothing
+        now = {name: self.data[name] for name in before}
+        if before != now:
             raise ValueError(
-                f"{self.run.path} was begun on other data ({before}), now {self.data}: name another folder by --out"
+                f"{self.run.path} was begun on other data ({before}), now {now}: name another folder by --out"
             )
         self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
         self.total, self.n = state_dict["total"], state_dict["n"]
         self.commits = list(dict.fromkeys([*state_dict["commits"], *self.commits]))
 
     def elapsed(self) -> float:
-        """Seconds of training so far, over all resumptions, not counting what a kill lost."""
-        return self.seconds + (time.monotonic() - self.started if hasattr(self, "started") else 0.0)
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.started = time.monotonic()
+        """Seconds of training and evaluation so far, over all resumptions, not counting what a kill lost."""
+        return self.seconds + time.monotonic() - self.started
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -181,3 +181,6 @@ class Checkpoints(L.Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.save(trainer)
+        last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
+        if not last and self.until is not None and time.monotonic() >= self.until:
+            raise OutOfTime

@@ -185,6 +185,7 @@ class Experiment:
         check_at_least("batch_size", self.batch_size, 1)
         check_at_least("threads", self.threads, 0)
         check_at_least("seed", self.seed, 0)
+        _within("seed", self.seed, 0, 2**32 - 1)
         check_at_least("data.shift", data.shift, 0)
         for name in ("image_size", "n_pairs", "crop"):
             if getattr(data, name) is not None:

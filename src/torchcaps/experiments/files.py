@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Of pictures.
+DPI = 150
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -37,6 +44,23 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
         ValueError: NaN or infinity, which JSON lacks.
     """
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def as_png(figure: Figure) -> bytes:
+    """A picture; the same figure gives the same bytes. Names in it are no formulas, whatever they hold."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def write_picture(path: Path, figure: Figure) -> None:
+    """Write a picture, whole or not at all."""
+    png = as_png(figure)
+    write_atomically(path, lambda temporary: temporary.write_bytes(png))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torchcaps.analysis.recover import QUANTITIES, line, quantities, recover
 from torchcaps.experiments.batches import Batch
 
 #: A capsule counts as active if it is so in so many pairs of images.
-_N_PAIRS = 30
+N_PAIRS = 30
 #: Less variation than this is rounding.
 _VARIES = 1e-3
 
@@ -47,7 +47,7 @@ def following(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
         errors.append(torch.stack((error.itself, error.ignoring)).sum(dim=1).double().cpu())
     itself, ignoring = torch.stack(errors).sum(dim=0).tolist()
     done, said = torch.cat(true), torch.cat(together).nan_to_num(0, 0, 0)  # not finite: from poses without inverse
-    varying = [k for k in range(len(QUANTITIES)) if done[:, k].std() > _VARIES]
+    varying = [k for k in range(len(QUANTITIES)) if done[:, k].std(correction=0) > _VARIES]
     return {
         "follows": {QUANTITIES[k]: line(done[:, k], said[:, k])._asdict() for k in varying},
         "capsules": _alone(done, torch.cat(each).nan_to_num(0, 0, 0), torch.cat(active), varying),
@@ -57,7 +57,7 @@ def following(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
 
 def _alone(true: Tensor, got: Tensor, active: Tensor, varying: list[int]) -> dict[str, Any]:
     """Of quantities ``[N, 6]`` and what each capsule says of them ``[N, J, 6]``."""
-    chosen = (active.sum(dim=0) >= _N_PAIRS).nonzero().flatten().tolist()
+    chosen = (active.sum(dim=0) >= N_PAIRS).nonzero().flatten().tolist()
     summary: dict[str, Any] = {"n": active.shape[1], "active": len(chosen)}
     for k in varying if chosen else ():
         lines = [line(true[active[:, j], k], got[active[:, j], j, k]) for j in chosen]

@@ -43,7 +43,8 @@ def _of_an_autoencoder(result: dict[str, Any]) -> list[tuple[str, str]]:
     if "test_follows" not in result:
         return [loss]
     follows = [(f"R² of {name}", f"{found['r2']:.3f}") for name, found in result["test_follows"].items()]
-    return [*follows, loss, ("error, of that without T", percent(result["test_told"]))]
+    told = result["test_told"]
+    return [*follows, loss, ("error, of that without T", "–" if told is None else percent(told))]
 
 
 def _time(seconds: float) -> str:
@@ -55,5 +56,6 @@ def _time(seconds: float) -> str:
 
 
 def _commit(result: dict[str, Any]) -> str:
-    commit = result.get("commit") or "unknown"
-    return commit[:10] + ("-dirty" if commit.endswith("-dirty") else "")
+    """Of each process that took part, oldest first."""
+    commits = (result.get("commit") or "unknown").split()
+    return ", ".join(commit[:10] + "-dirty" * commit.endswith("-dirty") for commit in commits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchcaps import analysis
 from torchcaps.experiments import page
 from torchcaps.experiments.album import Album
-from torchcaps.experiments.pictures_of_em import pictures_of_em
+from torchcaps.experiments.pictures_of_em import ONE_MORE, pictures_of_em
 from torchcaps.experiments.tested import Tested
 from torchcaps.models import CapsNet, MatrixCapsNet
 
@@ -97,6 +97,7 @@ def _routing(album: Album, tested: Tested, k: int, what: str = "", prefix: str =
     model, image, labels = tested.model, tested.images[k], tested.labels[k].tolist()
     assert isinstance(model, CapsNet)
     n_iters = max(2, model.classes.n_iters)
+    beyond = ONE_MORE if model.classes.n_iters == 1 else ""
     couplings = analysis.coupling_maps(model, image.unsqueeze(0), n_iters)
     maps = album.add(
         f"{prefix}couplings",
@@ -104,7 +105,8 @@ def _routing(album: Album, tested: Tested, k: int, what: str = "", prefix: str =
         "Where in the image the votes for each class come from, from the first iteration of routing (above) to the "
         "last; a capsule's vote is drawn at the centre of what it sees. In the first every capsule divides its vote "
         "equally; then votes that agree with each other gain weight: where a class's picture becomes brighter than its "
-        "first, its places have gained. Below each picture stands the length of the class's capsule, its probability.",
+        "first, its places have gained. Below each picture stands the length of the class's capsule, its probability."
+        + beyond,
     )
     trees = [analysis.parse_tree(model, image, n) for n in (1, n_iters)]
     pair = len(labels) == 2
@@ -116,7 +118,8 @@ def _routing(album: Album, tested: Tested, k: int, what: str = "", prefix: str =
         "each at the centre of what it sees; a line leads to the class with which it is coupled most, and is the "
         "stronger the further that is from an even share: where the coupling above each picture is hardly more than "
         "even, the parts have hardly chosen. At first all classes are equal. "
-        + ("The two objects are coloured." if pair else "The true class is coloured."),
+        + ("The two objects are coloured." if pair else "The true class is coloured.")
+        + beyond,
     )
     return [
         page.section(f"Who votes for what{what}", maps),
@@ -124,8 +127,8 @@ def _routing(album: Album, tested: Tested, k: int, what: str = "", prefix: str =
     ]
 
 
-def pictures_of_pairs(album: Album, tested: Tested, what: str = "") -> list[str]:
-    """The sections of a run on pairs; ``what`` is added to their titles."""
+def pictures_of_pairs(album: Album, tested: Tested, what: str = "", prefix: str = "") -> list[str]:
+    """The sections of a run on pairs; ``what`` is added to their titles, ``prefix`` to the names of their files."""
     if not isinstance(tested.model, CapsNet):
         return []
     right = (~tested.wrong).nonzero().squeeze(1).tolist()
@@ -140,6 +143,8 @@ def pictures_of_pairs(album: Album, tested: Tested, what: str = "") -> list[str]
         )
         title = f"Overlapping images taken apart{what}"
         made.append(
-            page.section(title, album.add("segmentation", analysis.draw_segmentation(found, tested.classes), text))
+            page.section(
+                title, album.add(f"{prefix}segmentation", analysis.draw_segmentation(found, tested.classes), text)
+            )
         )
-    return made + _routing(album, tested, (right or [0])[0], what, "pairs-")
+    return made + _routing(album, tested, (right or [0])[0], what, f"{prefix}pairs-")

@@ -18,6 +18,7 @@ from torchcaps.experiments.album import Album
 from torchcaps.experiments.batches import Batch, split
 from torchcaps.experiments.experiment import Data
 from torchcaps.experiments.files import read_json
+from torchcaps.experiments.following import N_PAIRS
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.models import PlainAutoencoder, TemplateAutoencoder
@@ -47,9 +48,9 @@ def pictures_of_autoencoder(album: Album, run: Run, root: str | Path | None = No
         return [_painted(album, model, batch), *few]
     return [
         *few,
-        _following(album, model, batch, result),
+        *([_following(album, model, batch, result)] if result["test_follows"] else []),
         _painted(album, model, batch),
-        _unseen(album, model, batch, config.data),
+        *([_unseen(album, model, batch, sweeps)] if (sweeps := _sweeps(config.data)) else []),
         _alone(album, model, batch),
         _units(album, model),
     ]
@@ -87,7 +88,7 @@ def _first(batches: Iterable[Batch]) -> Batch:
 def _following(album: Album, model: nn.Module, batch: Batch, result: dict[str, Any]) -> str:
     assert batch.transformation is not None
     found = analysis.recover(model, batch.images, batch.parts.squeeze(1))
-    true, got = analysis.quantities(batch.transformation), analysis.quantities(found.together)
+    true, got = analysis.quantities(batch.transformation), analysis.quantities(found.together).nan_to_num(0, 0, 0)
     names = [name for name in analysis.QUANTITIES if name in result["test_follows"]]
     panels = [Followed(name, *(x[:, analysis.QUANTITIES.index(name)] for x in (true, got))) for name in names]
     alone = result["test_capsules"]
@@ -98,8 +99,7 @@ def _following(album: Album, model: nn.Module, batch: Batch, result: dict[str, A
         f"capsules speak together; {alone['active']} of {alone['n']} are active in enough images to be asked alone."
     )
     figures = [album.add("following", analysis.draw_following(panels), text)]
-    if found.active.any():
-        figures.append(_one_capsule(album, found, true, names))
+    figures += _one_capsule(album, found, true, names)
     table = ""
     if alone["active"]:
         rows = [(name, *(f"{v:.3f}" for v in (*alone[name]["slope"], *alone[name]["r2"]))) for name in names]
@@ -108,14 +108,16 @@ def _following(album: Album, model: nn.Module, batch: Batch, result: dict[str, A
     return page.section("Poses follow the image", *figures, table)
 
 
-def _one_capsule(album: Album, found: analysis.Recovered, true: Tensor, names: Sequence[str]) -> str:
-    """What a single capsule says, as in the paper's figure 2."""
+def _one_capsule(album: Album, found: analysis.Recovered, true: Tensor, names: Sequence[str]) -> list[str]:
+    """What a single capsule says, as in the paper's figure 2; nothing of one that is active too seldom."""
     j = int(found.active.sum(dim=0).argmax())
     active = found.active[:, j]
+    if active.sum() < N_PAIRS:
+        return []
     got = analysis.quantities(found.each[:, j]).nan_to_num(0, 0, 0)
     panels = [Followed(name, *(x[active, analysis.QUANTITIES.index(name)] for x in (true, got))) for name in names]
     text = f"The same as one capsule says it: number {j}, the one most often active, in {int(active.sum()):,} pairs."
-    return album.add("one-capsule", analysis.draw_following(panels), text)
+    return [album.add("one-capsule", analysis.draw_following(panels), text)]
 
 
 def _painted(album: Album, model: nn.Module, batch: Batch) -> str:
@@ -124,19 +126,23 @@ def _painted(album: Album, model: nn.Module, batch: Batch) -> str:
     images, asked = batch.images[some], batch.parts[some, 0]
     painted = model(images, told).images
     error = (painted - asked).square().sum(dim=(1, 2, 3)).mean().item()
-    text = (
-        "What the network sees, what the picture looks like after the transformation that it is told of, and what it "
-        f"paints from poses and presences alone. Squared error, summed over the pixels: {error:.1f} on average."
-    )
+    if isinstance(model, PlainAutoencoder):
+        text = "What the network sees, what it is asked to paint, and what it paints from its code alone."
+    else:
+        text = (
+            "What the network sees, what the picture looks like after the transformation that it is told of, and what "
+            "it paints from poses and presences alone."
+        )
+    text += f" Squared error, summed over the pixels: {error:.1f} on average."
     figure = analysis.draw_painted((("seen", images), ("asked for", asked), ("painted", painted)))
     return page.section("What it paints", album.add("painted", figure, text))
 
 
-def _unseen(album: Album, model: nn.Module, batch: Batch, data: Data) -> str:
+def _unseen(album: Album, model: nn.Module, batch: Batch, sweeps: Sequence[tuple[str, Tensor, list[str]]]) -> str:
     """Up to one and a half times as far as in training: T there goes twice as far as the images."""
     made = []
-    for k, (name, matrices, titles) in enumerate(_sweeps(data)):
-        true, painted = analysis.sweep(model, batch.images[k], matrices)
+    for k, (name, matrices, titles) in enumerate(sweeps):
+        true, painted = analysis.sweep(model, batch.images[k % len(batch.images)], matrices)
         within = [abs(step) <= _TRAINED for step in _STEPS]
         figure = analysis.draw_sweep(true, painted, titles, within)
         text = (

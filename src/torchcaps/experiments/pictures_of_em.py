@@ -19,6 +19,9 @@ from torchcaps.models import MatrixCapsNet
 #: so many test images, for a toy has 972 views and should not take longer than they did.
 _N_RIGHT, _N_WRONG, _N_TOYS, _EACH = 6, 2, 5, 4000
 
+#: Of networks with a single iteration, of which there would be nothing to compare.
+ONE_MORE = " This network answers after the first iteration; the second shows what one more would do."
+
 
 def pictures_of_em(album: Album, tested: Tested) -> list[str]:
     """The sections that a network of matrix capsules has of its own."""
@@ -62,6 +65,8 @@ def _votes(album: Album, tested: Tested) -> str:
         "class's pose, the ellipse its standard deviation; a class becomes active where the votes that it takes lie "
         "close together."
     )
+    if model.classes.n_iters == 1:
+        text += ONE_MORE
     figure = analysis.draw_votes(votes, [tested.classes[j] for j in likeliest])
     return page.section(title, album.add("votes", figure, text))
 

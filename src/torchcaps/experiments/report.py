@@ -37,9 +37,12 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | 
         The path of ``report.html``.
 
     Raises:
-        ValueError: a folder holds no finished run, or a trial; or its data cannot be loaded.
+        ValueError: a folder holds no finished run, or a trial; two have one name; or its data cannot be loaded.
     """
     run, others = Run(run_path), [Run(path) for path in beside]
+    names = [_name(each) for each in (run, *others)]
+    if len(set(names)) < len(names):  # under which they stand in curves and tables
+        raise ValueError(f"beside must be runs in folders of other names, got {', '.join(names)}")
     results = [(each, each.finished()) for each in (run, *others)]
     body = [headline(run)]
     if others:
@@ -51,7 +54,8 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | 
     for other in others:
         if other.experiment().data.pairs and not data.pairs:
             same = other.experiment().data.name == data.name
-            body += pictures_of_pairs(album, look(other, root if same else None), f" ({_name(other)})")
+            seen = look(other, root if same else None)
+            body += pictures_of_pairs(album, seen, f" ({_name(other)})", f"{_name(other)}-")
     body.append(page.section("How it was made", *_origin(results[0][1])))
     html = page.page(f"torchcaps: {_name(run)}", body)
     write_text(run.report, html)

@@ -17,6 +17,8 @@ from torchcaps.experiments.files import read_json, write_json
 #: Fields that may differ when a run is resumed: they say where it runs, not what is run.
 WHERE = ("threads", "device", "data.root")
 
+_ABSENT = object()
+
 
 class Run:
     """Paths and files of one run.
@@ -58,22 +60,28 @@ class Run:
         Raises:
             ValueError: the folder holds a run of another experiment, or files that are no run.
         """
-        if self.config.is_file():
-            if not self.started():
-                return
-            mine, theirs = flat(config.to_dict()), flat(self.experiment().to_dict())
-            # An option that is None is not one that is left out: a model's default need not be None.
-            both = {k: [repr(each[k]) if k in each else "nothing" for each in (theirs, mine)] for k in mine | theirs}
-            differing = [k for k in sorted(both) if len(set(both[k])) > 1 and k not in WHERE]
-            if differing:
-                what = ", ".join(f"{k} = {both[k][0]} there, {both[k][1]} here" for k in differing[:5])
-                raise ValueError(
-                    f"{self.path} holds a run of another experiment ({what}): name another folder by --out, or by "
-                    "--runs where there are several runs"
-                )
+        if not (self.config.is_file() and self.started()):
+            self._require_free()
             return
-        if self.path.is_dir() and any(path.name != ".lock" for path in self.path.iterdir()):
-            raise ValueError(f"{self.path} is not empty and holds no run: name another folder by --out")
+        found = differing(self.experiment().to_dict(), config.to_dict())
+        what = [f"{k} = {theirs} there, {mine} here" for k, (theirs, mine) in found.items() if k not in WHERE]
+        if what:
+            raise ValueError(
+                f"{self.path} holds a run of another experiment ({', '.join(what[:5])}): name another folder by "
+                "--out, or by --runs where there are several runs"
+            )
+
+    def _require_free(self) -> None:
+        """See that nothing lies here but what a run leaves that was killed before its first checkpoint."""
+        files = (path for path in self.path.rglob("*") if path.is_file())
+        other = next((path for path in files if path.name not in (".lock", "config.json") and not _partial(path)), None)
+        if other is not None:
+            raise ValueError(f"{self.path} is not empty and holds no run, but {other}: name another folder by --out")
+        if self.config.is_file():
+            try:
+                self.experiment()
+            except ValueError as error:
+                raise ValueError(f"{error}: name another folder by --out") from error
 
     def started(self) -> bool:
         """Whether there is anything here that another experiment must not touch."""
@@ -82,10 +90,12 @@ class Run:
     def open(self, config: Experiment) -> None:
         """Claim the folder for this experiment, as :meth:`check` allows."""
         self.check(config)
-        for left in self.path.rglob(".*.partial"):  # of a process that was killed as it wrote
+        for left in filter(_partial, self.path.rglob("*")):
             left.unlink()
-        if not self.started():
-            write_json(self.config, config.to_dict())
+        if self.started():  # the data may have been moved since, and are looked for where they were last
+            before = self.experiment()
+            config = replace(before, data=replace(before.data, root=config.data.root))
+        write_json(self.config, config.to_dict())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -151,6 +161,25 @@ def placed(config: Experiment, root: str | Path | None, threads: int, device: De
         own = root / config.data.name
         config = replace(config, data=replace(config.data, root=str(own if own.is_dir() else root)))
     return replace(config, threads=threads, device=device)
+
+
+def _partial(path: Path) -> bool:
+    """Of a process that was killed as it wrote."""
+    return path.name.startswith(".") and path.suffix == ".partial"
+
+
+def differing(theirs: dict[str, Any], mine: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Fields that differ, by their dotted names, as text. A number is the same with and without a point.
+
+    An option that is None is not one that is left out: a model's default need not be None.
+    """
+    flats = flat(theirs), flat(mine)
+    both = {k: [each.get(k, _ABSENT) for each in flats] for k in sorted(flats[0] | flats[1])}
+    return {
+        k: ("nothing" if old is _ABSENT else repr(old), "nothing" if new is _ABSENT else repr(new))
+        for k, (old, new) in both.items()
+        if old != new or isinstance(old, bool) != isinstance(new, bool)
+    }
 
 
 def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:

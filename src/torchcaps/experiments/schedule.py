@@ -10,9 +10,9 @@ from torchcaps.experiments.experiment import Optim
 def learning_rate(optim: Optim, step: int, n_steps: int) -> float:
     """Learning rate of step ``step`` (from 0) of ``n_steps``.
 
-    Warm-up rises linearly over its fraction of the run; then "exponential" decays by ``decay`` every
+    Warm-up rises linearly from 0 over its fraction of the run; then "exponential" decays by ``decay`` every
     ``decay_steps`` steps (or that fraction of the run, below 1), "cosine" falls to ``floor`` at the
-    end; never below ``floor``.
+    end; neither goes below ``floor``.
     """
     warm = round(optim.warmup * n_steps)
     if step < warm:

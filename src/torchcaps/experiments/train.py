@@ -100,6 +100,8 @@ def train(
     batches = {name: split(config, dataset, name, device) for name in dataset.splits}
     model = make_model(config, dataset)
     with run.locked():
+        if run.result.is_file():  # by another process, while this one loaded
+            return read_json(run.result)
         run.open(config)
         if config.compile:
             compile_capsules(model)
@@ -214,9 +216,14 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
     Raises:
         ValueError: unknown name or options, images too small for it, or a loss that does not fit it.
     """
-    shape = image_shape(config, dataset)
-    model = build(config.model.name, shape, len(dataset.classes), **config.model.options)
-    output = model.eval()(torch.zeros(1, *shape))
+    shape, name, options = image_shape(config, dataset), config.model.name, config.model.options
+    try:
+        model = build(name, shape, len(dataset.classes), **options)
+        output = model.eval()(torch.zeros(1, *shape))
+    except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
+        if not options:
+            raise
+        raise ValueError(f"model.options {options} make no {name} for images of {shape}: {error}") from error
     model.train()
     if isinstance(output, Transformed) != (config.loss == "squared_error"):
         fitting = "squared_error" if isinstance(output, Transformed) else "another than squared_error"

@@ -41,7 +41,9 @@ class BaselineCNN(nn.Module):
         standardize: bool = False,
     ) -> None:
         super().__init__()
-        check_at_least("n_classes", n_classes, 1)
+        for name, values in {"n_classes": (n_classes,), "channels": channels, "hidden": hidden}.items():
+            for value in values:
+                check_at_least(name, value, 1)
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes, self.pool, self.dropout = image_shape, n_classes, pool, dropout
         self.standardize = Standardize() if standardize else nn.Identity()

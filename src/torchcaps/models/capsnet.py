@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchcaps.checks import check_at_least
 from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.plain_conv import FirstConv2d
@@ -74,6 +75,8 @@ class CapsNet(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        for name, value in {"channels": channels, "kernel_size": kernel_size}.items():
+            check_at_least(name, value, 1)
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()

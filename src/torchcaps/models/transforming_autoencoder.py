@@ -141,7 +141,7 @@ def affine_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **option
 
 
 def parts_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TransformingAutoencoder:
-    """Those of :func:`affine_autoencoder`, but that matrices are read as angle, scales, shear and shift."""
+    """Those of ``affine_autoencoder``, but that matrices are read as angle, scales, shear and shift."""
     return affine_autoencoder(image_shape, **{"pose": "parts", **options})
 
 

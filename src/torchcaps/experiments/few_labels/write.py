@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps import analysis
-from torchcaps.experiments.album import DPI
 from torchcaps.experiments.few_labels.compare import Settings, compare, trained_as
 from torchcaps.experiments.few_labels.finished import Finished
-from torchcaps.experiments.files import read_json, write_atomically, write_json, write_text
+from torchcaps.experiments.files import read_json, write_json, write_picture, write_text
 from torchcaps.experiments.markdown import markdown_table
 from torchcaps.experiments.provenance import versions
 from torchcaps.experiments.run import Run
@@ -61,7 +60,7 @@ def few_labels(
         found["of"] = of
     table, picture = folder / "few-labels.md", folder / "pictures" / "few-labels.png"
     figure = analysis.draw_few_labels(found["rows"])
-    write_atomically(picture, lambda path: figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None}))
+    write_picture(picture, figure)
     write_text(table, as_markdown(found))
     write_json(written, found)
     finished.clear()

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from torchcaps.checks import check_at_least, check_choice
-from torchcaps.experiments.album import DPI
 from torchcaps.experiments.devices import choose_device, device_in_words
-from torchcaps.experiments.files import write_atomically, write_json
+from torchcaps.experiments.files import write_json, write_picture
 from torchcaps.experiments.measures import MEASURES
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.experiments.run import Run
@@ -81,10 +80,7 @@ def record(
     figure = MEASURES[name].draw(values, tested, other)
     for each in (path, *([] if kept is None else [kept])):
         # The picture first: where the numbers are, it is too.
-        write_atomically(
-            each.with_suffix(".png"),
-            lambda file: figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None}),
-        )
+        write_picture(each.with_suffix(".png"), figure)
         write_json(each, content)
     return path
 

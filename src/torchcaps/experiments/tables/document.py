@@ -43,6 +43,14 @@ def document(results: str | Path) -> str:
 
 
 def write_document(results: str | Path, to: str | Path) -> None:
-    """Write them into a file."""
-    text = document(results)
-    write_text(Path(to), text)
+    """Write them into a file.
+
+    Raises:
+        ValueError: no results there, or the file holds something else.
+    """
+    results, to = Path(results), Path(to)
+    if not any(results.glob("*.json")):
+        raise ValueError(f"--from must be a folder of kept results, but {results} has none")
+    if to.exists() and not to.read_text(encoding="utf-8").startswith(_HEAD.split(" from")[0]):
+        raise ValueError(f"--to must be free or what this command wrote before, got {to}, which is something else")
+    write_text(to, document(results))

@@ -10,7 +10,7 @@ from pathlib import Path
 from torchcaps.checks import check_at_least, check_choice
 from torchcaps.experiments.callbacks import OutOfTime
 from torchcaps.experiments.experiment import Device, Experiment, smoke
-from torchcaps.experiments.files import write_atomically, write_json, write_text
+from torchcaps.experiments.files import write_json, write_picture, write_text
 from torchcaps.experiments.recipes import recipe
 from torchcaps.experiments.run import Run, placed
 from torchcaps.experiments.tables import TABLES
@@ -124,6 +124,4 @@ def _here(table: Table, runs: Path, seeds: int, epochs: int | None, quick: bool)
 def _write(table: Table, places: dict[str, Results], text: str, path: Path) -> None:
     write_text(path.with_suffix(".md"), text)
     write_json(path.with_suffix(".json"), as_json(table, places))
-    write_atomically(
-        path.with_suffix(".png"), lambda temporary: draw(table, places).savefig(temporary, format="png", dpi=150)
-    )
+    write_picture(path.with_suffix(".png"), draw(table, places))
