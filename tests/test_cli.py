@@ -149,9 +149,8 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         (["evaluate", "nowhere"], "nowhere must be a run folder, but it has no config.json"),
         (
             ["train", "digits", "--data.n_train=100000"],
-            "data.n_train must be at most the 1257 train images, got 100000",
+            "data.n_train must be at most the 1,257 training images, got 100,000",
         ),
-        (["train", "digits", "--data.n_eval=361"], "data.n_eval must be at most the 180 val images, got 361"),
         (["train", "digits", "--seed=4294967296"], r"seed must be 0 … 4294967295 and finite, got 4294967296"),
         (["train", "digits", '--model.options={"channels": 0}'], "channels must be an integer of at least 1, got 0"),
         (

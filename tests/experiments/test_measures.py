@@ -302,7 +302,6 @@ def test_averaged(tmp_path, monkeypatch):
         write_json(run.result, run.finished() | {"seed": seed})
         torch.manual_seed(seed)
         models.append(make_model(run.experiment(), own).eval())
-        save_model(run, models[-1], run.experiment(), own)
     drawn = fixed_order(360, 0)[:340].sort().values[::2]
     images = to_float(own.test.images[drawn])
     with torch.no_grad():
@@ -322,6 +321,9 @@ def test_averaged(tmp_path, monkeypatch):
     }
     again = replace(own, test=Images(own.test.images, labels))
     monkeypatch.setitem(DATASETS, "digits", lambda root, image_size: again)
+    for seed, model in enumerate(models):
+        run = Run(tmp_path / f"caps-{seed}")
+        save_model(run, model, run.experiment(), again)
 
     finished(tmp_path / "another-loss", data, CAPSULES, loss="cross_entropy")
     longer = Run(finished(tmp_path / "longer", data, CAPSULES, seed=2))

@@ -173,12 +173,11 @@ def split(config: Experiment, dataset: Dataset, name: str, device: torch.device)
     """
     if name not in dataset.splits:
         raise ValueError(f"split must be one of {', '.join(dataset.splits)} for these data, got {name!r}")
-    for field, part in (("n_train", "train"), ("n_eval", name)):
-        asked, there = getattr(config.data, field), len(dataset.splits[part])
-        if asked is not None and asked > there and (field == "n_train") == (name == "train"):
-            raise ValueError(f"data.{field} must be at most the {there} {part} images, got {asked}")
     if name == "train":
-        images = dataset.train if config.data.n_train is None else dataset.train.take(slice(config.data.n_train))
+        asked, there = config.data.n_train, len(dataset.train)
+        if asked is not None and asked > there:
+            raise ValueError(f"data.n_train must be at most the {there:,} training images, got {asked:,}")
+        images = dataset.train if asked is None else dataset.train.take(slice(asked))
         return Batches(config.data, images.to(device), config.batch_size, seed=config.seed, train=True)
     # The pairs to validate and to test on are the same ones for every seed.
     seed = {"val": 1, "test": 0}.get(name, 2)

@@ -37,7 +37,7 @@ class Data:
         n_train: take only the first so many training images (of the fixed order); None takes all.
         n_shown: training images that are shown in an epoch, going through all of them again and again; None
             shows each once.
-        n_eval: validate and test on so many images only, which are drawn once for all seeds; None takes all.
+        n_eval: validate and test on at most so many images each, which are drawn once for all seeds; None takes all.
         pairs: train on pairs of overlapping images of different classes.
         n_pairs: pairs in an epoch, and in validation and test.
         blend: how two images of a pair are laid over each other, "sum" or "max".
