@@ -234,12 +234,12 @@ def test_matched(folder, tmp_path, monkeypatch):
         write_json(path / "result.json", result | {"val_error": error, "novel_error": error / 2})
     (_, ours), (_, other) = runs.values()
     found = measured("matched", ours, beside=other)["values"]
-    again = read_json(ours / "matched-at-0.95" / "result.json")
+    again = read_json(ours / "matched-at-0.95-by-tenths" / "result.json")
     assert (found["again"], found["n"], found["epochs"]) == ("run", 40, again["epochs"] / 2)
     # Of an epoch's two steps each is followed by a look; else all is as it was.
     wanted = replace(caps, stop_at=0.95, device="auto", epochs=6, data=replace(caps.data, n_shown=20))
     assert again["config"] == json.loads(json.dumps(wanted.to_dict()))
-    rows = csv.DictReader((ours / "matched-at-0.95" / "metrics.csv").read_text().splitlines())
+    rows = csv.DictReader((ours / "matched-at-0.95-by-tenths" / "metrics.csv").read_text().splitlines())
     assert [row["step"] for row in rows] == [str(k + 1) for k in range(again["steps"])]
     assert found["beside"]["matched"] == found["beside"]["whole"] == {
         "val_error": 0.95, "test_error": pytest.approx(read_json(other / "result.json")["test_error"], abs=1e-5),
@@ -249,7 +249,7 @@ def test_matched(folder, tmp_path, monkeypatch):
     assert found["run"]["matched"]["novel_error"] == pytest.approx(again["novel_error"], abs=1e-5)
     write_json(other / "result.json", read_json(other / "result.json") | {"val_error": 0.91})
     assert measured("matched", ours, beside=other)["values"]["again"] == "run"  # as another run would ask for
-    assert read_json(ours / "matched-at-0.91" / "result.json")["config"]["stop_at"] == 0.91
+    assert read_json(ours / "matched-at-0.91-by-tenths" / "result.json")["config"]["stop_at"] == 0.91
     write_json(other / "result.json", read_json(other / "result.json") | {"val_error": 0.9})
     found = measured("matched", ours, beside=other)["values"]  # as good as each other
     assert found["again"] is None and found["run"]["matched"] == found["run"]["whole"]
@@ -302,6 +302,7 @@ def test_averaged(tmp_path, monkeypatch):
         write_json(run.result, run.finished() | {"seed": seed})
         torch.manual_seed(seed)
         models.append(make_model(run.experiment(), own).eval())
+        save_model(run, models[-1], run.experiment(), own)
     drawn = fixed_order(360, 0)[:340].sort().values[::2]
     images = to_float(own.test.images[drawn])
     with torch.no_grad():
@@ -321,9 +322,6 @@ def test_averaged(tmp_path, monkeypatch):
     }
     again = replace(own, test=Images(own.test.images, labels))
     monkeypatch.setitem(DATASETS, "digits", lambda root, image_size: again)
-    for seed, model in enumerate(models):
-        run = Run(tmp_path / f"caps-{seed}")
-        save_model(run, model, run.experiment(), again)
 
     finished(tmp_path / "another-loss", data, CAPSULES, loss="cross_entropy")
     longer = Run(finished(tmp_path / "longer", data, CAPSULES, seed=2))

@@ -248,7 +248,8 @@ class Experiment:
 
 def smoke(config: Experiment) -> Experiment:
     """The same in seconds: two steps on eight images, to see that it runs. What it learns is nothing."""
-    data = replace(config.data, n_train=8, n_shown=None, n_eval=8, n_pairs=(8, 8))
+    shown = None if config.data.pairs else 8
+    data = replace(config.data, n_train=None, n_shown=shown, n_eval=8, n_pairs=(8, 8))
     return replace(config, recipe=f"{config.recipe}-smoke", data=data, epochs=1, batch_size=4, compile=False)
 
 

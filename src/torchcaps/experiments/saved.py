@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
-from zlib import crc32
 
 import torch
 from torch import nn
@@ -26,7 +25,6 @@ class Trained(NamedTuple):
         classes: their names, in the order of its scores.
         uncropped: (height, width) of the images whose central windows it takes.
         data: which form and split of its data it was trained on, as ``Dataset.note`` has it.
-        sizes: images of each split of these data and a sum over their labels, as :func:`sizes` has it.
     """
 
     model: nn.Module
@@ -34,16 +32,6 @@ class Trained(NamedTuple):
     classes: tuple[str, ...]
     uncropped: tuple[int, int]
     data: str
-    sizes: dict[str, str]
-
-
-def sizes(dataset: Dataset) -> dict[str, str]:
-    """How many images each split has, and a checksum of their labels: tells data that were added to or rearranged.
-
-    Not of the images: where these are resized, another processor may round a pixel otherwise.
-    """
-    labels = {name: images.labels.cpu().numpy() for name, images in dataset.splits.items()}
-    return {name: f"{len(every):,} images, labels {crc32(every.tobytes()):08x}" for name, every in labels.items()}
 
 
 def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset) -> None:
@@ -57,7 +45,6 @@ def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset)
         "uncropped": (dataset.image_shape if config.data.crop else image_shape(config, dataset))[1:],
         "classes": dataset.classes,
         "data": dataset.note,
-        "sizes": sizes(dataset),
         "state_dict": {name: value.cpu() for name, value in model.state_dict().items()},
     }
     write_atomically(run.model, lambda path: torch.save(content, path))
@@ -89,9 +76,9 @@ def load_model(run: Run | str | Path) -> Trained:
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise ValueError(f"{run.model} does not fit the {name} that it names: {error}") from error
-    # Models that were saved before there were crops, notes and sizes have none.
+    # Models that were saved before there were crops and notes have neither.
     uncropped, note = tuple(content.get("uncropped", shape[1:])), content.get("data", "")
-    return Trained(model.eval(), tuple(shape), tuple(classes), uncropped, note, content.get("sizes", {}))
+    return Trained(model.eval(), tuple(shape), tuple(classes), uncropped, note)
 
 
 def data_for(config: Experiment, trained: Trained) -> Dataset:
@@ -109,8 +96,4 @@ def data_for(config: Experiment, trained: Trained) -> Dataset:
         )
     if dataset.note != trained.data:  # else it might be tested on what it was trained on
         raise ValueError(f"the data must be those of the model ({trained.data}), got {dataset.note}")
-    found = sizes(dataset)
-    for name, wanted in trained.sizes.items():
-        if found.get(name) != wanted:
-            raise ValueError(f"the {name} split must be that of the model ({wanted}), got {found.get(name)}")
     return dataset

@@ -100,6 +100,7 @@ def train(
     batches = {name: split(config, dataset, name, device) for name in dataset.splits}
     model = make_model(config, dataset)
     with run.locked():
+        run.check(config)
         if run.result.is_file():  # by another process, while this one loaded
             return read_json(run.result)
         run.open(config)
@@ -221,7 +222,7 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
         model = build(name, shape, len(dataset.classes), **options)
         output = model.eval()(torch.zeros(1, *shape))
     except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
-        if not options:
+        if not options or "allocate" in str(error):  # memory is nobody's mistake in an option
             raise
         raise ValueError(f"model.options {options} make no {name} for images of {shape}: {error}") from error
     model.train()

@@ -7,6 +7,7 @@ looked at ten times an epoch: in a whole one it may leave the other far behind.
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -63,17 +64,18 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
 
 
 def _train_again(tested: Tested, until: float) -> dict[str, Any]:
-    """As many steps under the same schedule at most, in epochs that are a tenth as long."""
-    config, steps = tested.config, tested.result["steps"] // tested.result["epochs"]
-    looks = min(LOOKS, steps)
+    """For as many steps under the same schedule, in epochs that are a tenth as long."""
+    config, steps, epochs = tested.config, tested.result["steps"], tested.result["epochs"]
+    each = max(1, steps // epochs // LOOKS)
     config = replace(
         config,
-        data=replace(config.data, n_shown=steps // looks * config.batch_size),
-        epochs=looks * config.epochs,
+        data=replace(config.data, n_shown=each * config.batch_size),
+        epochs=math.ceil(steps / each),
         stop_at=until,
         device="auto",
     )
-    return train(config, tested.run.path / f"matched-at-{until}", progress="bar" if sys.stderr.isatty() else "lines")
+    folder = tested.run.path / f"matched-at-{until}-by-tenths"
+    return train(config, folder, progress="bar" if sys.stderr.isatty() else "lines")
 
 
 def _errors(result: dict[str, Any]) -> dict[str, float | None]:

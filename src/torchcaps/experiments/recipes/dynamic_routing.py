@@ -151,5 +151,6 @@ def multimnist() -> Experiment:
 
 def multimnist_cnn() -> Experiment:
     """The paper's CNN with 24.56 M parameters on the pairs of ``multimnist``: 8.1 % in its table 1."""
-    capsules, model = multimnist(), Model("multimnist_cnn")
-    return replace(capsules, recipe="multimnist-cnn", model=model, optim=mnist().optim, loss="cross_entropy")
+    pairs, model = multimnist(), Model("multimnist_cnn")
+    base = replace(mnist_cnn(), recipe="multimnist-cnn", data=pairs.data, epochs=pairs.epochs)
+    return replace(base, model=model)
