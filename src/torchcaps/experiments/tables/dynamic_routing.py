@@ -47,9 +47,9 @@ MNIST = Table(
         "validation digits were misread after two epochs instead of 1.36 % (results/checks/capsnet-rates.json), but "
         "after 25 epochs 0.72 % (`mnist`: 0.52 to 0.66 %) and 0.53 % of the test digits, by one network: no help in a "
         "training of this length. Last, 50 epochs with the reconstruction weighed as in the authors' released code: "
-        "0.40 % of the validation digits (results/checks/mnist-heavy-reconstruction-0-epochs.csv), fewer than any network "
-        "of `mnist`, but 0.44 % of the test digits, as many, by one network. Its couplings are still more even than those "
-        "of `mnist` (results/measures/mnist-heavy-reconstruction-0/routing.json)."
+        "0.40 % of the validation digits (results/checks/mnist-heavy-reconstruction-0-epochs.csv), fewer than any "
+        "network of `mnist`, but 0.44 % of the test digits, as many, by one network. Its couplings are still more "
+        "even than those of `mnist` (results/measures/mnist-heavy-reconstruction-0/routing.json)."
     ),
 )
 
@@ -116,9 +116,9 @@ MULTIMNIST = Table(
         "(results/checks/multimnist-rate-0.01-epochs.csv). The row has 1/8 with 0.003 and the authors' heavier "
         "reconstruction: of the validation pairs 25.5 % were misread after the first of ten epochs, 16.0 % after the "
         "fifth and 11.8 % after the last (results/checks/multimnist-0-epochs.csv); what its capsules paint overlaps "
-        "with their digits by 0.67, with the other settings 0.54 (results/checks/multimnist-rate-0.01-pairs.json). Which of "
-        "the changes did it is not known. Training and validation loss are level, so longer training should help. The "
-        "CNN has the settings of `mnist-cnn`, without such trials."
+        "with their digits by 0.67, with the other settings 0.54 (results/checks/multimnist-rate-0.01-pairs.json). "
+        "Which of the changes did it is not known. Training and validation loss are level, so longer training should "
+        "help. The CNN has the settings of `mnist-cnn`, without such trials."
     ),
 )
 
