@@ -198,3 +198,80 @@ def test_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_pictures_and_pages_exist() -> None:
     for target in re.findall(r"\]\(([^)]+)\)", README):
         assert (ROOT / target).is_file(), target
+
+
+def speed_rows() -> list[str]:
+    """The rows of README's table of speed, from the files of the benches."""
+    path = ROOT / "results" / "bench"
+    suites = {}
+    for name in ("steps", "growth", "threads"):
+        suites |= json.loads((path / f"{name}.json").read_text())["suites"]
+    ms = {key: {name: 1e3 * x["median"] for name, x in suite["seconds"].items()} for key, suite in suites.items()}
+    mb = {name: x["median"] / 1e6 for name, x in suites["memory"]["bytes"].items()}
+    goals = {row["what"]: row["value"] for suite in suites.values() for row in suite["rows"]}
+    curves = suites["growth"]["curves"]
+
+    def time(x: float) -> str:
+        return f"{x / 1e3:.1f} s" if x >= 10_000 else f"{x:,.0f} ms" if x >= 20 else f"{x:.1f} ms"
+
+    def eager(step: str) -> float:
+        return min(ms["dynamic"][f"{name}, {step}"] for name in ("tiled", "einsum", "batched", "few_at_a_time"))
+
+    rows = []
+    for what, step in (
+        ("dynamic routing, 1152×8 → 10×16, batch 64, forward", "forward"),
+        ("the same, forward and backward", "forward + backward"),
+    ):
+        best, ours = eager(step), ms["dynamic"][f"ours, {step}"]
+        rows.append(f"| {what} | {time(ours)} | eager {time(best)}: {best / ours:.1f}× |")
+    share = goals["routing's share of the step in bf16"]
+    for what, step, more in (
+        ("CapsNet's training step, batch 64, float32", "step", ""),
+        ("the same in bfloat16", "step in bf16", f"; routing alone {share:.1f} %"),
+    ):
+        ours, floor, torchs = (
+            ms["capsnet"][f"{name}, {step}"] for name in ("ours", "floor", "ours with torch's convolutions")
+        )
+        beside = f"floor {time(floor)}; with torch's convolutions {time(torchs)}{more}"
+        rows.append(f"| {what} | {time(ours)} | {beside} |")
+    cnn = ms["em"]["the paper's CNN, 4.2 M parameters, step"]
+    for what, net in (
+        ("matrix capsules A=B=C=D=32, training step, batch 8", "A=B=C=D=32"),
+        ("matrix capsules A=64 B=8 C=D=16, the same", "A64 B8 C16 D16"),
+    ):
+        ours, floor, stored = (ms["em"][f"{net}: {name}, step"] for name in ("ours", "floor", "stored_votes"))
+        beside = f"floor {time(floor)}: {ours / floor:.1f}× as long; eager {time(stored)}: {stored / ours:.0f}×"
+        rows.append(f"| {what} | {time(ours)} | {beside}; the paper's 4.2 M CNN {time(cnn)} |")
+    convolutions = mb["CapsNet: ours with torch's convolutions"]
+    ours, floor = mb["CapsNet: ours"], mb["CapsNet: floor"]
+    rows.append(
+        f"| peak memory of CapsNet's step, float32 | {ours:.0f} MB | floor {floor:.0f} MB; "
+        f"with torch's convolutions {convolutions:.0f} MB; eager {mb['CapsNet: few_at_a_time']:.0f} MB |"
+    )
+    for what, net in (("of the first matrix capsules'", "A=B=C=D=32"), ("of the second", "A64 B8 C16 D16")):
+        ours, floor, stored = (mb[f"EM net {net}: {name}"] for name in ("ours", "floor", "stored_votes"))
+        rows.append(f"| {what} | {ours:.0f} MB | floor {floor:.0f} MB; eager {stored:,.0f} MB |")
+    few, many = curves["I"][0], curves["I"][-1]
+    grown = goals["time a unit, lower capsules 1,000 → 100,000"]
+    rows.append(
+        f"| dynamic routing of {few['x']:,} → {many['x']:,} lower capsules, batch 8, forward and backward "
+        f"([growth](results/bench/growth.md)) | {time(1e3 * few['seconds'])} → {time(1e3 * many['seconds'])} "
+        f"| the time of each capsule becomes {grown:.2f} of what it was |"
+    )
+    whole = goals["CapsNet forward, 224×224 images, batch 8: the whole process"]
+    seconds = 1e3 * curves["image size"][-1]["seconds"]
+    rows.append(
+        f"| the forward pass of 224×224 images through CapsNet, batch 8 (the same) | {time(seconds)} "
+        f"| the whole process takes {whole:.1f} GB |"
+    )
+    faster = [row["value"] for row in suites["threads"]["rows"]]
+    rows.append(
+        f"| two cores instead of one ([threads](results/bench/threads.md)) | {min(faster):.2f}× to {max(faster):.2f}× "
+        "faster | routing alone and whole steps |"
+    )
+    return rows
+
+
+def test_speed_is_that_of_the_benches() -> None:
+    missing = [row for row in speed_rows() if row not in README]
+    assert not missing, missing
