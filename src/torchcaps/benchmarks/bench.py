@@ -57,8 +57,9 @@ def bench(
     check_at_least("threads", threads, 1)
     check_at_least("repeats", repeats, 1)
     check_choice("device", device, ("cpu", "cuda", "auto"))
-    there = "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
-    conditions = Conditions(choose_device(there), threads, repeats, compile, smoke)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    conditions = Conditions(choose_device(device), threads, repeats, compile, smoke)
     folder = Path(out)
     if (folder / "bench.json").exists() or (folder.exists() and not folder.is_dir()):
         raise ValueError(f"out must be a folder without measurements, got {folder}: name another by --out")

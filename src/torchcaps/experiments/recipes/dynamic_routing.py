@@ -157,5 +157,4 @@ def multimnist() -> Experiment:
 def multimnist_cnn() -> Experiment:
     """The paper's CNN with 24.56 M parameters on the pairs of ``multimnist``: 8.1 % in its table 1."""
     pairs, model = multimnist(), Model("multimnist_cnn")
-    base = replace(mnist_cnn(), recipe="multimnist-cnn", data=pairs.data, epochs=pairs.epochs)
-    return replace(base, model=model)
+    return replace(mnist_cnn(), recipe="multimnist-cnn", data=pairs.data, model=model, epochs=pairs.epochs)
