@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,13 +22,24 @@ def package(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> set[str]:
+def imports(source: str) -> set[str]:
+    """The packages that a file imports from, or public names of the whole one, which stand for theirs."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports name the whole path"
+            whole = node.module == "torchcaps"
+            names = [f"torchcaps.{alias.name}" for alias in node.names] if whole else [node.module or ""]
+        else:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         found |= {name.split(".")[1] for name in names if name.startswith("torchcaps.")}
-    return found
+    return {torchcaps._HOME.get(name, name) for name in found} - {"__version__"}
+
+
+def test_every_way_to_import_is_seen() -> None:
+    assert imports("from torchcaps import models, squash\nimport torchcaps.data.mnist") == {"models", "ops", "data"}
+    with pytest.raises(AssertionError, match="whole path"):
+        imports("from . import models")
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
@@ -35,7 +47,7 @@ def test_data_flow_one_way(path: Path) -> None:
     here = package(path)
     if here == "__init__":
         return
-    for other in imports(path):
+    for other in imports(path.read_text(encoding="utf-8")):
         assert ORDER.index(other) <= ORDER.index(here), f"{here} must not import {other}"
         assert (here, other) not in FORBIDDEN, f"{here} must not import {other}"
 
@@ -63,3 +75,16 @@ def test_every_public_name_is_there() -> None:
         assert getattr(torchcaps, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         torchcaps.nonsense  # noqa: B018
+
+
+def test_what_type_checkers_and_the_docstring_name_is_what_there_is() -> None:
+    tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        (alias.name, alias.asname, node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == {(name, name, f"torchcaps.{home}") for name, home in torchcaps._HOME.items()}
+    assert set(re.findall(r"`(\w+)`", torchcaps.__doc__ or "")) == set(torchcaps.__all__)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
@@ -92,6 +95,14 @@ def test_peak_of_another_process() -> None:
 def test_peak_says_why_it_failed() -> None:
     with pytest.raises(ValueError, match=r"could not be measured: ValueError: contender must be one of .*'fastest'"):
         peak(Vectors(contender="fastest"), CPU)
+
+
+def test_who_measures_a_peak_ends_with_who_asked() -> None:
+    """Left alone, it would take memory and a core from whatever is measured next."""
+    endless = Vectors(contender="batched", batch=1, n_in=6, n_iters=10**9)
+    order = json.dumps({"work": described(endless), "device": "cpu", "threads": 1})
+    command = [sys.executable, "-m", "torchcaps.benchmarks.peak", order]
+    assert subprocess.run(command, stdin=subprocess.DEVNULL, timeout=300, check=False).returncode == 1
 
 
 def test_memory_and_growth(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
+from tests.impls import impls
 from torchcaps.ops import EM_SETTINGS, EMSettings, conv_em_routing, em_routing, em_routing_from_votes
 from torchcaps.ops.em_settings import em_settings
 
@@ -99,6 +100,7 @@ def slow_em(
     return mu, {p: 1 / (1 + math.exp(-logit[p])) for p in parents}, r
 
 
+@impls
 @pytest.mark.parametrize(
     "options",
     [
@@ -112,11 +114,12 @@ def slow_em(
 @pytest.mark.parametrize(("shape", "kernel", "stride"), GEOMETRIES)
 @pytest.mark.parametrize("n_iters", [1, 2, 3])
 def test_the_slow_loop_agrees(
-    shape: tuple[int, int, int], kernel: Place, stride: Place, n_iters: int, options: dict[str, Any]
+    shape: tuple[int, int, int], kernel: Place, stride: Place, n_iters: int, options: dict[str, Any], impl: str
 ) -> None:
     tensors = drawn(shape, kernel)
     mu, a, r = slow_em(tensors, kernel, stride, n_iters, em_settings(**options, dense=False))
-    got = conv_em_routing(*tensors, stride=stride, n_iters=n_iters, return_coupling=True, **options)  # type: ignore[arg-type]
+    options = options | {"n_iters": n_iters, "impl": impl}
+    got = conv_em_routing(*tensors, stride=stride, return_coupling=True, **options)  # type: ignore[arg-type]
     assert got.coupling is not None
     for (j, y, x), expected in mu.items():
         torch.testing.assert_close(got.pose[0, j, y, x].flatten().tolist(), expected, rtol=1e-9, atol=1e-9)
@@ -165,10 +168,11 @@ def test_a_vote_goes_to_the_parent_that_it_is_near() -> None:
     torch.testing.assert_close(got.pose[0, :, 0, 0], torch.tensor([1.0, -1.0], dtype=DOUBLE), atol=0.1, rtol=0)
 
 
-def test_parents_at_different_positions_compete() -> None:
+@impls
+def test_parents_at_different_positions_compete(impl: str) -> None:
     """The mistake of most public codes: a softmax within each receptive field only."""
     tensors = drawn((2, 4, 5), (3, 3))
-    got = conv_em_routing(*tensors, return_coupling=True)  # type: ignore[arg-type]
+    got = conv_em_routing(*tensors, return_coupling=True, impl=impl)  # type: ignore[arg-type]
     assert got.coupling is not None
     total: dict[Child, float] = {}
     by_type: dict[tuple[Child, int], float] = {}
@@ -178,7 +182,7 @@ def test_parents_at_different_positions_compete() -> None:
         total[child] = total.get(child, 0) + share
         by_type[child, j] = by_type.get((child, j), 0) + share
     assert all(share == pytest.approx(1, abs=1e-12) for share in total.values())
-    positions = conv_em_routing(*tensors, compete="positions", return_coupling=True)  # type: ignore[arg-type]
+    positions = conv_em_routing(*tensors, compete="positions", return_coupling=True, impl=impl)  # type: ignore[arg-type]
     assert positions.coupling is not None
     share = sum(positions.coupling[0, y, x, (2 - y) * 3 + 2 - x, 0] for y, x in product(range(2), range(3)))
     assert float(share) == pytest.approx(1, abs=1e-12)  # of the child (0, 2, 2) among the positions of type 0
@@ -226,13 +230,15 @@ def test_offset_is_added_to_the_votes() -> None:
     torch.testing.assert_close(one.pose, two.pose)
 
 
+@impls
 @pytest.mark.parametrize("settings", EM_SETTINGS)
 @pytest.mark.parametrize(("shape", "kernel", "stride"), GEOMETRIES)
-def test_derivative(settings: str, shape: tuple[int, int, int], kernel: Place, stride: Place) -> None:
+def test_derivative(settings: str, shape: tuple[int, int, int], kernel: Place, stride: Place, impl: str) -> None:
     tensors = [t.requires_grad_() for t in drawn(shape, kernel, n_out=2)]
 
     def function(*values: Tensor) -> tuple[Tensor, Tensor]:
-        routed = conv_em_routing(*values, stride=stride, settings=settings, variance_floor=0.01)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"stride": stride, "settings": settings, "variance_floor": 0.01, "impl": impl}
+        routed = conv_em_routing(*values, **options)  # type: ignore[arg-type]
         return routed.pose, routed.activation
 
     assert gradcheck(function, tensors, fast_mode=True)
@@ -260,10 +266,11 @@ def test_last_gradient_takes_earlier_iterations_as_constants() -> None:
         torch.testing.assert_close(one, two)
 
 
+@impls
 @pytest.mark.parametrize("settings", EM_SETTINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("case", ["off", "on", "huge and equal", "equal", "one child", "black"])
-def test_extremes_are_finite(settings: str, dtype: torch.dtype, case: str) -> None:
+def test_extremes_are_finite(settings: str, dtype: torch.dtype, case: str, impl: str) -> None:
     shape, kernel, stride = ((1, 6, 4), (1, 1), (2, 2)) if case == "one child" else ((2, 6, 4), (3, 3), (2, 2))
     pose, activation, weight, beta_u, beta_a = (t.to(dtype) for t in drawn(shape, kernel))
     if case in ("off", "on"):
@@ -277,7 +284,7 @@ def test_extremes_are_finite(settings: str, dtype: torch.dtype, case: str) -> No
     tensors = [t.requires_grad_() for t in (pose, activation, weight, beta_u, beta_a)]
     for autocast in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            routed = conv_em_routing(*tensors, stride=stride, settings=settings)  # type: ignore[arg-type]
+            routed = conv_em_routing(*tensors, stride=stride, settings=settings, impl=impl)  # type: ignore[arg-type]
         for gradient in torch.autograd.grad(routed.pose.sum() + routed.activation.sum(), tensors, allow_unused=True):
             assert gradient is None or bool(gradient.isfinite().all())
         assert bool(routed.pose.isfinite().all()) and bool(routed.activation.isfinite().all())

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +34,13 @@ def peak(work: Work, device: torch.device, threads: int = 1) -> dict[str, int]:
     """
     order = json.dumps({"work": described(work), "device": str(device), "threads": threads})
     command = [sys.executable, "-m", "torchcaps.benchmarks.peak", order]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # The other end closes with this process, however it ends: the child then ends too, and disturbs nothing more.
+    ends_with_us, ours = os.pipe()
+    try:
+        done = subprocess.run(command, stdin=ends_with_us, capture_output=True, text=True, check=False)
+    finally:
+        os.close(ends_with_us)
+        os.close(ours)
     if done.returncode:
         reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
         raise ValueError(f"the memory of {work} could not be measured: {reason}")
@@ -89,8 +97,14 @@ def _status(name: str) -> int:
     return 1024 * int(line.split()[1])
 
 
+def _end_with_parent() -> None:
+    os.read(sys.stdin.fileno(), 1)  # nothing is ever written there: this returns when the other end is closed
+    os._exit(1)
+
+
 def main(order: str) -> None:
     """Do what :func:`peak` asks for, and print what it took."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_memory()  # as the process does whose times stand beside it
     given = json.loads(order)
     torch.set_num_threads(given["threads"])

@@ -33,7 +33,7 @@ class Finished:
             raise ValueError(
                 f"{path} holds rows of other settings, runs or versions: remove it, or name another folder by --out"
             )
-        self._path, self._of = path, of
+        self._path, self._of, self._commit = path, of, commit() or "unknown"
         self.rows: list[Row] = content["rows"]
         self.seconds: float = content["seconds"]
         self.commits: list[str] = content["commits"]
@@ -46,7 +46,7 @@ class Finished:
         """One more."""
         self.rows.append(row)
         self.seconds += seconds
-        self.commits = list(dict.fromkeys((*self.commits, commit() or "unknown")))
+        self.commits = list(dict.fromkeys((*self.commits, self._commit)))
         content = {"of": self._of, "seconds": self.seconds, "commits": self.commits, "rows": self.rows}
         write_json(self._path, content)
 

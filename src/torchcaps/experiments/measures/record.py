@@ -55,14 +55,13 @@ def record(
     file = Path("-beside-".join((name, *others_named)) + ".json")
     path = folders[0].path / "measures" / file
     kept = None if keep_in is None else Path(keep_in) / named / file
-    if kept is not None and kept.exists():
-        raise ValueError(f"{kept} is kept already: remove it to keep another")
+    _not_kept_yet(kept)
     device = choose_device("auto")
     if device.type == "mps":  # which has no float64, in which probes are solved
         device = torch.device("cpu")
     tested, *others = (_moved(look(each, root), device) for each in folders)
     other = others[0] if others else None
-    started = time.monotonic()
+    code, started = commit() or "unknown", time.monotonic()  # the code that begins: it may change in the hours to come
     values = MEASURES[name].measure(tested, beside=other, n=n)
     content: dict[str, Any] = {
         "measure": name,
@@ -72,17 +71,28 @@ def record(
         "n": values["n"],
         "device": device_in_words(device),
         "versions": versions(),
-        "commit": commit() or "unknown",
+        "commit": code,
         "seconds": round(time.monotonic() - started, 1),
         "run": _of(tested),
         "beside": None if other is None else _of(other),
     }
     figure = MEASURES[name].draw(values, tested, other)
-    for each in (path, *([] if kept is None else [kept])):
-        # The picture first: where the numbers are, it is too.
-        write_picture(each.with_suffix(".png"), figure)
-        write_json(each, content)
+    _write(path, content, figure)
+    if kept is not None:
+        _not_kept_yet(kept)  # by another process, meanwhile
+        _write(kept, content, figure)
     return path
+
+
+def _not_kept_yet(path: Path | None) -> None:
+    if path is not None and path.exists():
+        raise ValueError(f"{path} is kept already: remove it to keep another")
+
+
+def _write(path: Path, content: dict[str, Any], figure: Any) -> None:
+    """The picture first: where the numbers are, it is too."""
+    write_picture(path.with_suffix(".png"), figure)
+    write_json(path, content)
 
 
 def _moved(tested: Tested, device: Any) -> Tested:
