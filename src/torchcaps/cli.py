@@ -283,9 +283,8 @@ def _measure(parsed: argparse.Namespace) -> None:
 
 def _predict(parsed: argparse.Namespace) -> None:
     from torchcaps.experiments.predict import predict
-    from torchcaps.experiments.run import Run
 
-    for path, found in predict(Run(parsed.run), parsed.images, invert=parsed.invert).items():
+    for path, found in predict(parsed.run, parsed.images, invert=parsed.invert).items():
         print(f"{path}: " + ", ".join(f"{name} ({score:.2f})" for name, score in found))
 
 

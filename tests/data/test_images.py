@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from torchcaps.data import Dataset, Images, load
+from torchcaps.data import Dataset, Images, load, to_float
 from torchcaps.data.folder import _content, _without_metadata, read_image
 from torchcaps.data.images import fixed_order, resized
 
@@ -131,8 +131,40 @@ def test_the_first_images_are_of_all_classes(folder: Path) -> None:
 def test_folders_one_level_too_deep(folder: Path) -> None:
     write(folder / "test" / "cat" / "1.png", (5, 5), (1, 1, 1))
     write(folder / "test" / "1.png", (5, 5), (1, 1, 1))
-    with pytest.raises(ValueError, match=r"test must hold the images of one class, got the folders cat: data.root has"):
+    with pytest.raises(
+        ValueError, match=r"test must hold the images of one class, got the folders cat: data.root has one"
+    ):
         load("folder", folder)
+
+
+def test_a_split_that_is_given_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for k in range(40):
+        write(tmp_path / "train" / "dog" / f"{k}.png", (5, 5), (k, k, k))
+        write(tmp_path / "train" / "cat" / f"{k}.png", (5, 5), (100 + k, 100 + k, 100 + k))
+        write(tmp_path / "test" / "dog" / f"{k}.png", (5, 5), (200 + k, 200 + k, 200 + k))
+    data = load("folder", tmp_path)
+    assert data.classes == ("cat", "dog") and len(data.train) + len(data.val) == 80 and len(data.test) == 40
+    assert 0 < len(data.val) < 20 and data.train.images.max() < 200 <= data.test.images.min()
+    assert "the test split has no image of cat, so it says nothing of them" in caplog.text
+    write(tmp_path / "val" / "cat" / "one.png", (5, 5), (9, 9, 9))
+    data = load("folder", tmp_path)
+    assert (len(data.train), len(data.val), len(data.test)) == (80, 1, 40) and data.note == "split by its folders"
+    write(tmp_path / "val" / "cow" / "one.png", (5, 5), (9, 9, 9))
+    with pytest.raises(ValueError, match="val must have the classes of train, got cow too"):
+        load("folder", tmp_path)
+
+
+def test_classes_may_be_called_train_and_test(tmp_path: Path) -> None:
+    for k in range(20):
+        for name in ("train", "test"):
+            write(tmp_path / name / f"{k}.png", (5, 5), (k, k, k + len(name)))
+    assert load("folder", tmp_path).classes == ("test", "train")
+
+
+def test_torchs_loader_takes_a_split() -> None:
+    images, labels = next(iter(torch.utils.data.DataLoader(load("digits").val, batch_size=4)))  # type: ignore[arg-type]
+    torch.testing.assert_close(images, to_float(load("digits").val.images[:4]))
+    assert torch.equal(labels, load("digits").val.labels[:4])
 
 
 def test_folder_with_colour(folder: Path) -> None:

@@ -16,7 +16,7 @@ from torchcaps.experiments.run import Run, experiment_from
 def test_configuration_survives_the_file(tmp_path: Path) -> None:
     config = Experiment(
         "x",
-        Data("folder", "there", (20, 30), n_pairs=(5, 6), contrast=(0.5, 2.0), crop=(9, 8), options={"a": [1, None]}),
+        Data("folder", "there", (20, 30), contrast=(0.5, 2.0), crop=(9, 8), options={"a": [1, None]}),
         Model("capsnet", {"hidden": [{"n_types": 3}]}),
         seed=7,
     )
@@ -24,6 +24,8 @@ def test_configuration_survives_the_file(tmp_path: Path) -> None:
     run.open(config)
     assert run.experiment() == config
     assert experiment_from(json.loads(run.config.read_text())) == config
+    data = replace(config.data, root=Path("there"), image_size=[20, 30], contrast=[0.5, 2.0], crop=[9, 8])  # type: ignore[arg-type]
+    assert replace(config, data=data) == config
     run.open(config)  # the same again is a resumption
     run.open(replace(config, threads=2, device="cpu", data=replace(config.data, root="elsewhere")))
 
@@ -175,6 +177,18 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         ({"data": Data(test_crops=5)}, "data.test_crops must be one of 1, 13; got 5"),  # type: ignore[arg-type]
         ({"data": Data(test_crops=13)}, "data.crop must be given for data.test_crops = 13, got None"),
         ({"data": Data(pairs=True, crop=(9, 9))}, r"data.crop must be None with data.pairs, got \(9, 9\)"),
+        ({"data": Data(pairs=True, shift=6)}, "data.shift must be left alone with data.pairs, which shift by 4; got 6"),
+        ({"data": Data(blend="max")}, "data.blend must be sum with data.pairs = False, got max"),
+        ({"data": Data(n_pairs=(8, 8))}, r"data.n_pairs must be .* with data.pairs = False, got \(8, 8\)"),
+        ({"margin": "sigmoid"}, "margin must be linear with loss margin, as it is the spread loss's; got sigmoid"),
+        (
+            {"model": Model("capsnet", {"x": [{"y": {1}}]})},
+            r"model.options must hold numbers, .* got x=\[\{'y': \{1\}\}\]",
+        ),
+        (
+            {"data": Data(options={"x": Path("a")})},
+            "data.options must hold numbers, texts, .* as they are kept in files",
+        ),
         (
             {"data": Data(pairs=True, degrees=3.0)},
             "data.degrees must be 0.0 with data.pairs, got 3.0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import math
 import signal
@@ -17,6 +18,7 @@ import pytest
 import torch
 from torch import nn
 
+import torchcaps
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model, Optim
 from torchcaps.experiments.batches import Batches, split
@@ -30,7 +32,7 @@ from torchcaps.experiments.schedule import learning_rate
 from torchcaps.experiments.task import NonFiniteLoss, Task
 from torchcaps.experiments.train import default_folder, train
 from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.models import CapsNet, build
+from torchcaps.models import MODELS, CapsNet, build, capsnet
 
 TINY = Experiment(
     recipe="tiny",
@@ -119,7 +121,18 @@ def test_result_has_what_it_must(unbroken: Path) -> None:
     assert result["recipe"] == "tiny" and 0 <= result["test_error"] <= 1 and result["epochs"] == 2
     assert result["test_error"] * 360 == pytest.approx(round(result["test_error"] * 360))
     assert result["n_parameters"] == sum(value.numel() for value in weights(unbroken).values())
+    assert result["images"] == {"train": 1257, "val": 180, "test": 360}
     assert result["config"] == json.loads((unbroken / "config.json").read_text())
+
+
+def test_other_work_has_its_threads_again(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert fit(replace(TINY, epochs=1), tmp_path)["device"].endswith(", 1 thread")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_finished_run_is_left_alone(unbroken: Path) -> None:
@@ -387,6 +400,17 @@ def test_checkpoint_of_another_model(unbroken: Path, tmp_path: Path) -> None:
         load_model(run)
 
 
+def test_a_model_that_computes_otherwise_by_now_is_noticed(
+    unbroken: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its weights would fit, whatever a default has become."""
+    load_model(Run(unbroken))
+    assert not caplog.text
+    monkeypatch.setitem(MODELS, "capsnet", functools.partial(capsnet, n_iters=1, leaky=True))
+    load_model(Run(unbroken))
+    assert f"model.pt computes otherwise than when it was saved, by torchcaps {torchcaps.__version__}" in caplog.text
+
+
 def test_the_test_split_is_seen_once_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, bool]] = []
     iterate = Batches.__iter__
@@ -404,6 +428,14 @@ def test_the_test_split_is_seen_once_at_the_end(tmp_path: Path, monkeypatch: pyt
         ({"model": Model("capsnet", {"n_iters": 0})}, "n_iters must be an integer of at least 1, got 0"),
         ({"data": Data("digits", image_size=(12, 12))}, "a 9×9 kernel does not fit into a map of 4×4"),
         ({"batch_size": 100_000}, "batch_size must be at most the 64 training examples"),
+        (
+            {"model": CNN.model, "loss": "cross_entropy", "reconstruction": 0.01},
+            "reconstruction must be 0 .* for matched_cnn with the loss cross_entropy, .* got 0.01",
+        ),
+        (
+            {"model": CNN.model, "loss": "cross_entropy", "compile": True},
+            "compile must be false for matched_cnn, which routes nothing; got True",
+        ),
     ],
 )
 def test_bad_input_costs_no_work(tmp_path: Path, change: dict, message: str) -> None:

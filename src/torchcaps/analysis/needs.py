@@ -13,14 +13,17 @@ from torchcaps.models import CapsNet, MatrixCapsNet, Transforming
 
 
 def capsnet(model: nn.Module) -> CapsNet | MatrixCapsNet:
-    """The model itself, if it is made of capsules.
+    """The model itself, if it is one of this library's whose parts are known; from within torch.compile's wrapper too.
 
     Raises:
         ValueError: it is not.
     """
-    if isinstance(model, CapsNet | MatrixCapsNet):
-        return model
-    raise ValueError(f"model must be a CapsNet or MatrixCapsNet, got a {type(model).__name__}, which has no capsules")
+    bare = getattr(model, "_orig_mod", model)
+    if isinstance(bare, CapsNet | MatrixCapsNet):
+        return bare
+    raise ValueError(
+        f"model must be a CapsNet or MatrixCapsNet, whose parts are known by name; got a {type(model).__name__}"
+    )
 
 
 def decoder_of(model: nn.Module) -> Decoder:

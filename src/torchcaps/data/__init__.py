@@ -19,7 +19,7 @@ from torchcaps.data.digits import load_digits
 from torchcaps.data.expanded_mnist import load_expanded_mnist
 from torchcaps.data.faces import load_faces
 from torchcaps.data.folder import load_folder
-from torchcaps.data.images import Dataset, Images
+from torchcaps.data.images import Dataset, Images, to_float
 from torchcaps.data.mnist import load_fashion_mnist, load_mnist
 from torchcaps.data.pairs import Pairs
 from torchcaps.data.smallnorb import load_smallnorb
@@ -50,7 +50,7 @@ def load(
         name: one of :data:`DATASETS`.
         root: a folder that has the files already. Without it they are downloaded into the cache
             (``$TORCHCAPS_DATA``, by default ``~/.cache/torchcaps``).
-        image_size: (height, width) to resize to; the data set's own size by default.
+        image_size: (height, width) to resize to; by default the data set's own size, and 28×28 for a folder.
         options: as the data set's own function says.
 
     Raises:
@@ -68,4 +68,4 @@ def load(
         return DATASETS[name](root=None if root is None else Path(root).expanduser(), image_size=image_size, **options)
 
 
-__all__ = ["DATASETS", "Dataset", "Images", "Limits", "Pairs", "load", "transformed_pairs"]
+__all__ = ["DATASETS", "Dataset", "Images", "Limits", "Pairs", "load", "to_float", "transformed_pairs"]

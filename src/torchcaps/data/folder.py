@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ _OTHERS = (
     *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"),  # raw
 )
 
+SPLITS = ("train", "val", "test")
 #: Shares of the images that are kept for validation and for test.
 VALIDATION, TEST = 0.1, 0.2
 
@@ -34,9 +36,12 @@ def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = N
     About 70 % train, 10 % validate and 20 % test. Which does what follows from its content alone: so images that are
     added later, renamed or given other metadata (in PNG and JPEG) move none, and exact copies of one stay together.
 
+    A folder that holds ``train`` and ``test``, perhaps ``val``, and no others, with the classes' sub-folders in each,
+    is split as it says; without ``val`` a tenth of ``train`` validates.
+
     Args:
         root: the folder.
-        image_size: (height, width) that all are resized to; by default 28×28.
+        image_size: (height, width) that all are resized to, whatever their proportions; by default 28×28.
 
     Raises:
         ValueError: no such folder, fewer than two classes, folders within those of the classes, a class without
@@ -45,29 +50,76 @@ def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = N
     """
     if root is None or not root.is_dir():
         raise ValueError(f"data.root must be a folder with one sub-folder a class, got {root}")
-    classes = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    given = _given_splits(root)
+    home = root / "train" if given else root
+    classes = _folders(home)
     if len(classes) < 2:
-        raise ValueError(f"{root} must have at least two sub-folders, one a class; got {len(classes)}: {classes}")
-    files = [path for name in classes for path in _files(root / name)]
-    labels = torch.tensor([classes.index(path.parent.name) for path in files], dtype=torch.int64)
-    parts = [_part(path) for path in files]
+        raise ValueError(f"{home} must have at least two sub-folders, one a class; got {len(classes)}: {classes}")
+    found = _as_given(root, given, classes) if given else _as_drawn(root, classes)
     for name in classes:
-        if not any(path.parent.name == name and part == "train" for path, part in zip(files, parts, strict=True)):
+        if not any(image.name == name and image.split == "train" for image in found):
             raise ValueError(
-                f"{root / name} must have more images ({', '.join(SUFFIXES)}): none came to the train split"
+                f"{home / name} must have more images ({', '.join(SUFFIXES)}): none came to the train split"
             )
-    for part in ("val", "test"):
-        if part not in parts:
-            raise ValueError(f"{root} must have more images: of {len(files)} none came to the {part} split")
-    images = torch.stack([read_image(path, image_size or (28, 28)) for path in files])  # [N, 3, H, W]
+    for split in SPLITS:
+        here = {image.name for image in found if image.split == split}
+        if not here:
+            raise ValueError(f"{root} must have more images: of {len(found)} none came to the {split} split")
+        absent = [name for name in classes if name not in here]
+        if absent:
+            logging.getLogger("torchcaps").warning(
+                "%s: the %s split has no image of %s, so it says nothing of them", root, split, ", ".join(absent)
+            )
+    images = torch.stack([read_image(image.path, image_size or (28, 28)) for image in found])  # [N, 3, H, W]
     if bool((images == images[:, :1]).all()):
         images = images[:, :1]
-    every = Images(images, labels)
-    splits = []
-    for name in ("train", "val", "test"):
-        chosen = every.take(torch.tensor([part == name for part in parts]))
-        splits.append(chosen.take(fixed_order(len(chosen), 0)))  # the first n are of all classes
-    return Dataset(root.resolve().name, tuple(classes), *splits, note="split by content, without metadata")
+    every = Images(images, torch.tensor([classes.index(image.name) for image in found], dtype=torch.int64))
+    parts = []
+    for split in SPLITS:
+        chosen = every.take(torch.tensor([image.split == split for image in found]))
+        parts.append(chosen.take(fixed_order(len(chosen), 0)))  # the first n are of all classes
+    note = "split by its folders" if given else "split by content, without metadata"
+    return Dataset(root.resolve().name, tuple(classes), *parts, note=note)
+
+
+class _Found(NamedTuple):
+    """An image file, its class and its split."""
+
+    path: Path
+    name: str
+    split: str
+
+
+def _given_splits(root: Path) -> list[str]:
+    """The folders of splits, if these are what there is; none if the folders are classes."""
+    names = _folders(root)
+    if not {"train", "test"} <= set(names) <= set(SPLITS):
+        return []
+    return names if all(_folders(root / name) for name in names) else []
+
+
+def _as_given(root: Path, splits: list[str], classes: list[str]) -> list[_Found]:
+    found = []
+    for split in splits:
+        others = sorted(set(_folders(root / split)) - set(classes))
+        if others:
+            raise ValueError(f"{root / split} must have the classes of train, got {', '.join(others)} too")
+        names = [name for name in classes if (root / split / name).is_dir()]
+        found += [_Found(path, name, split) for name in names for path in _files(root / split / name)]
+    if "val" in splits:
+        return found
+    return [
+        each._replace(split="val") if each.split == "train" and _draw(each.path) < VALIDATION else each
+        for each in found
+    ]
+
+
+def _as_drawn(root: Path, classes: list[str]) -> list[_Found]:
+    return [_Found(path, name, _part(_draw(path))) for name in classes for path in _files(root / name)]
+
+
+def _folders(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _files(folder: Path) -> list[Path]:
@@ -77,7 +129,7 @@ def _files(folder: Path) -> list[Path]:
     if deeper:  # train/dog and test/dog, perhaps, instead of dog
         raise ValueError(
             f"{folder} must hold the images of one class, got the folders {', '.join(deeper)}: data.root has one "
-            "level of sub-folders, one a class, and what trains, validates and tests is drawn from each"
+            "level of sub-folders, one a class, or above these the folders train, test and perhaps val alone"
         )
     unread = [path for path in every if path.suffix.lower() in _OTHERS]
     if unread:
@@ -87,9 +139,12 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in every if path.suffix.lower() in SUFFIXES]
 
 
-def _part(path: Path) -> str:
-    """The split of an image, by a number 0 … 1 drawn from what it shows."""
-    draw = int.from_bytes(hashlib.sha256(_content(path)).digest()[:8]) / 2**64
+def _draw(path: Path) -> float:
+    """A number 0 … 1, drawn from what an image shows."""
+    return int.from_bytes(hashlib.sha256(_content(path)).digest()[:8]) / 2**64
+
+
+def _part(draw: float) -> str:
     return "test" if draw < TEST else "val" if draw < TEST + VALIDATION else "train"
 
 

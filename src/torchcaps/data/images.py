@@ -37,6 +37,10 @@ class Images:
     def __len__(self) -> int:
         return len(self.images)
 
+    def __getitem__(self, k: int) -> tuple[Tensor, Tensor]:
+        """One image as floats 0 … 1, ``[C, H, W]``, and its label: what a ``torch.utils.data.DataLoader`` asks for."""
+        return to_float(self.images[k]), self.labels[k]
+
     def take(self, index: Tensor | slice) -> Images:
         """The images at these places."""
         factors = {name: values[index] for name, values in self.factors.items()}

@@ -32,8 +32,9 @@ class Data:
 
     Attributes:
         name: one of ``torchcaps.data.DATASETS``.
-        root: folder that has the files; None downloads into the cache.
-        image_size: (height, width) to resize to; None keeps the data set's own.
+        root: folder that has the files, as text or a path; None downloads into the cache.
+        image_size: (height, width) to resize to, whatever that does to an image's proportions; None keeps the data
+            set's own, and makes those of a folder 28×28.
         n_train: take only the first so many training images (of the fixed order); None takes all.
         n_shown: training images that are shown in an epoch, going through all of them again and again; None
             shows each once.
@@ -80,6 +81,14 @@ class Data:
     test_crops: TestCrops = 1
     options: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Take paths and lists too, as what ``config.json`` gives back."""
+        if self.root is not None:
+            object.__setattr__(self, "root", str(self.root))
+        for name in ("image_size", "n_pairs", "contrast", "crop"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+
 
 @dataclass(frozen=True)
 class Model:
@@ -87,7 +96,7 @@ class Model:
 
     Attributes:
         name: one of ``torchcaps.models.MODELS``.
-        options: keyword arguments of that model.
+        options: keyword arguments of that model: numbers, texts, and lists and mappings of such, which files can hold.
     """
 
     name: str = "capsnet_small"
@@ -213,6 +222,12 @@ class Experiment:
         for name in ("name", "image_shape", "n_classes"):
             if name in self.model.options:
                 raise ValueError(f"model.options must not hold {name}, which follows from model.name and the data")
+        _require_plain("data.options", data.options)
+        _require_plain("model.options", self.model.options)
+        if self.margin != "linear" and self.loss != "spread":
+            raise ValueError(
+                f"margin must be linear with loss {self.loss}, as it is the spread loss's; got {self.margin}"
+            )
         if self.consistency and not data.transformed:
             raise ValueError(
                 f"consistency must be 0 without data.transformed, as nothing moves; got {self.consistency}"
@@ -240,6 +255,10 @@ class Experiment:
             )
         if data.pairs:
             _plain(data, "data.pairs", "n_shown", "degrees", "scale", "shear", "flip", "brightness", "contrast", "crop")
+            if data.shift != Data.shift:
+                raise ValueError(f"data.shift must be left alone with data.pairs, which shift by 4; got {data.shift}")
+        else:
+            _plain(data, "data.pairs = False", "n_pairs", "blend")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, as in ``config.json``."""
@@ -248,8 +267,8 @@ class Experiment:
 
 def smoke(config: Experiment) -> Experiment:
     """The same in seconds: two steps on eight images, to see that it runs. What it learns is nothing."""
-    shown = None if config.data.pairs else 8
-    data = replace(config.data, n_train=None, n_shown=shown, n_eval=8, n_pairs=(8, 8))
+    few: dict[str, Any] = {"n_pairs": (8, 8)} if config.data.pairs else {"n_shown": 8}
+    data = replace(config.data, n_train=None, n_eval=8, **few)
     return replace(config, recipe=f"{config.recipe}-smoke", data=data, epochs=1, batch_size=4, compile=False)
 
 
@@ -259,6 +278,24 @@ def _plain(data: Data, kind: str, *names: str) -> None:
         value, plain = getattr(data, name), getattr(Data(), name)
         if value != plain:
             raise ValueError(f"data.{name} must be {plain} with {kind}, got {value}")
+
+
+def _require_plain(name: str, options: dict[str, Any]) -> None:
+    """Refuse what a file would not give back as it was."""
+    for key, value in options.items():
+        if not _is_plain(value):
+            raise ValueError(
+                f"{name} must hold numbers, texts, and lists and mappings of such, as they are kept in files; "
+                f"got {key}={value!r}"
+            )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _within(name: str, value: float, least: float, most: float = math.inf) -> None:

@@ -20,11 +20,13 @@ _AT_ONCE = 64
 
 
 @torch.no_grad()
-def predict(run: Run, paths: Sequence[str | Path], *, invert: bool = False) -> dict[str, list[tuple[str, float]]]:
+def predict(
+    run: Run | str | Path, paths: Sequence[str | Path], *, invert: bool = False
+) -> dict[str, list[tuple[str, float]]]:
     """The most probable classes of each image.
 
     Args:
-        run: a finished run.
+        run: a finished run, or its folder.
         paths: image files of any size; they are resized to the size of the images it was trained on, of which
             it takes the central window if it was trained on crops. A model of two eyes sees the same with both.
         invert: exchange light and dark first.
@@ -36,6 +38,9 @@ def predict(run: Run, paths: Sequence[str | Path], *, invert: bool = False) -> d
     Raises:
         ValueError: no finished run, or a file that is no image.
     """
+    run = run if isinstance(run, Run) else Run(run)
+    if isinstance(paths, str):
+        raise ValueError(f"paths must be several, such as [{paths!r}], got one text")
     trained, config = load_model(run), run.experiment()
     if config.data.transformed:
         raise ValueError(f"{run.path} must hold a classifier, got an auto-encoder, which knows no classes")

@@ -140,8 +140,11 @@ def experiment_from(content: dict[str, Any]) -> Experiment:
         ValueError: fields are missing, unknown or out of range.
     """
     try:
-        data: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["data"].items()}
-        parts = {"data": Data(**data), "model": Model(**content["model"]), "optim": Optim(**content["optim"])}
+        parts = {
+            "data": Data(**content["data"]),
+            "model": Model(**content["model"]),
+            "optim": Optim(**content["optim"]),
+        }
         return Experiment(**content | parts)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"not the configuration of a run of this version: {error!r}") from error

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from torchcaps import __version__
+from torchcaps.analysis.needs import evaluating
 from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import write_atomically
 from torchcaps.experiments.run import Run, differing
-from torchcaps.models import build
+from torchcaps.models import Output, build
 
 
 class Trained(NamedTuple):
@@ -45,6 +50,8 @@ def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset)
         "uncropped": (dataset.image_shape if config.data.crop else image_shape(config, dataset))[1:],
         "classes": dataset.classes,
         "data": dataset.note,
+        "torchcaps": __version__,
+        "said": _says(model, image_shape(config, dataset)),
         "state_dict": {name: value.cpu() for name, value in model.state_dict().items()},
     }
     write_atomically(run.model, lambda path: torch.save(content, path))
@@ -76,9 +83,33 @@ def load_model(run: Run | str | Path) -> Trained:
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise ValueError(f"{run.model} does not fit the {name} that it names: {error}") from error
+    _note_what_is_computed_otherwise(run, model, content)
     # Models that were saved before there were crops and notes have neither.
     uncropped, note = tuple(content.get("uncropped", shape[1:])), content.get("data", "")
     return Trained(model.eval(), tuple(shape), tuple(classes), uncropped, note)
+
+
+def _note_what_is_computed_otherwise(run: Run, model: nn.Module, content: dict[str, Any]) -> None:
+    """Weights may fit another version of a model whose constants or defaults are others by now."""
+    before = content.get("said")
+    if before is None:
+        return
+    changed = (_says(model, content["image_shape"]) - before).abs().max()
+    if changed > 1e-3 * before.abs().max():  # far above the rounding of other processors
+        logging.getLogger("torchcaps").warning(
+            "%s computes otherwise than when it was saved, by torchcaps %s (this is %s): its errors may be others",
+            run.model, content["torchcaps"], __version__,
+        )  # fmt: skip
+
+
+@torch.no_grad()
+def _says(model: nn.Module, shape: Sequence[int]) -> Tensor:
+    """What the model makes of one image, from black to white."""
+    with evaluating(model):
+        weight = next(model.parameters())
+        image = torch.linspace(0, 1, math.prod(shape), dtype=weight.dtype, device=weight.device).view(1, *shape)
+        output = model(image)
+    return (output.scores if isinstance(output, Output) else output.images).float().cpu()
 
 
 def data_for(config: Experiment, trained: Trained) -> Dataset:

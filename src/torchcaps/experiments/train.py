@@ -77,7 +77,16 @@ def train(
             NaN (the last good checkpoint is kept).
         OutOfTime: ``until`` was reached; the same call goes on from the checkpoint.
     """
-    run = Run(out or default_folder(config))
+    threads = torch.get_num_threads()
+    try:
+        return _train(config, Run(out or default_folder(config)), progress, checkpoint_seconds, until)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(
+    config: Experiment, run: Run, progress: Progress, checkpoint_seconds: float, until: float | None
+) -> dict[str, Any]:
     run.check(config)
     if run.result.is_file():
         return read_json(run.result)
@@ -127,6 +136,7 @@ def train(
             "steps": steps,
             "seconds": round(metrics.elapsed(), 1),
             "data": dataset.note,
+            "images": {name: len(part) for name, part in dataset.splits.items()},
             "n_parameters": count_parameters(model),
             "device": device_in_words(device),
             "versions": versions(),
@@ -229,6 +239,7 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
     if isinstance(output, Transformed) != (config.loss == "squared_error"):
         fitting = "squared_error" if isinstance(output, Transformed) else "another than squared_error"
         raise ValueError(f"loss must be {fitting} for the model {config.model.name}, got {config.loss}")
+    _refuse_what_does_nothing(config, model)
     if isinstance(model, PlainAutoencoder):
         for name, value in (("consistency", config.consistency), *_limits(config)):
             if value:
@@ -239,3 +250,15 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
             f"got {config.loss}"
         )
     return model
+
+
+def _refuse_what_does_nothing(config: Experiment, model: nn.Module) -> None:
+    """Who sets a field takes it to do something."""
+    asked, default = config.reconstruction, Experiment.reconstruction
+    if asked not in (0, default) and (config.data.transformed or getattr(model, "decoder", None) is None):
+        raise ValueError(
+            f"reconstruction must be 0 (or {default}, which recipes have) for {config.model.name} with the loss "
+            f"{config.loss}, which reconstructs nothing beside it; got {asked}"
+        )
+    if config.compile and not any(isinstance(layer, RoutedLayer) for layer in model.modules()):
+        raise ValueError(f"compile must be false for {config.model.name}, which routes nothing; got {config.compile}")

@@ -48,8 +48,10 @@ def build(name: str, folder: Path | None = None) -> Path:
         Path of the shared library.
 
     Raises:
-        Unavailable: no compiler, or it fails.
+        Unavailable: no compiler, or it fails; or a system on which it cannot be told whose a file is.
     """
+    if not hasattr(os, "geteuid"):
+        raise Unavailable("compiled routing is for Linux and macOS")
     sources, complaints = _sources(name), []
     for command in _compilers():
         try:
