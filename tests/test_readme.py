@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,6 @@ EVERY = sorted((ROOT / "results").glob("*.json"))
 #: Auto-encoders make no errors, and have a table of their own.
 RESULTS = [path for path in EVERY if "test_error" in json.loads(path.read_text())]
 PAINTERS = [path for path in EVERY if path not in RESULTS]
-#: What the probes of equivariance read.
-_PROBED = ("pose", "pose_reduced", "change", "change_reduced")
 #: | `recipe` | what | error | seeds | paper | parameters | minutes, …
 ROWS = re.findall(
     r"^\| `([\w-]+)` \|[^|]*\| ([\d.]+)(?: ± ([\d.]+))? \| (\d+) \|[^|]*\| ([\d,]+) \| (\d+)[ ,]",
@@ -88,68 +85,113 @@ def test_few_labels_in_the_readme_are_those_of_the_file(path: Path) -> None:
 def test_a_measure_is_of_the_run_that_is_kept(path: Path) -> None:
     found = json.loads(path.read_text())
     run = json.loads((ROOT / "results" / f"{path.parent.name}.json").read_text())
-    of = [found["measure"], *(f"{run['recipe']}-{run['seed']}" for run in (found["beside"],) if run is not None)]
+    beside = [] if found["beside"] is None else [found["beside"]]
+    of = [found["measure"], *(f"{run['recipe']}-{run['seed']}" for run in beside)]
     assert "-beside-".join(of) == path.stem and path.with_suffix(".png").is_file()
-    assert {key: run[key] for key in ("recipe", "test_error", "commit")} == {
-        key: found["run"][key] for key in ("recipe", "test_error", "commit")
-    }
+    assert run["recipe"] == found["run"]["recipe"] and run["seed"] == found["run"]["seed"]
+    for each in (found["run"], *beside):
+        recorded = json.loads((ROOT / "results" / f"{each['recipe']}-{each['seed']}.json").read_text())
+        assert {key: recorded[key] for key in ("test_error", "commit")} == {
+            key: each[key] for key in ("test_error", "commit")
+        }
     assert not found["commit"].endswith("-dirty")
 
 
 def test_claims_are_those_of_the_files() -> None:
-    """Every number of a claim's row, by the first words of the row."""
+    """All numbers with a point or a %, cell by cell and in order, by the first words of the row."""
 
-    def measured(run: str, name: str) -> dict[str, Any]:
-        (path,) = (ROOT / "results" / "measures" / run).glob(f"{name}*.json")
-        return json.loads(path.read_text())["values"]
+    def kept(run: str, file: str) -> dict[str, Any]:
+        return json.loads((ROOT / "results" / "measures" / run / f"{file}.json").read_text())["values"]
 
-    def per_cent(*shares: float) -> list[str]:
-        return [f"{100 * share:.1f} %" for share in shares]
+    def result(run: str) -> dict[str, Any]:
+        return json.loads((ROOT / "results" / f"{run}.json").read_text())
 
-    def mean(values: Iterable[float]) -> float:
-        return statistics.mean(values)
+    def per_cent(*shares: float, places: int = 1) -> list[str]:
+        return [f"{100 * share:.{places}f} %".replace("100.0 %", "100 %") for share in shares]
+
+    def decimals(*values: float) -> list[str]:
+        return [f"{value:.2f}" for value in values]
+
+    def viewpoints(axis: str) -> tuple[list[str], list[str], str]:
+        folds = [
+            kept(f"smallnorb-{axis}-fold-{k}-0", f"matched-beside-smallnorb-{axis}-cnn-fold-{k}-0") for k in range(3)
+        ]
+        assert all(fold["again"] == "beside" for fold in folds)  # the CNN was the better
+
+        def mean(part: str, kind: str, of: str) -> float:
+            return statistics.mean(fold[part][kind][f"{of}_error"] for fold in folds)
+
+        beside = [("beside", "whole", "novel"), ("beside", "matched", "novel"), ("beside", "matched", "test")]
+        numbers = per_cent(*(mean(*each) for each in beside), mean("run", "whole", "test"))
+        return (
+            per_cent(mean("run", "whole", "novel")),
+            numbers,
+            "after {}, {} and {}".format(*(fold["epochs"] for fold in folds)),
+        )
 
     both = ("run", "beside")
-    faces, digits = (measured(run, "picasso") for run in ("faces-0", "mnist-0"))
-    other, follows = measured("mnist-0", "transfer"), measured("mnist-0", "equivariance")
-    novel = {
-        axis: [
-            mean(measured(f"smallnorb-{axis}-fold-{k}-0", "matched")[part][kind]["novel_error"] for k in range(3))
-            for part in both
-            for kind in ("whole", "matched")
-        ]
-        for axis in ("azimuth", "elevation")
+    faces = kept("faces-0", "picasso-beside-faces-cnn-0")
+    digits, other, follows = (
+        kept("mnist-0", f"{name}-beside-mnist-matched-cnn-0") for name in ("picasso", "transfer", "equivariance")
+    )
+    attacked = kept("smallnorb-em-held-out-0", "robustness-beside-smallnorb-cnn-small-0")
+    affine, affine_cnn = (result(name) for name in ("expanded-mnist-0", "expanded-mnist-cnn-0"))
+
+    def r2(part: str, of: str, *without: str) -> float:
+        return statistics.mean(each["r2"][of] for name, each in follows[part].items() if name not in without)
+
+    def still_read(part: str, attack: str, epsilon: float) -> str:
+        return f"{100 * attacked[part][attack]['accuracy'][attacked['epsilons'].index(epsilon)]:.0f}"
+
+    checked = {
+        at: [f"{100 * attacked[part]['robust'][k]:.0f}" for part in both] for k, at in enumerate(attacked["checked"])
     }
-    attacked = measured("smallnorb-em-held-out-0", "robustness")
-    r2 = {(part, of): mean(each["r2"][of] for each in follows[part].values()) for part in both for of in _PROBED}
-    at = attacked["checked"].index(0.1)
-    assert all(whole == matched for whole, matched, *_ in novel.values())  # the CNN was the better
-    wanted = {
-        "capsules know when parts": per_cent(*(faces[part]["exchanged"]["still"] for part in both)),
-        "the same, of digits": per_cent(*(digits[part]["halves 8 px"]["still"] for part in both)),
-        "features carry over": per_cent(
-            *(other["run"][of] for of in ("trained", "untrained")), other["pixels"],
-            *(other["beside"][of] for of in ("trained", "untrained")),
+    thick = [
+        follows[part]["thicken"]["r2"][of]
+        for part, of in (("run", "pose"), ("beside", "pose"), ("beside", "pose_reduced"))
+    ]
+    resist = [
+        f"reads {checked[0.1][0]} of {attacked['n']}",
+        f"a CNN of their size {checked[0.1][1]}, and {checked[0.02][1]}:",
+    ]
+    resist += [
+        f"read {still_read('run', 'fgsm', 0.02)} of {attacked['n']}, the CNN {still_read('beside', 'fgsm', 0.02)} |"
+    ]
+    assert checked[0.02][0] == "0"  # "none"
+    azimuth, elevation = viewpoints("azimuth"), viewpoints("elevation")
+    wanted: dict[str, tuple[list[str], list[str], *tuple[str, ...]]] = {
+        "capsules know when parts": tuple(per_cent(faces[part]["exchanged"]["still"]) for part in both),  # type: ignore[dict-item]
+        "the same, of digits": tuple(per_cent(digits[part]["halves 8 px"]["still"]) for part in both),  # type: ignore[dict-item]
+        "what was learned at every place": (
+            per_cent(affine["affine_mnist_error"]),
+            per_cent(affine_cnn["affine_mnist_error"])
+            + per_cent(affine_cnn["val_error"], affine["val_error"], places=2),
         ),
-        "matrix capsules generalise": per_cent(*novel["azimuth"][1:]),
-        "the same, of elevations": per_cent(*novel["elevation"][1:]),
-        "poses follow": [
-            f"{r2[which]:.2f}"
-            for which in (
-                ("run", "pose"), ("run", "change"), ("beside", "pose"), ("beside", "pose_reduced"),
-                ("beside", "change"), ("beside", "change_reduced"),
-            )
-        ],
-        "matrix capsules resist": [
-            f"reads {100 * attacked['run']['robust'][at]:.0f} of {attacked['n']}",
-            f"size {100 * attacked['beside']['robust'][at]:.0f}",
-        ],
+        "features carry over": (
+            per_cent(*(other["run"][of] for of in ("trained", "untrained")), other["pixels"]),
+            per_cent(*(other["beside"][of] for of in ("trained", "untrained"))),
+        ),
+        "matrix capsules generalise": azimuth,
+        "the same, of elevations": elevation,
+        "poses follow": (
+            decimals(r2("run", "pose"), r2("run", "change")),
+            decimals(
+                *(r2("beside", of) for of in ("pose", "pose_reduced", "change", "change_reduced")),
+                *thick, r2("run", "pose", "thicken"),
+                *(r2("beside", of, "thicken") for of in ("pose", "pose_reduced")),
+            ),
+        ),
+        "fewer labels suffice": ([], []),
+        "matrix capsules resist": (["0.1", "0.02"], ["0.1", "0.02"], *resist),
     }  # fmt: skip
-    for claim, numbers in wanted.items():
-        (row,) = (line for line in README.splitlines() if line.startswith(f"| {claim}"))
-        words = row.replace("100 %", "100.0 %")
-        places = [re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", words) for number in numbers]
-        assert all(places), (claim, numbers)
+    table = README.split("| claim | found | beside it |")[1].split("\n\n")[0].splitlines()[2:]
+    found = {next((claim for claim in wanted if row.startswith(f"| {claim}")), row): row for row in table}
+    assert found.keys() == wanted.keys()
+    for claim, row in found.items():
+        cells = re.sub(r"\]\([^)]*\)", "]", row).split(" | ")[1:]
+        numbers = [re.findall(r"(?<![\w.,])(?:\d+\.\d+(?: %)?(?! M)|\d+ %)", cell) for cell in cells]
+        assert numbers == list(wanted[claim][:2]), claim
+        assert all(text in row for text in wanted[claim][2:]), (claim, wanted[claim][2:])
 
 
 def test_couplings_are_those_of_the_file() -> None:

@@ -184,6 +184,7 @@ def test_how_poses_follow_by_hand() -> None:
         "test_capsules": {"n": 3, "active": 2, "shift x": alone, "shift y": alone | {"slope": [0.75, 0.8, 1.1]}},
         "test_told": 0.056,
         "seconds": 100.0,
+        "epochs": 7,
     }
     wanted = ["0.95", "0.85", "0.80", "0.80", "0.90", "0.70 … 1.10", "0.10 … 0.30", "6 %", "2"]
     assert cells(found) == wanted
@@ -191,7 +192,7 @@ def test_how_poses_follow_by_hand() -> None:
     assert cells(points | {"test_capsules": {"n": 3, "active": 0}}) == [*wanted[:2], *"––––––", "2"]
     table = poses_as_markdown({"mnist-affine": [found], "mnist-plain-autoencoder": [{"test_loss": 1.0}]})
     assert [line for line in table.splitlines() if line.startswith("| `")] == [
-        f"| `mnist-affine` | {(RECIPES['mnist-affine'].__doc__ or '').splitlines()[0]} | {' | '.join(wanted)} |"
+        f"| `mnist-affine` | {(RECIPES['mnist-affine'].__doc__ or '').splitlines()[0]} | 7 | {' | '.join(wanted)} |"
     ]
 
 

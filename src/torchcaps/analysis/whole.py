@@ -79,7 +79,7 @@ def parts_in_whole(pose: Tensor, presence: Tensor, layout: Tensor, unit: float) 
     Returns:
         ``[N, J (D + 1)]``: of every capsule presence · (G⁻¹ A − M), pixels divided by ``unit``, and presence.
 
-    Source: the seeds' last slide, after Tieleman 2014: poses are normalised for each image before they are clustered.
+    Source: Tieleman 2014: poses are normalised for each image before they are clustered.
     """
     seen = transform_pose(pose, affine_inverse(whole_frames(pose, presence, layout, unit)))
     return pose_code(seen - layout, presence, unit)

@@ -26,7 +26,7 @@ class Standardize(nn.Module):
     Raises:
         ValueError: another number of axes, or numbers that are not floating point: convert pixels first.
 
-    Source: Hinton, Sabour, Frosst 2018, section 4 (data).
+    Source: Hinton, Sabour, Frosst 2018, section 5 (data).
     """
 
     def forward(self, x: Tensor) -> Tensor:

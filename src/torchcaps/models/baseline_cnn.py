@@ -97,7 +97,7 @@ def norb_cnn(
 ) -> BaselineCNN:
     """The baseline of the matrix capsules: 32 and 64 channels, pooled, FC 1024; 4.2 M parameters on 32×32.
 
-    Source: Hinton, Sabour, Frosst 2018, section 4.1 (5.2 % error on small NORB).
+    Source: Hinton, Sabour, Frosst 2018, section 5 (5.2 % error on small NORB).
     """
     return BaselineCNN(image_shape, n_classes, (32, 64), (1024,), pool=True, dropout=dropout, standardize=standardize)
 

@@ -47,7 +47,8 @@ class CapsNet(nn.Module):
         n_iters: passes of every routing.
         decoder: widths of the decoder's hidden layers; None for no decoder.
         standardize: bring each image to zero mean and unit variance first; the decoder still paints 0 … 1.
-        options: of every routed layer: ``learned_prior``, ``leaky``, ``gradient``, ``impl`` …
+        options: of every routed layer: ``bias`` (True, as in the authors' code; the paper has none), ``learned_prior``,
+            ``leaky``, ``gradient``, ``impl`` …
 
     Attributes:
         decoder: a :class:`~torchcaps.layers.Decoder`, or None. It is for you to call, with ``output.capsules[-1]`` and

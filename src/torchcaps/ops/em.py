@@ -51,8 +51,10 @@ def em_routing(
             M_i W_ij with a row vector M_i (the paper's ablation has d_in = d_out = 16).
         activation: of the lower capsules, 0 … 1, ``[B, I]``.
         weight: transformation matrices, ``[I, J, 4, 4]``; for vectors ``[I, J, d_in, d_out]``.
-        beta_u: cost of describing one vote's component by no capsule, ``[J]``.
-        beta_a: threshold of becoming active, ``[J]``.
+        beta_u: price of each component of a vote that an active capsule describes, ``[J]``: minus the paper's cost of
+            describing it by no capsule.
+        beta_a: what makes a capsule active of itself, ``[J]``: minus the paper's cost of activating it. (With
+            ``settings="released"`` it is a price, multiplied by −5000.)
         n_iters: M-steps, at least 1, with an E-step between each two; the paper uses 3.
         settings: "paper", "released" or :class:`~torchcaps.ops.EMSettings`.
         offset: added to the votes of each lower capsule, ``[I, 4, 4]`` or ``[I, d_out]``

@@ -37,7 +37,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     Raises:
         ValueError: a run on pairs, images too small for 13 windows, or runs on different images.
 
-    Source: Hinton et al. 2018, section 4 (several windows; 13 in the released code); Sabour et al. 2017, section 7
+    Source: Hinton et al. 2018, section 5 (several windows; 13 in the released code); Sabour et al. 2017, section 7
     (seven networks on CIFAR-10).
     """
     every = networks(tested, beside)

@@ -78,7 +78,8 @@ def mnist() -> Experiment:
     """The paper's network on MNIST: 0.25 % ± 0.005 in its table 1, after some 640 epochs.
 
     The paper's network, loss, weight of the reconstruction and augmentation; 25 epochs in batches of 64
-    under one cosine instead of hundreds under a slow exponential.
+    under one cosine instead of hundreds under a slow exponential. As in the authors' code, but not in the paper, class
+    capsules have a learned bias (here 0 at first, there 0.1); initial values are this library's.
 
     Ours: 0.45 ± 0.05 % (3 seeds, 128 min a run; AMD EPYC, 2 threads; AMD EPYC, 1 thread).
     """

@@ -55,9 +55,9 @@ def cells(result: Result) -> list[str]:
 def poses_as_markdown(results: Mapping[str, Sequence[Result]]) -> str:
     """The table of all kept runs whose poses were compared with what was done to the images."""
     rows = [
-        [f"`{recipe}`", (inspect.getdoc(RECIPES[recipe]) or "").splitlines()[0], *cells(run)]
+        [f"`{recipe}`", (inspect.getdoc(RECIPES[recipe]) or "").splitlines()[0], str(run["epochs"]), *cells(run)]
         for recipe, runs in results.items()
         for run in runs
         if "test_follows" in run
     ]
-    return "\n".join([_TEXT, *markdown_table(("recipe", "what", *HEAD), rows)]) + "\n"
+    return "\n".join([_TEXT, *markdown_table(("recipe", "what", "epochs", *HEAD), rows)]) + "\n"
