@@ -31,6 +31,7 @@ class Subject:
         lengths: activations are the lengths of the poses.
         last: its gradient is not the derivative, by definition.
         shares: the couplings of a lower capsule sum to one over the upper capsules of each place.
+        permutes: capsules ``[B, I, …]`` and tensors ``[I, J, …]`` or ``[J, …]`` that may be put in another order.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Subject:
     lengths: bool = True
     last: bool = False
     shares: bool = True
+    permutes: bool = False
 
 
 class Op(nn.Module):
@@ -140,7 +142,7 @@ def small_capsnet(**options: Any) -> nn.Module:
 
 SUBJECTS = [
     *(
-        Subject(f"dynamic{name}-{impl}", (I, D_IN), routing(impl=impl, **options), last=name == "-last")
+        Subject(f"dynamic{name}-{impl}", (I, D_IN), routing(impl=impl, **options), last=name == "-last", permutes=True)
         for impl in available("dynamic")
         for name, options in {
             "": {},
@@ -162,7 +164,9 @@ SUBJECTS = [
         "CapsNet-stacked", (2, 9, 12), lambda: small_capsnet(hidden=({"n_types": 3, "d_out": 4, "kernel_size": 2},))
     ),
     *(
-        Subject(f"em{name}-{impl}", (I, 17), em(I, impl=impl, **options), lengths=False, last=name == "-last")
+        Subject(
+            f"em{name}-{impl}", (I, 17), em(I, impl=impl, **options), lengths=False, last=name == "-last", permutes=True
+        )
         for impl in available("em")
         for name, options in {
             "": {},

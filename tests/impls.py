@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchcaps.ops.fused import cpu, triton
+from torchcaps.ops.fused import IMPLS, cpu, triton, which_impl
+from torchcaps.ops.fused.unavailable import Unavailable
 
 needs_cpu = pytest.mark.skipif(cpu.why_not("dynamic") is not None, reason=str(cpu.why_not("dynamic")))
 
@@ -29,5 +30,11 @@ impls = pytest.mark.parametrize(
 
 def available(routing: str) -> tuple[str, ...]:
     """Every implementation that is to be had here for tensors on the CPU."""
-    compiled = () if cpu.why_not(routing) else ("cpu",)
-    return ("reference", *compiled, *(("triton",) if _INTERPRETED and not triton.why_not(routing) else ()))
+
+    def is_there(impl: str) -> bool:
+        try:
+            return which_impl(routing, impl, torch.zeros(1)) == impl
+        except (Unavailable, ValueError):
+            return False
+
+    return tuple(filter(is_there, IMPLS))

@@ -275,6 +275,27 @@ def test_what_was_measured_is_kept_where_a_later_suite_fails(tmp_path: Path, mon
     assert sorted(path.name for path in (tmp_path / "none").iterdir()) == ["bench.json", "bench.md"]
 
 
+def test_a_result_is_kept_where_none_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ["--epochs=1", "--data.n_train=64", "--data.n_eval=10", "--threads=1", "--device=cpu"]
+    command = ["train", "digits", *short, "--keep=kept"]
+    for _ in range(2):  # the second time from the finished run
+        assert main(command) == 0
+        assert "kept as kept/digits-0.json" in capsys.readouterr().out
+    kept = (tmp_path / "kept" / "digits-0.json").read_text()
+    assert kept == (tmp_path / "runs" / "digits" / "result.json").read_text()
+    for wrong, why in (
+        ([*command, "--out=other"], "kept/digits-0.json holds another result of this recipe and seed"),
+        ([*command, "--out=other", "--trial=true"], "keep wants a whole run, got one that is a trial or a smoke test"),
+        ([*command, "--out=other", "--smoke"], "keep wants a whole run, got one that is a trial or a smoke test"),
+    ):
+        assert main(wrong) == 2
+        assert why in capsys.readouterr().err and not (tmp_path / "other").exists()
+    assert (tmp_path / "kept" / "digits-0.json").read_text() == kept
+
+
 def test_bench_does_not_time_what_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from tests.battery import EM, SUBJECTS, B, Op, Subject
+from torchcaps import layers, models
+from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.ops import Routed
 
 subjects = pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
@@ -155,11 +159,11 @@ def test_couplings_sum_to_one_over_the_upper_capsules(subject: Subject) -> None:
     assert (lower - 1).abs().max() > 0.1
 
 
-@pytest.mark.parametrize(
-    "subject", [s for s in SUBJECTS if s.name.endswith(("-cpu", "-triton", "-reference"))], ids=lambda s: s.name
-)
+@subjects
 def test_permuting_capsules(subject: Subject) -> None:
     """The order of lower capsules does not matter; that of upper ones is that of their parameters."""
+    if not subject.permutes:
+        pytest.skip("its capsules have places, or no parameters of their own")
     module, x = made(subject, torch.float64)
     tensors = dict(module.tensors.items())  # type: ignore[operator, union-attr]
     lower, upper = torch.randperm(x.shape[1]), torch.randperm(tensors["weight"].shape[1])
@@ -182,3 +186,15 @@ def test_all_parameters_exist_before_the_first_call_and_get_a_gradient(subject: 
     for name, parameter in module.named_parameters():
         if "decoder" not in name:
             assert parameter.grad is not None and bool(parameter.grad.any()), name
+
+
+def test_nothing_that_makes_capsules_is_left_out() -> None:
+    parts = [part for subject in SUBJECTS for part in subject.make().modules()]
+    kinds = {type(part) for part in parts}
+    routed = {(type(part), part.routing) for part in parts if isinstance(part, RoutedLayer)}
+    assert routed == set(product((layers.DenseCaps, layers.ConvCaps, layers.ClassCaps), layers.ROUTINGS))
+    given = [getattr(module, name) for module in (layers, models) for name in module.__all__]
+    modules = {kind for kind in given if isinstance(kind, type) and issubclass(kind, nn.Module)}
+    #: They make images, or none at all.
+    others = {layers.Conv2d, models.PlainAutoencoder, models.TemplateAutoencoder, models.TransformingAutoencoder}
+    assert modules - kinds - others == {models.Transforming}  # what the auto-encoders inherit from

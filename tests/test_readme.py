@@ -34,6 +34,8 @@ ROWS = re.findall(
 def test_every_result_is_in_the_table_and_nothing_else() -> None:
     assert {"digits", "digits-cnn", "digits-pairs", "digits-stacked"} <= {row[0] for row in ROWS}
     named = {recipe: row for table in TABLES.values() for row in table.rows for recipe in row.recipes}
+    unnamed = [path.name for path in RESULTS if json.loads(path.read_text())["recipe"] not in named]
+    assert not unnamed, "in no table of torchcaps.experiments.tables"
     recorded = {named[json.loads(path.read_text())["recipe"]].recipe for path in RESULTS}
     assert sorted(row[0] for row in ROWS) == sorted(recorded)
 

@@ -46,7 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from torchcaps import __version__
-    from torchcaps.experiments.experiment import FURTHER
 
     parser = argparse.ArgumentParser(prog="torchcaps", description="Capsule networks for PyTorch.")
     parser.add_argument("--version", action="version", version=f"torchcaps {__version__}")
@@ -62,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     run_help = "the folder of a run, such as runs/digits"
     made = command("evaluate", _evaluate, "measure a trained model on one split of its data")
     made.add_argument("run", metavar="RUN", help=run_help)
-    made.add_argument("--split", choices=("val", "test", *FURTHER), default="test")
+    made.add_argument("--split", default="test", help="val, test (the default), or a further one of these data")
     made.add_argument("--data.root", dest="root", help="folder that has the data files already")
     made.add_argument("--data.test_crops", dest="test_crops", type=int, help="windows to average over: 1 or 13")
     made = command("reproduce", _reproduce, "train the rows of a paper's table and write it with our numbers beside")
@@ -141,27 +140,37 @@ def _train(arguments: list[str]) -> None:
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if name is None and not {"-h", "--help"} & set(arguments):
         raise ValueError("train needs a recipe, such as digits: torchcaps list shows all")
-    config, out = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
-    from torchcaps.experiments.experiment import FURTHER
+    config, out, keep_in = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
+    from pathlib import Path
+
+    from torchcaps.experiments.experiment import further_errors
     from torchcaps.experiments.run import Run
+    from torchcaps.experiments.tables.kept import keep, require_free
     from torchcaps.experiments.train import default_folder, train
 
     out = out or default_folder(config)
+    if keep_in is not None:
+        require_free(config, Path(keep_in), Run(out))
     finished = Run(out).result.is_file()
     result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines")
     if finished:
         print(f"{out} holds the finished run; nothing was trained")
     print(f"{result['recipe']}, seed {result['seed']}: ", end="")
     name, form = ("error", ".2%") if "val_error" in result else ("loss", ".5f")
-    said = {"test": f"test {name}", **FURTHER, "val": f"validation {name}"}
-    found = (f"{words} {result[f'{s}_{name}']:{form}}, " for s, words in said.items() if f"{s}_{name}" in result)
+    said = {f"test_{name}": f"test {name}", **further_errors(result), f"val_{name}": f"validation {name}"}
+    found = (f"{words} {result[key]:{form}}, " for key, words in said.items() if key in result)
     print(f"{''.join(found)}{result['n_parameters']:,} parameters, ", end="")
     print(f"{result['epochs']} epochs in {result['seconds']:.0f} s; see {out}")
+    if keep_in is not None:
+        print(f"kept as {keep(result, Path(keep_in))}")
     if not config.trial:
         print(f"next: torchcaps report {out}")
 
 
-def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[str]) -> tuple[Experiment, str | None]:
+def _parse_experiment(
+    name: str | None, defaults: Experiment, arguments: list[str]
+) -> tuple[Experiment, str | None, str | None]:
+    """What to train, the run's folder, and where to keep the result besides."""
     from jsonargparse import ArgumentParser
 
     from torchcaps.experiments import Experiment
@@ -175,6 +184,7 @@ def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[st
     parser.add_argument(
         "--out", type=str, default=None, help="the run's folder (default: runs/<recipe>, -seed<n> or -trial behind)"
     )
+    parser.add_argument("--keep", type=str, default=None, help="also put the result into this folder, such as results")
     parser.add_argument("--smoke", action="store_true", help="two steps on eight images, to see that it runs")
     parser.add_class_arguments(Experiment)
     fields = defaults.to_dict()
@@ -183,7 +193,9 @@ def _parse_experiment(name: str | None, defaults: Experiment, arguments: list[st
     if parsed.recipe != defaults.recipe:
         raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
     config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
-    return smoke(config) if parsed.smoke else config, parsed.out
+    if parsed.keep is not None and (parsed.smoke or config.trial):
+        raise ValueError("keep wants a whole run, got one that is a trial or a smoke test")
+    return smoke(config) if parsed.smoke else config, parsed.out, parsed.keep
 
 
 def _list(_: argparse.Namespace) -> None:

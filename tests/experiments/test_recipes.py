@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,11 +44,11 @@ def test_a_recipe_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     config = smoke(recipe(name))
     assert config.recipe == f"{name}-smoke"
 
-    def made_up(
-        root: object, image_size: object, split: str = "official", val_toy: object = None, fold: object = None
-    ) -> Dataset:
+    @functools.wraps(DATASETS[config.data.name])  # it takes the same options
+    def made_up(root: object, image_size: tuple[int, int] | None, **_: object) -> Dataset:
         n_classes = 5 if config.data.name == "smallnorb" else 10
-        size = (40, *SHAPES[config.data.name])
+        channels, *own = SHAPES[config.data.name]
+        size = (40, channels, *(image_size or own))
         images = Images(torch.randint(0, 256, size, dtype=torch.uint8), torch.arange(40) % n_classes)
         return Dataset(config.data.name, tuple(map(str, range(n_classes))), images, images, images)
 

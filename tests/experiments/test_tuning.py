@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.experiments.test_recipes import SHAPES
 from torchcaps.cli import main
 from torchcaps.data import DATASETS, Dataset, Images
 from torchcaps.experiments.experiment import Experiment, Model, Optim
@@ -21,7 +22,7 @@ from torchcaps.experiments.tables.kept import results_of_runs
 from torchcaps.experiments.task import NonFiniteLoss
 from torchcaps.experiments.train import train
 from torchcaps.experiments.tuning import trials, tune
-from torchcaps.models import MODELS
+from torchcaps.models import MODELS, build
 
 
 @pytest.fixture
@@ -72,8 +73,10 @@ def test_every_recipe_of_a_classifier_has_trials_that_differ(name: str) -> None:
     kind = list(settings)[1]
     names = inspect.signature(MODELS[config.model.name]).parameters
     assert ("dropout" in kind) == ("cnn" in config.model.name) == ("dropout" in names)
-    if kind == "reconstruction":
-        assert config.model.name.startswith("capsnet") and trial.model.options.get("decoder", 0) is not None
+    channels, *size = SHAPES[config.data.name]
+    with torch.device("meta"):
+        model = build(config.model.name, (channels, *(config.data.crop or size)), 10, **trial.model.options)
+    assert (kind == "reconstruction") == (getattr(model, "decoder", None) is not None)
 
 
 def test_the_lowest_validation_error_wins_and_no_test_image_is_seen(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
 from torchcaps.data import load
-from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps, PrimaryCaps
+from torchcaps.layers import ROUTINGS, ClassCaps, ConvCaps, DenseCaps, PrimaryCaps
+from torchcaps.layers.routings import Initial, Made, Routing
 from torchcaps.models import build
 from torchcaps.ops import Routed, dynamic_routing, margin_loss, receptive_fields
 
@@ -213,3 +215,41 @@ def test_bad_capsules() -> None:
         ConvCaps(6, 3, 4, 5, 2)(torch.zeros(2, 5, 3, 3, 4))
     with pytest.raises(ValueError, match="kernel_size must fit into the map, got 4 where H=3"):
         ConvCaps(6, 3, 4, 5, 4)(torch.zeros(2, 6, 3, 5, 4))
+
+
+def test_every_layer_takes_a_new_routing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CONTRIBUTING.md says: one that weighs votes by a learned share, the same at all places."""
+
+    def make(n_in: int, n_out: int, d_in: int, d_out: int, *, dense: bool, n_places: int) -> Made:
+        del dense, n_places
+        share = Initial((n_in, n_out), torch.nn.init.normal_, per_child=True)
+        return Made(
+            {"weight": Initial((n_in, n_out, d_in, d_out), torch.nn.init.normal_, True), "share": share}, {}, 1.0
+        )
+
+    def route(capsules: Routed, weight: Tensor, share: Tensor, **_: Any) -> Routed:
+        pose = torch.einsum("bid,ijde,ij->bje", capsules.pose, weight, share)
+        return Routed(pose, pose.norm(dim=-1))
+
+    def fields(capsules: Routed, *, kernel_size: tuple[int, int], stride: int, **options: Any) -> Routed:
+        found = receptive_fields(capsules.pose, kernel_size, (stride, stride))
+        pose, activation, _ = route(Routed(found.flatten(0, 2), found.flatten(0, 2)[..., 0]), **options)
+        places = found.shape[:3]
+        return Routed(
+            pose.unflatten(0, places).permute(0, 3, 1, 2, 4), activation.unflatten(0, places).permute(0, 3, 1, 2)
+        )
+
+    monkeypatch.setitem(ROUTINGS, "shares", Routing(make, route, fields, activations=False))
+    x = torch.randn(2, 1, 4, 5, 3)
+    for layer, shape in (
+        (DenseCaps(20, 6, 3, 7, routing="shares"), [2, 6, 7]),
+        (ConvCaps(1, 6, 3, 7, 2, routing="shares"), [2, 6, 3, 4, 7]),
+        (ClassCaps(1, 6, 3, 7, routing="shares"), [2, 6, 7]),
+    ):
+        routed = layer(x)
+        assert list(routed.pose.shape) == shape
+        routed.pose.sum().backward()
+        assert all(parameter.grad is not None for parameter in layer.parameters())
+    classes = ClassCaps(1, 6, 3, 7, routing="shares")
+    wanted = torch.einsum("byxd,jde,j->bje", x[:, 0], classes.weight[0], classes.share[0])
+    torch.testing.assert_close(classes(x).pose, wanted)

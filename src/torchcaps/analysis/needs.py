@@ -48,7 +48,7 @@ def em_classes_of(model: nn.Module) -> ClassCaps:
     if isinstance(classes, ClassCaps) and classes.routing == "em":
         return classes
     raise ValueError(
-        f"model must route to its classes by em, got a {type(model).__name__} that does by dynamic routing"
+        f"model must route to its classes by em, got a {type(model).__name__} that does by {classes.routing}"
     )
 
 

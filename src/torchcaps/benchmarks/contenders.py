@@ -87,12 +87,12 @@ def _em_given(by: Callable[..., Routed], given: dict[str, Any]) -> dict[str, Any
 
 
 def _routing(by: Vectors) -> Routing:
-    return Routing(ROUTINGS["dynamic"].make, partial(_dense, by=by), _no_maps)
+    return ROUTINGS["dynamic"]._replace(dense=partial(_dense, by=by), conv=_no_maps)
 
 
 _EM = {"floor": conv_equal_votes, "stored_votes": stored_votes}
 _ADDED = {f"dynamic by {name}": _routing(by) for name, by in DYNAMIC.items()} | {
-    f"em by {name}": Routing(ROUTINGS["em"].make, partial(_em_dense, by=by), partial(_em_maps, by=by))
+    f"em by {name}": ROUTINGS["em"]._replace(dense=partial(_em_dense, by=by), conv=partial(_em_maps, by=by))
     for name, by in _EM.items()
 }
 

@@ -18,8 +18,8 @@ TestCrops = Literal[1, 13]
 BLENDS, SCHEDULES, LOSSES, MARGINS = get_args(Blend), get_args(Schedule), get_args(Loss), get_args(Margin)
 PRECISIONS, DEVICES, TEST_CROPS = get_args(Precision), get_args(Device), get_args(TestCrops)
 
-#: Splits that some data have beside the test split, and what their error is called.
-FURTHER = {
+#: What the error on some of the further splits is called; that on others by the split's name.
+_FURTHER = {
     "novel": "test error, novel viewpoints",
     "affine_mnist": "error on affine-MNIST",
     "affnist": "error on affNIST",
@@ -263,6 +263,14 @@ class Experiment:
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, as in ``config.json``."""
         return asdict(self)
+
+
+def further_errors(result: dict[str, Any]) -> dict[str, str]:
+    """The errors of a result on splits beside validation and test, by their keys, and what they are called."""
+    splits = [key.removesuffix("_error") for key in result if key.endswith("_error")]
+    return {
+        f"{split}_error": _FURTHER.get(split, f"error on {split}") for split in splits if split not in ("val", "test")
+    }
 
 
 def smoke(config: Experiment) -> Experiment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchcaps.experiments import page
-from torchcaps.experiments.experiment import FURTHER
+from torchcaps.experiments.experiment import further_errors
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
 
@@ -34,7 +34,7 @@ def percent(fraction: float) -> str:
 
 
 def _of_a_classifier(result: dict[str, Any]) -> list[tuple[str, str]]:
-    further = [(text, percent(result[f"{name}_error"])) for name, text in FURTHER.items() if f"{name}_error" in result]
+    further = [(text, percent(result[key])) for key, text in further_errors(result).items()]
     return [("test error", percent(result["test_error"])), *further, ("validation error", percent(result["val_error"]))]
 
 

@@ -91,9 +91,8 @@ class ClassCaps(RoutedLayer):
             )
         height, width = lower.pose.shape[2:4]
         options = self.call_options(n_iters, return_coupling)
-        for name in ("weight", "prior"):
-            if options.get(name) is not None:
-                options[name] = options[name].repeat_interleave(height * width, dim=0)  # [T·H·W, J, ...]
+        for name in self.per_child:
+            options[name] = options[name].repeat_interleave(height * width, dim=0)  # [T·H·W, J, ...]
         offset = self.offset(height, width)
         if offset is not None:
             offset = offset.to(lower.pose)

@@ -85,6 +85,8 @@ class RoutedLayer(nn.Module):
         #: that are computed, which are not among its parameters.
         self.named = tuple(made.parameters)
         self._initial = {name: initial for name, initial in made.parameters.items() if initial is not None}
+        #: Those of which the first axis is the lower capsules.
+        self.per_child = tuple(name for name, initial in self._initial.items() if initial.per_child)
         for name in self.named:
             initial = self._initial.get(name)
             self.register_parameter(name, None if initial is None else nn.Parameter(torch.empty(initial.shape)))
@@ -116,7 +118,7 @@ class RoutedLayer(nn.Module):
         if isinstance(capsules, Routed):
             matrices = capsules.pose.dim() == capsules.activation.dim() + 2
             return capsules._replace(pose=capsules.pose.flatten(-2)) if matrices else capsules
-        if self.routing != "dynamic":
+        if ROUTINGS[self.routing].activations:
             raise ValueError(
                 f"capsules must be a Routed, for {self.routing} routing needs activations; got poses alone"
             )

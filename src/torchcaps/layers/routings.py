@@ -25,10 +25,13 @@ class Initial(NamedTuple):
     Attributes:
         shape: of it.
         fill: gives it its initial values, in place.
+        per_child: its first axis is the lower capsules; where these stand at several places with one matrix, all
+            places have the same values.
     """
 
     shape: tuple[int, ...]
     fill: Callable[[Tensor], object]
+    per_child: bool = False
 
     @staticmethod
     def constant(shape: tuple[int, ...], value: float) -> Initial:
@@ -57,12 +60,18 @@ class Routing(NamedTuple):
         make: from the layer's sizes ``(n_in, n_out, d_in, d_out)``, whether it is ``dense``, at how many places
             (``n_places``) each of the n_in stands with the same matrix, and the user's options.
         dense: routes ``[B, I, ...]``.
-        conv: routes a map ``[B, T, H, W, ...]`` within receptive fields, with I = T·K_h·K_w.
+        conv: routes a map ``[B, T, H, W, ...]`` within receptive fields, with I = T·K_h·K_w; besides it is given
+            ``kernel_size`` and ``stride``.
+        activations: the lower capsules' are asked for; else bare poses will do.
+
+    Both are given the parameters and options that ``make`` names, and by every layer ``n_iters``, ``gradient``,
+    ``impl`` and ``return_coupling``: they refuse what they cannot do.
     """
 
     make: Callable[..., Made]
     dense: Callable[..., Routed]
     conv: Callable[..., Routed]
+    activations: bool
 
 
 def _make_dynamic(
@@ -82,9 +91,9 @@ def _make_dynamic(
     del dense  # it routes within each receptive field as it does in all
     std = routing_std(n_in * n_places, n_out, d_out, n_out + leaky) if weight_std is None else weight_std
     parameters = {
-        "weight": Initial((n_in, n_out, d_in, d_out), partial(truncated_normal_, std=std)),
+        "weight": Initial((n_in, n_out, d_in, d_out), partial(truncated_normal_, std=std), per_child=True),
         "bias": Initial.constant((n_out, d_out), bias_init) if bias else None,
-        "prior": Initial.constant((n_in, n_out), 0.0) if learned_prior else None,
+        "prior": Initial.constant((n_in, n_out), 0.0)._replace(per_child=True) if learned_prior else None,
     }
     return Made(parameters, {"leaky": leaky}, 0.5 / math.sqrt(d_out))  # of length ½
 
@@ -113,7 +122,7 @@ def _make_em(
     initial = em_init(n_in * n_places, inner[0], pose_scale, given)
     std = initial.weight_std if weight_std is None else weight_std
     parameters = {
-        "weight": Initial((n_in, n_out, *inner), partial(truncated_normal_, std=std)),
+        "weight": Initial((n_in, n_out, *inner), partial(truncated_normal_, std=std), per_child=True),
         "beta_u": Initial.constant((n_out,), initial.beta_u if beta_u_init is None else beta_u_init),
         "beta_a": Initial.constant((n_out,), beta_a_init),
     }
@@ -164,6 +173,6 @@ def _shaped(vectors: Tensor, pose: str) -> Tensor:
 
 #: Every routing, by the name under which layers take it.
 ROUTINGS = {
-    "dynamic": Routing(_make_dynamic, _dense_dynamic, _conv_dynamic),
-    "em": Routing(_make_em, _dense_em, _conv_em),
+    "dynamic": Routing(_make_dynamic, _dense_dynamic, _conv_dynamic, activations=False),
+    "em": Routing(_make_em, _dense_em, _conv_em, activations=True),
 }

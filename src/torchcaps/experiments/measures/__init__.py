@@ -29,7 +29,7 @@ class Measure(NamedTuple):
 
     Attributes:
         measure: of a :class:`~torchcaps.experiments.tested.Tested`, ``beside`` another one or None, of ``n`` test
-            images or its own number; plain JSON values.
+            images or its own number; plain JSON values, among them ``n``, "run" and "beside".
         draw: of these values and the same runs.
         headline: of these values and "run" or "beside", what to read first, in words.
     """

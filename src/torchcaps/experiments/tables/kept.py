@@ -107,6 +107,17 @@ def keep(result: Result, folder: Path) -> Path:
     return path
 
 
+def require_free(config: Experiment, folder: Path, run: Run) -> None:
+    """See, before any work, that a result of this experiment can be kept.
+
+    Raises:
+        ValueError: one of this recipe and seed is kept already, and it is not this run's.
+    """
+    path = folder / f"{config.recipe}-{config.seed}.json"
+    if path.exists() and not (run.result.is_file() and read_json(path) == read_json(run.result)):
+        raise ValueError(f"{path} holds another result of this recipe and seed: remove it to keep this one")
+
+
 def seeded(config: Experiment, n: int) -> list[Experiment]:
     """The experiment with the seeds 0 … n − 1."""
     return [replace(config, seed=seed) for seed in range(n)]

@@ -13,11 +13,11 @@ from torchcaps.ops.fused import cpu, triton
 from torchcaps.ops.fused.constant import constant_when_compiled, within_func
 from torchcaps.ops.fused.unavailable import Unavailable
 
-#: "reference" is the paper's procedure in plain PyTorch; "auto" takes the fastest one that is to be had.
-IMPLS = ("auto", "reference", "cpu", "triton")
 _BACKENDS = {"cpu": cpu, "triton": triton}
-#: What they have sources of.
-_ROUTINGS = ("dynamic", "em")
+#: "reference" is the paper's procedure in plain PyTorch; "auto" takes the fastest one that is to be had.
+IMPLS = ("auto", "reference", *_BACKENDS)
+#: The routings that all backends have.
+FUSED = ("dynamic", "em")
 #: What "auto" takes, by the kind of device. Triton's kernels join when they have run on a GPU.
 _DEVICES = {"cpu": "cpu"}
 _NOTED: set[str] = set()
@@ -40,7 +40,7 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
         NotImplementedError: the one that was named, within torch.func or with forward derivatives.
         Unavailable: the one that was named cannot be had here; the message says why.
     """
-    check_choice("routing", routing, _ROUTINGS)
+    check_choice("routing", routing, FUSED)
     check_choice("impl", impl, IMPLS)
     if impl == "reference":
         return impl
@@ -49,7 +49,7 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
     chosen = _DEVICES.get("+".join(sorted(kinds)), "reference") if impl == "auto" else impl
     if chosen == "reference":
         return chosen
-    wrong = _wrong_devices(routing, chosen, kinds, len(devices))
+    wrong = _BACKENDS[chosen].wrong_devices(routing, kinds, len(devices))
     if wrong is not None:
         if impl == "auto":
             return "reference"
@@ -65,15 +65,6 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
         _note(reason)
         return "reference"
     raise Unavailable(f"impl='{chosen}' is not to be had: {reason}")
-
-
-def _wrong_devices(routing: str, chosen: str, kinds: set[str], n_devices: int) -> str | None:
-    """What devices the implementation wants, if these are others; None where they are right."""
-    if chosen == "cpu":
-        return None if kinds == {"cpu"} else "the CPU"
-    if kinds == {"cpu"} and triton.is_interpreted(routing):
-        return None
-    return None if kinds == {"cuda"} and n_devices == 1 else "one CUDA device"
 
 
 def _is_transformed(tensors: tuple[Tensor, ...]) -> bool:

@@ -31,6 +31,12 @@ def why_not(name: str) -> str | None:
     return missing(_attempt(name))
 
 
+def wrong_devices(name: str, kinds: set[str], n_devices: int) -> str | None:
+    """What devices routing wants, if tensors on so many of these kinds are on others; None where they are right."""
+    del name, n_devices  # there is one CPU
+    return None if kinds == {"cpu"} else "the CPU"
+
+
 @cache
 def _attempt(name: str) -> ctypes.CDLL | str:
     """The library, or why there is none: a failure is not tried again at every call."""

@@ -39,6 +39,13 @@ def is_interpreted(name: str) -> bool:
     return isinstance(got, ModuleType) and bool(got.INTERPRETED)
 
 
+def wrong_devices(name: str, kinds: set[str], n_devices: int) -> str | None:
+    """What devices routing wants, if tensors on so many of these kinds are on others; None where they are right."""
+    if kinds == {"cpu"} and is_interpreted(name):
+        return None
+    return None if kinds == {"cuda"} and n_devices == 1 else "one CUDA device"
+
+
 def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
     """A context in which kernels start on the device of their tensors."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
