@@ -80,6 +80,8 @@ def test_evaluate_repeats_the_result(run: Path, capsys: pytest.CaptureFixture[st
         assert main(["evaluate", str(run), "--split", split]) == 0
         error = json.loads((run / "result.json").read_text())[f"{split}_error"]
         assert f"{split} error {error:.2%}" in capsys.readouterr().out
+    assert main(["evaluate", str(run), "--split", "train"]) == 2
+    assert "split must be one of val, test; got 'train'" in capsys.readouterr().err
 
 
 def test_results_replace_nothing_but_themselves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -216,6 +216,7 @@ def _list(_: argparse.Namespace) -> None:
 def _evaluate(parsed: argparse.Namespace) -> None:
     from dataclasses import replace
 
+    from torchcaps.checks import check_choice
     from torchcaps.experiments.batches import split
     from torchcaps.experiments.devices import choose_device
     from torchcaps.experiments.evaluate import evaluate
@@ -230,6 +231,7 @@ def _evaluate(parsed: argparse.Namespace) -> None:
     config = replace(config, data=replace(config.data, **{k: v for k, v in asked.items() if v is not None}))
     device = choose_device("auto")  # not necessarily where it was trained
     dataset = data_for(config, trained)
+    check_choice("split", parsed.split, [name for name in dataset.splits if name != "train"])
     batches = split(config, dataset, parsed.split, device)
     scores = evaluate(config, trained.model.to(device), batches, progress=sys.stderr.isatty())
     error = f"error {scores['error']:.2%}, " if "error" in scores else ""

@@ -124,7 +124,7 @@ def test_windows_larger_than_the_images_cost_no_work(tmp_path: Path, data: dict,
 
 
 def test_a_split_that_is_not_there() -> None:
-    with pytest.raises(ValueError, match="split must be one of train, val, test for these data, got 'novel'"):
+    with pytest.raises(ValueError, match="split must be one of val, test; got 'novel'"):
         split(TINY, load("digits"), "novel", CPU)
 
 
@@ -176,7 +176,7 @@ def test_evaluate_over_13_windows(run: Run, capsys: pytest.CaptureFixture[str]) 
     assert main(["evaluate", str(run.path), "--data.test_crops", "5"]) == 2
     assert "data.test_crops must be one of 1, 13; got 5" in capsys.readouterr().err
     assert main(["evaluate", str(run.path), "--split", "novel"]) == 2
-    assert "split must be one of train, val, test for these data, got 'novel'" in capsys.readouterr().err
+    assert "split must be one of val, test; got 'novel'" in capsys.readouterr().err
 
 
 def test_two_eyes_and_novel_viewpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
