@@ -281,17 +281,19 @@ def test_a_result_is_kept_where_none_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    short = ["--epochs=1", "--data.n_train=64", "--data.n_eval=10", "--threads=1", "--device=cpu"]
+    short = ["--epochs=1", "--threads=1", "--device=cpu"]
     command = ["train", "digits", *short, "--keep=kept"]
     for _ in range(2):  # the second time from the finished run
         assert main(command) == 0
         assert "kept as kept/digits-0.json" in capsys.readouterr().out
     kept = (tmp_path / "kept" / "digits-0.json").read_text()
     assert kept == (tmp_path / "runs" / "digits" / "result.json").read_text()
+    another = "keep wants a recipe as it is but for seed and epochs, got another experiment of digits"
     for wrong, why in (
         ([*command, "--out=other"], "kept/digits-0.json holds another result of this recipe and seed"),
-        ([*command, "--out=other", "--trial=true"], "keep wants a whole run, got one that is a trial or a smoke test"),
-        ([*command, "--out=other", "--smoke"], "keep wants a whole run, got one that is a trial or a smoke test"),
+        ([*command, "--seed=1", "--out=other", "--trial=true"], another),
+        ([*command, "--seed=1", "--out=other", "--smoke"], f"{another}-smoke"),
+        ([*command, "--seed=1", "--out=other", "--data.n_train=64"], another),
     ):
         assert main(wrong) == 2
         assert why in capsys.readouterr().err and not (tmp_path / "other").exists()

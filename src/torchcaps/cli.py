@@ -149,9 +149,9 @@ def _train(arguments: list[str]) -> None:
     from torchcaps.experiments.train import default_folder, train
 
     out = out or default_folder(config)
-    if keep_in is not None:
-        require_free(config, Path(keep_in), Run(out))
     finished = Run(out).result.is_file()
+    if keep_in is not None and not finished:
+        require_free(config, Path(keep_in))
     result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines")
     if finished:
         print(f"{out} holds the finished run; nothing was trained")
@@ -193,8 +193,6 @@ def _parse_experiment(
     if parsed.recipe != defaults.recipe:
         raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
     config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
-    if parsed.keep is not None and (parsed.smoke or config.trial):
-        raise ValueError("keep wants a whole run, got one that is a trial or a smoke test")
     return smoke(config) if parsed.smoke else config, parsed.out, parsed.keep
 
 
@@ -224,14 +222,14 @@ def _evaluate(parsed: argparse.Namespace) -> None:
     from torchcaps.experiments.saved import data_for, load_model
 
     run = Run(parsed.run)
-    config, trained = run.experiment(), load_model(run)
+    config, trained, result = run.experiment(), load_model(run), run.finished()
     if config.trial and parsed.split != "val":
         raise ValueError(f"split must be val for a trial, which has seen no test image; got {parsed.split}")
     asked = {"root": parsed.root, "test_crops": parsed.test_crops}
     config = replace(config, data=replace(config.data, **{k: v for k, v in asked.items() if v is not None}))
     device = choose_device("auto")  # not necessarily where it was trained
+    check_choice("split", parsed.split, [key.removesuffix("_loss") for key in result if key.endswith("_loss")])
     dataset = data_for(config, trained)
-    check_choice("split", parsed.split, [name for name in dataset.splits if name != "train"])
     batches = split(config, dataset, parsed.split, device)
     scores = evaluate(config, trained.model.to(device), batches, progress=sys.stderr.isatty())
     error = f"error {scores['error']:.2%}, " if "error" in scores else ""

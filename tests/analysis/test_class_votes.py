@@ -77,5 +77,7 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(ValueError, match=r"image must be \[C, H, W\]"):
         class_votes(tiny(), torch.rand(1, *SHAPE), 0)
     for model in (tiny(routing="dynamic"), CapsNet((1, 22, 26), 3, channels=2, n_types=2, decoder=None)):
-        with pytest.raises(ValueError, match="model must route to its classes by em, got a .*CapsNet that does by dyn"):
+        with pytest.raises(
+            ValueError, match="model must route to its classes by em in a ClassCaps, got a .*CapsNet that does by dyn"
+        ):
             class_votes(model, torch.rand(*SHAPE), 0)

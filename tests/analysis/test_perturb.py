@@ -29,6 +29,13 @@ def test_the_middle_column_is_the_plain_reconstruction():
 
 
 @torch.no_grad()
+def test_a_compiled_network_is_the_network_within():
+    model, x, classes = tiny(), torch.rand(1, 3, 20, 18), torch.tensor([2])
+    compiled = torch.compile(model, backend="eager")
+    torch.testing.assert_close(perturb(compiled, x, classes), perturb(model, x, classes))  # type: ignore[arg-type]
+
+
+@torch.no_grad()
 def test_every_cell_is_the_decoded_capsule_with_one_number_changed():
     model, x, classes = tiny(), torch.rand(1, 3, 20, 18), torch.tensor([2])
     grids = perturb(model, x, classes, offsets=(-0.5, 0.3))

@@ -145,6 +145,7 @@ def test_a_split_that_is_given_is_kept(tmp_path: Path, caplog: pytest.LogCapture
     data = load("folder", tmp_path)
     assert data.classes == ("cat", "dog") and len(data.train) + len(data.val) == 80 and len(data.test) == 40
     assert 0 < len(data.val) < 20 and data.train.images.max() < 200 <= data.test.images.min()
+    assert data.note == "split by its folders, a tenth of train validates"
     assert "the test split has no image of cat, so it says nothing of them" in caplog.text
     write(tmp_path / "val" / "cat" / "one.png", (5, 5), (9, 9, 9))
     data = load("folder", tmp_path)

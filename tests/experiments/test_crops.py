@@ -124,7 +124,7 @@ def test_windows_larger_than_the_images_cost_no_work(tmp_path: Path, data: dict,
 
 
 def test_a_split_that_is_not_there() -> None:
-    with pytest.raises(ValueError, match="split must be one of val, test; got 'novel'"):
+    with pytest.raises(ValueError, match="split must be one of train, val, test for these data, got 'novel'"):
         split(TINY, load("digits"), "novel", CPU)
 
 

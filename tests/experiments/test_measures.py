@@ -16,6 +16,7 @@ from PIL import Image
 from torch import nn
 
 pytest.importorskip("matplotlib")
+from matplotlib.figure import Figure
 
 from tests.experiments.test_report import CAPSULES, CNN, finished
 from torchcaps.analysis import (
@@ -40,7 +41,7 @@ from torchcaps.data.images import fixed_order, to_float
 from torchcaps.data.transform import TRANSFORMATIONS
 from torchcaps.experiments import Data, Experiment, files
 from torchcaps.experiments.files import read_json, write_json
-from torchcaps.experiments.measures import equivariance, picasso, record, robustness, routing, transfer
+from torchcaps.experiments.measures import Measure, equivariance, picasso, record, robustness, routing, transfer
 from torchcaps.experiments.measures.sample import networks, spaced
 from torchcaps.experiments.measures.write import as_markdown, recorded
 from torchcaps.experiments.run import Run
@@ -117,6 +118,29 @@ def test_robustness(folder, monkeypatch):
     assert (found["measure"], found["recipe"], found["seed"], found["n"]) == ("robustness", "tiny", 5, n)
     assert found["run"]["test_error"] == 0.1234 and found["run"]["commit"] == "0123456789abcdef-dirty"
     assert found["beside"]["folder"] == "cnn" and {"device", "versions", "commit", "seconds"} <= set(found)
+
+
+def test_a_measure_names_the_code_that_began_it_and_replaces_nothing_that_was_kept_meanwhile(
+    folder, monkeypatch, tmp_path
+):
+    kept = tmp_path / "tiny-5" / "routing.json"
+
+    def takes_hours(tested: Any, **_: Any) -> dict[str, Any]:
+        monkeypatch.setattr(record, "commit", lambda: "later")
+        if given is not None:
+            write_json(kept, {"another": "process"})
+        return {"n": 1, "run": {}, "beside": None}
+
+    monkeypatch.setitem(record.MEASURES, "routing", Measure(takes_hours, lambda *_: Figure(), lambda *_: {}))
+    for given in (None, tmp_path):
+        monkeypatch.setattr(record, "commit", lambda: "first")
+        if given is None:
+            path = record.record("routing", folder / "caps")
+            assert json.loads(path.read_text())["commit"] == "first"
+        else:
+            with pytest.raises(ValueError, match=r"routing.json is kept already: remove it to keep another"):
+                record.record("routing", folder / "caps", keep_in=given)
+    assert json.loads(kept.read_text()) == {"another": "process"}
 
 
 def test_every_attack_is_made_with_both_losses_against_the_right_network(folder, monkeypatch):

@@ -48,8 +48,10 @@ def test_a_cnn_gives_probabilities_and_sees_colour(
     found = predict(run, paths)
     assert list(found) == [str(path) for path in paths]
     assert predict(str(run.path), paths[:1]) == {str(paths[0]): found[str(paths[0])]}
-    with pytest.raises(ValueError, match=r"paths must be several, such as \['red.png'\], got one text"):
+    with pytest.raises(ValueError, match=r"paths must be several, such as \['red.png'\], got one"):
         predict(run, "red.png")
+    with pytest.raises(ValueError, match="paths must be several"):
+        predict(run, paths[0])  # type: ignore[arg-type]
     pixels = np.stack([np.array(Image.open(path).resize((8, 8), Image.Resampling.BICUBIC)) for path in paths])
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
     with torch.no_grad():

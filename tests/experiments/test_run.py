@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchcaps.experiments import Data, Experiment, Model, Optim
+from torchcaps.experiments.experiment import further_errors
 from torchcaps.experiments.files import write_atomically, write_json
 from torchcaps.experiments.run import Run, experiment_from
 
@@ -177,10 +178,6 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         ({"data": Data(test_crops=5)}, "data.test_crops must be one of 1, 13; got 5"),  # type: ignore[arg-type]
         ({"data": Data(test_crops=13)}, "data.crop must be given for data.test_crops = 13, got None"),
         ({"data": Data(pairs=True, crop=(9, 9))}, r"data.crop must be None with data.pairs, got \(9, 9\)"),
-        ({"data": Data(pairs=True, shift=6)}, "data.shift must be left alone with data.pairs, which shift by 4; got 6"),
-        ({"data": Data(blend="max")}, "data.blend must be sum with data.pairs = False, got max"),
-        ({"data": Data(n_pairs=(8, 8))}, r"data.n_pairs must be .* with data.pairs = False, got \(8, 8\)"),
-        ({"margin": "sigmoid"}, "margin must be linear with loss margin, as it is the spread loss's; got sigmoid"),
         (
             {"model": Model("capsnet", {"x": [{"y": {1}}]})},
             r"model.options must hold numbers, .* got x=\[\{'y': \{1\}\}\]",
@@ -206,3 +203,8 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
 def test_bad_values(change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Experiment(**change)
+
+
+def test_errors_on_splits_of_any_name_have_words() -> None:
+    result = {"val_error": 0.1, "test_error": 0.2, "novel_error": 0.3, "hard_error": 0.4, "test_loss": 1.0}
+    assert further_errors(result) == {"novel_error": "test error, novel viewpoints", "hard_error": "error on hard"}

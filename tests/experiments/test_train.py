@@ -25,6 +25,7 @@ from torchcaps.experiments.batches import Batches, split
 from torchcaps.experiments.callbacks import OutOfTime
 from torchcaps.experiments.devices import choose_device
 from torchcaps.experiments.evaluate import evaluate
+from torchcaps.experiments.files import write_json
 from torchcaps.experiments.objective import total_loss
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import data_for, load_model
@@ -32,7 +33,7 @@ from torchcaps.experiments.schedule import learning_rate
 from torchcaps.experiments.task import NonFiniteLoss, Task
 from torchcaps.experiments.train import default_folder, train
 from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.models import MODELS, CapsNet, build, capsnet
+from torchcaps.models import MODELS, CapsNet, Output, build, capsnet
 
 TINY = Experiment(
     recipe="tiny",
@@ -121,8 +122,16 @@ def test_result_has_what_it_must(unbroken: Path) -> None:
     assert result["recipe"] == "tiny" and 0 <= result["test_error"] <= 1 and result["epochs"] == 2
     assert result["test_error"] * 360 == pytest.approx(round(result["test_error"] * 360))
     assert result["n_parameters"] == sum(value.numel() for value in weights(unbroken).values())
-    assert result["images"] == {"train": 1257, "val": 180, "test": 360}
+    assert result["images"] == {"train": 64, "val": 180, "test": 360}
     assert result["config"] == json.loads((unbroken / "config.json").read_text())
+
+
+def test_a_run_that_began_with_a_field_that_does_nothing_is_read_and_resumed(tmp_path: Path) -> None:
+    """It did nothing then, too."""
+    config, run = replace(TINY, epochs=1, margin="sigmoid", data=replace(TINY.data, n_pairs=(8, 8))), Run(tmp_path)
+    write_json(run.config, config.to_dict())
+    run.metrics.write_text("epoch\n")
+    assert fit(config, tmp_path)["steps"] == 4 and run.experiment() == config
 
 
 def test_other_work_has_its_threads_again(tmp_path: Path) -> None:
@@ -408,7 +417,11 @@ def test_a_model_that_computes_otherwise_by_now_is_noticed(
     assert not caplog.text
     monkeypatch.setitem(MODELS, "capsnet", functools.partial(capsnet, n_iters=1, leaky=True))
     load_model(Run(unbroken))
-    assert f"model.pt computes otherwise than when it was saved, by torchcaps {torchcaps.__version__}" in caplog.text
+    noticed = f"model.pt computes otherwise than when it was saved, by torchcaps {torchcaps.__version__}"
+    assert caplog.text.count(noticed) == 1
+    monkeypatch.setattr(CapsNet, "forward", lambda model, x: Output(x.new_full((len(x), 10), torch.nan), ()))
+    load_model(Run(unbroken))
+    assert caplog.text.count(noticed) == 2
 
 
 def test_the_test_split_is_seen_once_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,6 +441,10 @@ def test_the_test_split_is_seen_once_at_the_end(tmp_path: Path, monkeypatch: pyt
         ({"model": Model("capsnet", {"n_iters": 0})}, "n_iters must be an integer of at least 1, got 0"),
         ({"data": Data("digits", image_size=(12, 12))}, "a 9×9 kernel does not fit into a map of 4×4"),
         ({"batch_size": 100_000}, "batch_size must be at most the 64 training examples"),
+        ({"data": Data("digits", pairs=True, shift=6)}, "data.shift must be left at 2 with data.pairs, .* got 6"),
+        ({"data": Data("digits", blend="max")}, "data.blend must be left alone without data.pairs, got max"),
+        ({"data": Data("digits", n_pairs=(8, 8))}, r"data.n_pairs must be left alone without data.pairs, got \(8, 8\)"),
+        ({"margin": "sigmoid"}, "margin must be linear with loss margin, as it is the spread loss's; got sigmoid"),
         (
             {"model": CNN.model, "loss": "cross_entropy", "reconstruction": 0.01},
             "reconstruction must be 0 .* for matched_cnn with the loss cross_entropy, .* got 0.01",

@@ -48,7 +48,8 @@ def em_classes_of(model: nn.Module) -> ClassCaps:
     if isinstance(classes, ClassCaps) and classes.routing == "em":
         return classes
     raise ValueError(
-        f"model must route to its classes by em, got a {type(model).__name__} that does by {classes.routing}"
+        f"model must route to its classes by em in a ClassCaps, got a {type(model).__name__} that does by "
+        f"{classes.routing} in a {type(classes).__name__}"
     )
 
 

@@ -20,6 +20,8 @@ from torchcaps.benchmarks.work import Work, described, from_description
 from torchcaps.memory import keep_memory
 
 _STATUS = Path("/proc/self/status")
+#: Exit status of a process that ended because the one which asked it was gone.
+_LEFT_ALONE = 3
 
 
 def peak(work: Work, device: torch.device, threads: int = 1) -> dict[str, int]:
@@ -99,7 +101,7 @@ def _status(name: str) -> int:
 
 def _end_with_parent() -> None:
     os.read(sys.stdin.fileno(), 1)  # nothing is ever written there: this returns when the other end is closed
-    os._exit(1)
+    os._exit(_LEFT_ALONE)
 
 
 def main(order: str) -> None:

@@ -57,12 +57,12 @@ def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = N
         raise ValueError(f"{home} must have at least two sub-folders, one a class; got {len(classes)}: {classes}")
     found = _as_given(root, given, classes) if given else _as_drawn(root, classes)
     for name in classes:
-        if not any(image.name == name and image.split == "train" for image in found):
+        if not any(image.label == name and image.split == "train" for image in found):
             raise ValueError(
                 f"{home / name} must have more images ({', '.join(SUFFIXES)}): none came to the train split"
             )
     for split in SPLITS:
-        here = {image.name for image in found if image.split == split}
+        here = {image.label for image in found if image.split == split}
         if not here:
             raise ValueError(f"{root} must have more images: of {len(found)} none came to the {split} split")
         absent = [name for name in classes if name not in here]
@@ -73,12 +73,13 @@ def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = N
     images = torch.stack([read_image(image.path, image_size or (28, 28)) for image in found])  # [N, 3, H, W]
     if bool((images == images[:, :1]).all()):
         images = images[:, :1]
-    every = Images(images, torch.tensor([classes.index(image.name) for image in found], dtype=torch.int64))
+    every = Images(images, torch.tensor([classes.index(image.label) for image in found], dtype=torch.int64))
     parts = []
     for split in SPLITS:
         chosen = every.take(torch.tensor([image.split == split for image in found]))
         parts.append(chosen.take(fixed_order(len(chosen), 0)))  # the first n are of all classes
-    note = "split by its folders" if given else "split by content, without metadata"
+    notes = {"val": "split by its folders", "train": "split by its folders, a tenth of train validates"}
+    note = next((text for split, text in notes.items() if split in given), "split by content, without metadata")
     return Dataset(root.resolve().name, tuple(classes), *parts, note=note)
 
 
@@ -86,7 +87,7 @@ class _Found(NamedTuple):
     """An image file, its class and its split."""
 
     path: Path
-    name: str
+    label: str
     split: str
 
 

@@ -224,10 +224,6 @@ class Experiment:
                 raise ValueError(f"model.options must not hold {name}, which follows from model.name and the data")
         _require_plain("data.options", data.options)
         _require_plain("model.options", self.model.options)
-        if self.margin != "linear" and self.loss != "spread":
-            raise ValueError(
-                f"margin must be linear with loss {self.loss}, as it is the spread loss's; got {self.margin}"
-            )
         if self.consistency and not data.transformed:
             raise ValueError(
                 f"consistency must be 0 without data.transformed, as nothing moves; got {self.consistency}"
@@ -255,10 +251,6 @@ class Experiment:
             )
         if data.pairs:
             _plain(data, "data.pairs", "n_shown", "degrees", "scale", "shear", "flip", "brightness", "contrast", "crop")
-            if data.shift != Data.shift:
-                raise ValueError(f"data.shift must be left alone with data.pairs, which shift by 4; got {data.shift}")
-        else:
-            _plain(data, "data.pairs = False", "n_pairs", "blend")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, as in ``config.json``."""
@@ -303,7 +295,7 @@ def _is_plain(value: Any) -> bool:
         return all(map(_is_plain, value))
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
-    return value is None or type(value) in (bool, int, float, str)
+    return value is None or isinstance(value, int | float | str)
 
 
 def _within(name: str, value: float, least: float, most: float = math.inf) -> None:

@@ -44,9 +44,8 @@ def following(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
         together.append(quantities(found.together).cpu())
         each.append(quantities(found.each).cpu())
         active.append(found.active.cpu())
-        errors.append(
-            torch.stack((error.itself, error.ignoring)).sum(dim=1).cpu().double()
-        )  # Macs' GPUs have no float64
+        both = torch.stack((error.itself, error.ignoring)).sum(dim=1)
+        errors.append(both.cpu().double())  # there, for Macs' GPUs have no float64
     itself, ignoring = torch.stack(errors).sum(dim=0).tolist()
     done, said = torch.cat(true), torch.cat(together).nan_to_num(0, 0, 0)  # not finite: from poses without inverse
     varying = [k for k in range(len(QUANTITIES)) if done[:, k].std(correction=0) > _VARIES]

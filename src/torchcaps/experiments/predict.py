@@ -39,8 +39,8 @@ def predict(
         ValueError: no finished run, or a file that is no image.
     """
     run = run if isinstance(run, Run) else Run(run)
-    if isinstance(paths, str):
-        raise ValueError(f"paths must be several, such as [{paths!r}], got one text")
+    if isinstance(paths, str | Path):
+        raise ValueError(f"paths must be several, such as [{paths!r}], got one")
     trained, config = load_model(run), run.experiment()
     if config.data.transformed:
         raise ValueError(f"{run.path} must hold a classifier, got an auto-encoder, which knows no classes")

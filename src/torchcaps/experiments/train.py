@@ -25,6 +25,7 @@ from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.following import following
+from torchcaps.experiments.no_effect import refuse_what_does_nothing
 from torchcaps.experiments.provenance import versions
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
@@ -108,6 +109,8 @@ def _train(
         )
     batches = {name: split(config, dataset, name, device) for name in dataset.splits}
     model = make_model(config, dataset)
+    if not run.started():
+        refuse_what_does_nothing(config, model)
     with run.locked():
         run.check(config)
         if run.result.is_file():  # by another process, while this one loaded
@@ -136,7 +139,7 @@ def _train(
             "steps": steps,
             "seconds": round(metrics.elapsed(), 1),
             "data": dataset.note,
-            "images": {name: len(part) for name, part in dataset.splits.items()},
+            "images": {name: len(each.source) for name, each in batches.items()},
             "n_parameters": count_parameters(model),
             "device": device_in_words(device),
             "versions": versions(),
@@ -239,7 +242,6 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
     if isinstance(output, Transformed) != (config.loss == "squared_error"):
         fitting = "squared_error" if isinstance(output, Transformed) else "another than squared_error"
         raise ValueError(f"loss must be {fitting} for the model {config.model.name}, got {config.loss}")
-    _refuse_what_does_nothing(config, model)
     if isinstance(model, PlainAutoencoder):
         for name, value in (("consistency", config.consistency), *_limits(config)):
             if value:
@@ -250,15 +252,3 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
             f"got {config.loss}"
         )
     return model
-
-
-def _refuse_what_does_nothing(config: Experiment, model: nn.Module) -> None:
-    """Who sets a field takes it to do something."""
-    asked, default = config.reconstruction, Experiment.reconstruction
-    if asked not in (0, default) and (config.data.transformed or getattr(model, "decoder", None) is None):
-        raise ValueError(
-            f"reconstruction must be 0 (or {default}, which recipes have) for {config.model.name} with the loss "
-            f"{config.loss}, which reconstructs nothing beside it; got {asked}"
-        )
-    if config.compile and not any(isinstance(layer, RoutedLayer) for layer in model.modules()):
-        raise ValueError(f"compile must be false for {config.model.name}, which routes nothing; got {config.compile}")

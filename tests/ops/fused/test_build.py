@@ -201,3 +201,10 @@ def test_where_there_is_triton_its_kernels_load(routing: str) -> None:
     if importlib.util.find_spec("triton") is None:
         pytest.skip("no Triton")
     assert triton.why_not(routing) is None
+
+
+def test_a_system_without_owners_of_files_takes_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows: nothing that others may have put there is loaded."""
+    monkeypatch.delattr(os, "geteuid")
+    with pytest.raises(Unavailable, match="compiled routing is for Linux and macOS"):
+        building.build("dynamic")

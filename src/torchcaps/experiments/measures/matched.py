@@ -36,7 +36,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     Returns:
         For "run" and "beside": validation error ("val_error"), error on familiar ("test_error") and on novel viewpoints
         ("novel_error"), as the runs are and as "matched"; which was trained again as "again" (None if they are equal),
-        and the ``epochs`` of the better one then, a tenth of one at the least.
+        the ``epochs`` of the better one then, a tenth of one at the least, and the device which it was ``trained_on``.
 
     Raises:
         ValueError: no other run, runs on other images or without novel viewpoints, or a number of images.
@@ -60,7 +60,12 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     result = whole if again is None else _train_again(every[better], validation[worse])
     values[better]["matched"] = _errors(result)
     epochs = result["steps"] * whole["epochs"] / whole["steps"]
-    return values | {"n": len(tested.images), "again": again, "epochs": round(epochs, 3)}
+    return values | {
+        "n": len(tested.images),
+        "again": again,
+        "epochs": round(epochs, 3),
+        "trained_on": result["device"],
+    }
 
 
 def _train_again(tested: Tested, until: float) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def record(
 
     Raises:
         ValueError: an unknown measure, a folder without a finished run, runs that the measure does not apply to, or
-            such a measure is kept already; nothing is written then.
+            such a measure is kept already; nothing is written then, unless another process kept it meanwhile.
     """
     check_choice("measure", name, MEASURES)
     if n is not None:

@@ -107,14 +107,17 @@ def keep(result: Result, folder: Path) -> Path:
     return path
 
 
-def require_free(config: Experiment, folder: Path, run: Run) -> None:
-    """See, before any work, that a result of this experiment can be kept.
+def require_free(config: Experiment, folder: Path) -> None:
+    """See, before any work, that the result of this experiment can be kept.
 
     Raises:
-        ValueError: one of this recipe and seed is kept already, and it is not this run's.
+        ValueError: it is not that of a recipe, or one of this recipe and seed is kept already.
     """
-    path = folder / f"{config.recipe}-{config.seed}.json"
-    if path.exists() and not (run.result.is_file() and read_json(path) == read_json(run.result)):
+    name = config.recipe
+    if config.trial or name not in RECIPES or not is_of({"config": config.to_dict()}, RECIPES[name]()):
+        raise ValueError(f"keep wants a recipe as it is but for seed and epochs, got another experiment of {name}")
+    path = folder / f"{name}-{config.seed}.json"
+    if path.exists():
         raise ValueError(f"{path} holds another result of this recipe and seed: remove it to keep this one")
 
 

@@ -1,0 +1,36 @@
+"""Settings that would do nothing, refused before a run begins: who sets a field takes it to do something."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from torchcaps.experiments.experiment import Data, Experiment
+from torchcaps.layers.routed_layer import RoutedLayer
+
+
+def refuse_what_does_nothing(config: Experiment, model: nn.Module) -> None:
+    """See that every field that is not as by default has an effect on training this model.
+
+    Not asked of runs that began already: older ones may have such fields, which did nothing then too.
+
+    Raises:
+        ValueError: a field that has none.
+    """
+    data, name, default = config.data, config.model.name, Experiment.reconstruction
+    if config.margin != "linear" and config.loss != "spread":
+        raise ValueError(
+            f"margin must be linear with loss {config.loss}, as it is the spread loss's; got {config.margin}"
+        )
+    if data.pairs and data.shift != Data.shift:
+        raise ValueError(f"data.shift must be left at {Data.shift} with data.pairs, which shift by 4; got {data.shift}")
+    for field in () if data.pairs else ("n_pairs", "blend"):
+        if getattr(data, field) != getattr(Data(), field):
+            raise ValueError(f"data.{field} must be left alone without data.pairs, got {getattr(data, field)}")
+    has_decoder = getattr(model, "decoder", None) is not None and not data.transformed
+    if config.reconstruction not in (0, default) and not has_decoder:
+        raise ValueError(
+            f"reconstruction must be 0 (or {default}, which recipes have) for {name} with the loss {config.loss}, "
+            f"which reconstructs nothing beside it; got {config.reconstruction}"
+        )
+    if config.compile and not any(isinstance(layer, RoutedLayer) for layer in model.modules()):
+        raise ValueError(f"compile must be false for {name}, which routes nothing; got {config.compile}")
