@@ -56,6 +56,8 @@ def test_export() -> None:
     assert "dynamic_routing_cpu" in program.graph_module.print_readable(print_output=False)
     x = torch.randn(7, 9, 5)
     torch.testing.assert_close(program.module()(x).pose, layer(x).pose, rtol=0, atol=0)
+    plain = torch.export.export(DenseCaps(9, 4, 5, 6, impl="reference").eval(), (x,))
+    assert "torchcaps." not in plain.graph_module.print_readable(print_output=False)  # it runs without this library
 
 
 def test_no_second_derivative() -> None:
