@@ -51,17 +51,26 @@ def smallnorb_em_held_out() -> Experiment:
 
 
 def smallnorb() -> Experiment:
-    """The paper's network (A=B=C=D=32; 3 iterations, matrix, spread, coordinates): 1.8 % in its table 1."""
+    """The paper's network (A=B=C=D=32; 3 iterations, matrix, spread, coordinates): 1.8 % in its table 1.
+
+    Ours: 15.20 % (``--epochs 8``, 1 seed, 39 min a run; AMD EPYC, 1 thread).
+    """
     return _row("smallnorb")
 
 
 def smallnorb_1_iteration() -> Experiment:
-    """One iteration: 9.7 % in the paper's table 1."""
+    """One iteration: 9.7 % in the paper's table 1.
+
+    Ours: 27.83 % (``--epochs 8``, 1 seed, 12 min a run; AMD EPYC, 1 thread).
+    """
     return _row("smallnorb-1-iteration", n_iters=1)
 
 
 def smallnorb_2_iterations() -> Experiment:
-    """Two iterations: 2.2 % in the paper's table 1."""
+    """Two iterations: 2.2 % in the paper's table 1.
+
+    Ours: 12.08 % (``--epochs 8``, 1 seed, 28 min a run; AMD EPYC, 1 thread).
+    """
     return _row("smallnorb-2-iterations", n_iters=2)
 
 
@@ -76,7 +85,10 @@ def smallnorb_vector() -> Experiment:
 
 
 def smallnorb_no_coordinates() -> Experiment:
-    """No coordinate addition: 2.6 % in the paper's table 1."""
+    """No coordinate addition: 2.6 % in the paper's table 1.
+
+    Ours: 17.43 % (``--epochs 8``, 1 seed, 39 min a run; AMD EPYC, 1 thread).
+    """
     return _row("smallnorb-no-coordinates", coordinates=None)
 
 
@@ -86,12 +98,18 @@ def smallnorb_vector_no_coordinates() -> Experiment:
 
 
 def smallnorb_margin_loss() -> Experiment:
-    """The margin loss: 3.2 % in the paper's table 1."""
+    """The margin loss: 3.2 % in the paper's table 1.
+
+    Ours: 16.37 % (``--epochs 8``, 1 seed, 40 min a run; AMD EPYC, 1 thread).
+    """
     return replace(_row("smallnorb-margin-loss"), loss="margin")
 
 
 def smallnorb_cross_entropy() -> Experiment:
-    """Cross-entropy: 5.8 % in the paper's table 1."""
+    """Cross-entropy: 5.8 % in the paper's table 1.
+
+    Ours: 25.27 % (``--epochs 8``, 1 seed, 39 min a run; AMD EPYC, 1 thread).
+    """
     return replace(_row("smallnorb-cross-entropy"), loss="cross_entropy")
 
 
