@@ -222,13 +222,15 @@ def _evaluate(parsed: argparse.Namespace) -> None:
     from torchcaps.experiments.saved import data_for, load_model
 
     run = Run(parsed.run)
-    config, trained, result = run.experiment(), load_model(run), run.finished()
+    config, trained = run.experiment(), load_model(run)
     if config.trial and parsed.split != "val":
         raise ValueError(f"split must be val for a trial, which has seen no test image; got {parsed.split}")
     asked = {"root": parsed.root, "test_crops": parsed.test_crops}
     config = replace(config, data=replace(config.data, **{k: v for k, v in asked.items() if v is not None}))
     device = choose_device("auto")  # not necessarily where it was trained
-    check_choice("split", parsed.split, [key.removesuffix("_loss") for key in result if key.endswith("_loss")])
+    if not config.trial:  # before its data are loaded, or downloaded
+        losses = [key for key in run.finished() if key.endswith("_loss")]
+        check_choice("split", parsed.split, [key.removesuffix("_loss") for key in losses])
     dataset = data_for(config, trained)
     batches = split(config, dataset, parsed.split, device)
     scores = evaluate(config, trained.model.to(device), batches, progress=sys.stderr.isatty())
