@@ -75,7 +75,10 @@ def smallnorb_2_iterations() -> Experiment:
 
 
 def smallnorb_5_iterations() -> Experiment:
-    """Five iterations: 3.9 % in the paper's table 1."""
+    """Five iterations: 3.9 % in the paper's table 1.
+
+    Ours: 66.64 % (``--epochs 8``, 1 seed, 74 min a run; AMD EPYC, 1 thread).
+    """
     return _row("smallnorb-5-iterations", n_iters=5)
 
 
