@@ -120,26 +120,28 @@ def test_robustness(folder, monkeypatch):
     assert found["beside"]["folder"] == "cnn" and {"device", "versions", "commit", "seconds"} <= set(found)
 
 
-def test_a_measure_names_the_code_that_began_it_and_replaces_nothing_that_was_kept_meanwhile(
-    folder, monkeypatch, tmp_path
-):
-    kept = tmp_path / "tiny-5" / "routing.json"
+def test_a_measure_names_the_code_that_began_it(folder, monkeypatch):
+    commits = iter(("first", "later"))
 
     def takes_hours(tested: Any, **_: Any) -> dict[str, Any]:
-        monkeypatch.setattr(record, "commit", lambda: "later")
-        if given is not None:
-            write_json(kept, {"another": "process"})
+        assert next(commits, None) == "later"  # the first was asked for before
         return {"n": 1, "run": {}, "beside": None}
 
+    monkeypatch.setattr(record, "commit", lambda: next(commits))
     monkeypatch.setitem(record.MEASURES, "routing", Measure(takes_hours, lambda *_: Figure(), lambda *_: {}))
-    for given in (None, tmp_path):
-        monkeypatch.setattr(record, "commit", lambda: "first")
-        if given is None:
-            path = record.record("routing", folder / "caps")
-            assert json.loads(path.read_text())["commit"] == "first"
-        else:
-            with pytest.raises(ValueError, match=r"routing.json is kept already: remove it to keep another"):
-                record.record("routing", folder / "caps", keep_in=given)
+    assert json.loads(record.record("routing", folder / "caps").read_text())["commit"] == "first"
+
+
+def test_what_another_process_kept_meanwhile_is_not_replaced(folder, monkeypatch, tmp_path):
+    kept = tmp_path / "tiny-5" / "routing.json"
+
+    def overtaken(tested: Any, **_: Any) -> dict[str, Any]:
+        write_json(kept, {"another": "process"})
+        return {"n": 1, "run": {}, "beside": None}
+
+    monkeypatch.setitem(record.MEASURES, "routing", Measure(overtaken, lambda *_: Figure(), lambda *_: {}))
+    with pytest.raises(ValueError, match=r"routing.json is kept already: remove it to keep another"):
+        record.record("routing", folder / "caps", keep_in=tmp_path)
     assert json.loads(kept.read_text()) == {"another": "process"}
 
 

@@ -78,8 +78,9 @@ def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = N
     for split in SPLITS:
         chosen = every.take(torch.tensor([image.split == split for image in found]))
         parts.append(chosen.take(fixed_order(len(chosen), 0)))  # the first n are of all classes
-    notes = {"val": "split by its folders", "train": "split by its folders, a tenth of train validates"}
-    note = next((text for split, text in notes.items() if split in given), "split by content, without metadata")
+    note = "split by content, without metadata"
+    if given:
+        note = "split by its folders" + ("" if "val" in given else ", a tenth of train validates")
     return Dataset(root.resolve().name, tuple(classes), *parts, note=note)
 
 
