@@ -43,6 +43,7 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "mnist-affine-consistent": transforming.mnist_affine_consistent,
     "mnist-affine-parts": transforming.mnist_affine_parts,
     "mnist-affine-local": transforming.mnist_affine_local,
+    "mnist-augmented": capsnet.mnist_augmented,
     "mnist-cnn": capsnet.mnist_cnn,
     "mnist-cnn-100-labels": mnist_rows.mnist_cnn_100_labels,
     "mnist-cnn-1000-labels": mnist_rows.mnist_cnn_1000_labels,
