@@ -1,6 +1,6 @@
 """Dynamic Routing Between Capsules (Sabour, Frosst, Hinton 2017, arXiv 1710.09829).
 
-``torchcaps train NAME`` runs a recipe. What each of them came to stands in the README, from the files in
+``torchcaps train NAME`` runs a recipe. What each of them came to stands in ``docs/results.md``, from the files in
 ``results/`` that are named after it.
 """
 

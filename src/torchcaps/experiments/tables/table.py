@@ -53,6 +53,7 @@ class Table:
         rows: the first one is what the others are compared with.
         columns: by key of ``result.json`` (a fraction of 1, shown in per cent), what it is called.
         note: how the setting differs from the paper's, or what to keep in mind; plain sentences.
+        tried: what was done to come nearer to the paper's numbers, and what it brought; sentences, each by itself.
     """
 
     title: str
@@ -60,6 +61,7 @@ class Table:
     rows: tuple[Row, ...]
     columns: Mapping[str, str] = field(default_factory=lambda: {"test_error": "test error, %"})
     note: str = ""
+    tried: tuple[str, ...] = ()
 
     def row(self, name: str) -> Row:
         """The row of a recipe, or of one of its folds.

@@ -30,6 +30,8 @@ def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level
     lines += markdown_table(head, rows)
     if table.note:
         lines += ["", table.note]
+    if table.tried:
+        lines += ["", "To come nearer to the paper's number:", *(f"- {each}" for each in table.tried)]
     for data, recipes in _data(table, places).items():
         lines += ["", f"Data of {', '.join(f'`{recipe}`' for recipe in recipes)}: {data}."]
     return "\n".join(lines) + "\n"
