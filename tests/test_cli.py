@@ -214,8 +214,11 @@ def test_unknown_fields_and_values(
 
 def test_predict_refuses_what_is_no_image(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.png").write_text("no image")
-    assert main(["predict", str(run), str(tmp_path / "a.png")]) == 2
-    assert "a.png cannot be read as an image" in capsys.readouterr().err
+    Image.new("L", (28, 28)).save(tmp_path / "b.png")
+    assert main(["predict", str(run), str(tmp_path / "a.png"), str(tmp_path / "b.png")]) == 2
+    said = capsys.readouterr()
+    assert "a.png cannot be read as an image" in said.err and said.err.endswith(": 1 of 2 files could not be read\n")
+    assert said.out.startswith(f"{tmp_path / 'b.png'}: ")
 
 
 def test_ctrl_c_says_how_to_go_on(

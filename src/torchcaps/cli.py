@@ -296,10 +296,17 @@ def _measure(parsed: argparse.Namespace) -> None:
 
 
 def _predict(parsed: argparse.Namespace) -> None:
-    from torchcaps.experiments.predict import predict
+    from torchcaps.experiments.predict import predictions
 
-    for path, found in predict(parsed.run, parsed.images, invert=parsed.invert).items():
-        print(f"{path}: " + ", ".join(f"{name} ({score:.2f})" for name, score in found))
+    broken = 0
+    for path, found in predictions(parsed.run, parsed.images, invert=parsed.invert):
+        if isinstance(found, ValueError):
+            broken += 1
+            print(f"torchcaps: {found}", file=sys.stderr)
+        else:
+            print(f"{path}: " + ", ".join(f"{name} ({score:.2f})" for name, score in found))
+    if broken:
+        raise ValueError(f"{broken} of {len(parsed.images)} files could not be read")
 
 
 def _bench(parsed: argparse.Namespace) -> None:

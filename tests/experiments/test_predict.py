@@ -59,6 +59,9 @@ def test_a_cnn_gives_probabilities_and_sees_colour(
     for (first, second), probabilities in zip(found.values(), wanted.tolist(), strict=True):
         assert {first[0], second[0]} == {"blue", "red"} and first[1] >= second[1]
         assert [dict((first, second))[name] for name in ("blue", "red")] == pytest.approx(probabilities, abs=1e-5)
+    (tmp_path / "text.png").write_text("no image")
+    with pytest.raises(ValueError, match="text.png cannot be read as an image"):
+        predict(run, [*paths[:2], tmp_path / "text.png", *paths[2:]])
     monkeypatch.setattr(module, "_AT_ONCE", 7)  # more files than are taken at once
     for one, two in zip(found.values(), predict(run, paths).values(), strict=True):
         assert [name for name, _ in one] == [name for name, _ in two]

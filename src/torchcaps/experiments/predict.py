@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from torchcaps.data.augment import central_crop
 from torchcaps.data.folder import read_image
 from torchcaps.data.images import to_float
 from torchcaps.experiments.run import Run
-from torchcaps.experiments.saved import load_model
+from torchcaps.experiments.saved import Trained, load_model
 
 #: How many classes are named for each image.
 N_NAMED = 3
 #: Images that the network sees together: however many files there are, memory is that of these.
 _AT_ONCE = 64
+#: Classes with their probabilities, most probable first.
+Named = list[tuple[str, float]]
 
 
-@torch.no_grad()
-def predict(
-    run: Run | str | Path, paths: Sequence[str | Path], *, invert: bool = False
-) -> dict[str, list[tuple[str, float]]]:
+def predict(run: Run | str | Path, paths: Sequence[str | Path], *, invert: bool = False) -> dict[str, Named]:
     """The most probable classes of each image.
 
     Args:
@@ -38,23 +38,49 @@ def predict(
     Raises:
         ValueError: no finished run, or a file that is no image.
     """
+    found = {}
+    for path, named in predictions(run, paths, invert=invert):
+        if isinstance(named, ValueError):
+            raise named
+        found[path] = named
+    return found
+
+
+def predictions(
+    run: Run | str | Path, paths: Sequence[str | Path], *, invert: bool = False
+) -> Iterator[tuple[str, Named | ValueError]]:
+    """:func:`predict` of many files, as they are read: those that are no images come with what is wrong with them."""
     run = run if isinstance(run, Run) else Run(run)
     if isinstance(paths, str | Path):
         raise ValueError(f"paths must be several, such as [{paths!r}], got one")
     trained, config = load_model(run), run.experiment()
     if config.data.transformed:
         raise ValueError(f"{run.path} must hold a classifier, got an auto-encoder, which knows no classes")
-    channels, height, width = trained.image_shape
-    found = {}
     for first in range(0, len(paths), _AT_ONCE):
-        some = paths[first : first + _AT_ONCE]
-        read = [read_image(Path(path), trained.uncropped, 3 if channels == 3 else 1) for path in some]
-        images = central_crop(torch.stack(read), (height, width)).expand(-1, channels, -1, -1)
-        output = trained.model(to_float(255 - images if invert else images))
-        scores = output.scores
-        if not output.capsules:
-            scores = scores.sigmoid() if config.data.pairs else scores.softmax(dim=1)
-        top = scores.topk(min(N_NAMED, len(trained.classes)), dim=1)
-        for path, values, classes in zip(some, top.values.tolist(), top.indices.tolist(), strict=True):
-            found[str(path)] = [(trained.classes[k], value) for k, value in zip(classes, values, strict=True)]
-    return found
+        some = [str(path) for path in paths[first : first + _AT_ONCE]]
+        found: dict[str, Named | ValueError] = {}
+        images = {}
+        for path in some:
+            try:
+                images[path] = read_image(Path(path), trained.uncropped, 3 if trained.image_shape[0] == 3 else 1)
+            except ValueError as error:
+                found[path] = error
+        if images:
+            named = _named(trained, torch.stack(list(images.values())), invert, pairs=config.data.pairs)
+            found |= dict(zip(images, named, strict=True))
+        yield from ((path, found[path]) for path in some)
+
+
+@torch.no_grad()
+def _named(trained: Trained, images: Tensor, invert: bool, *, pairs: bool) -> list[Named]:
+    channels, height, width = trained.image_shape
+    images = central_crop(images, (height, width)).expand(-1, channels, -1, -1)
+    output = trained.model(to_float(255 - images if invert else images))
+    scores = output.scores
+    if not output.capsules:
+        scores = scores.sigmoid() if pairs else scores.softmax(dim=1)
+    top = scores.topk(min(N_NAMED, len(trained.classes)), dim=1)
+    return [
+        [(trained.classes[k], value) for k, value in zip(classes, values, strict=True)]
+        for values, classes in zip(top.values.tolist(), top.indices.tolist(), strict=True)
+    ]
