@@ -147,12 +147,23 @@ def test_a_split_that_is_given_is_kept(tmp_path: Path, caplog: pytest.LogCapture
     assert 0 < len(data.val) < 20 and data.train.images.max() < 200 <= data.test.images.min()
     assert data.note == "split by its folders, a tenth of train validates"
     assert "the test split has no image of cat, so it says nothing of them" in caplog.text
-    write(tmp_path / "val" / "cat" / "one.png", (5, 5), (9, 9, 9))
+    write(tmp_path / "val" / "cat" / "one.png", (5, 5), (199, 199, 199))
     data = load("folder", tmp_path)
     assert (len(data.train), len(data.val), len(data.test)) == (80, 1, 40) and data.note == "split by its folders"
+    assert "copies" not in caplog.text
     write(tmp_path / "val" / "cow" / "one.png", (5, 5), (9, 9, 9))
     with pytest.raises(ValueError, match="val must have the classes of train, got cow too"):
         load("folder", tmp_path)
+
+
+def test_copies_of_training_images_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for k in range(40):
+        for split, grey in (("train", k), ("val", 100 + k), ("test", 200 + k if k > 2 else k)):
+            for name, more in (("dog", 0), ("cat", 50)):
+                write(tmp_path / split / name / f"{k}.png", (5, 5), (min(grey + more, 255),) * 3)
+    said = "split by its folders; 6 of its 80 test images are copies of training images"
+    assert load("folder", tmp_path).note == said
+    assert f"{tmp_path}{said[20:]}: their error says little of new ones" in caplog.text
 
 
 def test_classes_may_be_called_train_and_test(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = N
     added later, renamed or given other metadata (in PNG and JPEG) move none, and exact copies of one stay together.
 
     A folder that holds ``train`` and ``test``, perhaps ``val``, and no others, with the classes' sub-folders in each,
-    is split as it says; without ``val`` a tenth of ``train`` validates.
+    is split as it says; without ``val`` a tenth of ``train`` validates. Images of ``test`` or ``val`` that are copies
+    of training images stay there, are counted in the data's note (which results keep), and logged.
 
     Args:
         root: the folder.
@@ -81,15 +82,31 @@ def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = N
     note = "split by content, without metadata"
     if given:
         note = "split by its folders" + ("" if "val" in given else ", a tenth of train validates")
+        note += _copies(root, found)
     return Dataset(root.resolve().name, tuple(classes), *parts, note=note)
 
 
 class _Found(NamedTuple):
-    """An image file, its class and its split."""
+    """An image file, its class, a number 0 … 1 drawn from what it shows, and its split."""
 
     path: Path
     label: str
+    draw: float
     split: str
+
+
+def _copies(root: Path, found: list[_Found]) -> str:
+    """How many images outside the train split show what one in it does."""
+    trained_on = {image.draw for image in found if image.split == "train"}
+    said = ""
+    for split in ("val", "test"):
+        here = [image for image in found if image.split == split]
+        n = sum(image.draw in trained_on for image in here)
+        if n:
+            said += f"; {n} of its {len(here)} {split} images are copies of training images"
+    if said:
+        logging.getLogger("torchcaps").warning("%s%s: their error says little of new ones", root, said)
+    return said
 
 
 def _given_splits(root: Path) -> list[str]:
@@ -107,17 +124,15 @@ def _as_given(root: Path, splits: list[str], classes: list[str]) -> list[_Found]
         if others:
             raise ValueError(f"{root / split} must have the classes of train, got {', '.join(others)} too")
         names = [name for name in classes if (root / split / name).is_dir()]
-        found += [_Found(path, name, split) for name in names for path in _files(root / split / name)]
+        found += [_Found(path, name, _draw(path), split) for name in names for path in _files(root / split / name)]
     if "val" in splits:
         return found
-    return [
-        each._replace(split="val") if each.split == "train" and _draw(each.path) < VALIDATION else each
-        for each in found
-    ]
+    return [each._replace(split="val") if each.split == "train" and each.draw < VALIDATION else each for each in found]
 
 
 def _as_drawn(root: Path, classes: list[str]) -> list[_Found]:
-    return [_Found(path, name, _part(_draw(path))) for name in classes for path in _files(root / name)]
+    every = [(path, name, _draw(path)) for name in classes for path in _files(root / name)]
+    return [_Found(*each, _part(each[-1])) for each in every]
 
 
 def _folders(folder: Path) -> list[str]:
