@@ -230,6 +230,12 @@ def test_offset_is_added_to_the_votes() -> None:
     torch.testing.assert_close(one.pose, two.pose)
 
 
+def test_votes_and_activations_may_be_of_two_dtypes() -> None:
+    votes, activation, *betas = two_votes()
+    got = em_routing_from_votes(votes.bfloat16(), activation.float(), *(beta.float() for beta in betas))
+    assert got.pose.dtype == got.activation.dtype == torch.float32
+
+
 @impls
 @pytest.mark.parametrize("settings", EM_SETTINGS)
 @pytest.mark.parametrize(("shape", "kernel", "stride"), GEOMETRIES)

@@ -23,6 +23,21 @@ def test_margin_loss_of_several_labels() -> None:
     assert margin_loss(LENGTHS, torch.tensor([[1, 1, 0], [0, 0, 0]])).item() == pytest.approx((0.4 + 0.44125) / 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_wide(dtype: torch.dtype) -> None:
+    """Sums in half precision would be off by a per cent and more."""
+    scores, images = torch.rand(64, 10).to(dtype), torch.rand(2, 8, 1, 28, 28).to(dtype)
+    target = torch.arange(64) % 10
+    for loss, given in (
+        (lambda x: margin_loss(x, target), scores),
+        (lambda x: spread_loss(x, target, 0.9), scores),
+        (lambda x: reconstruction_loss(*x), images),
+    ):
+        got = loss(given)
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got.double(), loss(given.double()), rtol=1e-5, atol=0)
+
+
 def test_margins_are_arguments() -> None:
     loss = margin_loss(LENGTHS[:1], torch.tensor([0]), positive=1.0, negative=0.0, absent_weight=1.0)
     assert loss.item() == pytest.approx(0.09 + 0.09 + 0.01)
