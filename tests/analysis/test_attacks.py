@@ -58,6 +58,14 @@ def test_one_step_on_a_linear_model_is_worked_by_hand(wrapped):
     torch.testing.assert_close(towards, image(0.6, 0.4, 0.5, 0.15))
 
 
+def test_attacks_work_in_inference_mode():
+    images, labels = torch.rand(3, 1, 2, 2), torch.tensor([0, 1, 0])
+    model = Linear()
+    wanted = bim(model, images, labels, 0.1)
+    with torch.inference_mode():
+        assert torch.equal(bim(model, images + 0, labels + 0, 0.1), wanted)
+
+
 def test_steps_add_up_to_the_ball_and_no_further():
     x, label = image(0.5, 0.5, 0.5, 0.5), torch.tensor([0])
     torch.testing.assert_close(bim(Linear(), x, label, 0.1, n_steps=2, step=0.03), image(0.56, 0.44, 0.5, 0.56))

@@ -59,6 +59,18 @@ def test_logistic_regression_is_that_of_scikit_learn():
     torch.testing.assert_close(ours, torch.from_numpy(theirs.predict_proba(standard)), atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("fit", [lambda x, y: ridge(x, x[:, :1], 0.1), lambda x, y: logistic(x, y, 3, 0.1)])
+def test_features_may_be_those_of_a_network_in_any_mode(fit):
+    x, labels = torch.randn(20, 4), torch.arange(20) % 3
+    wanted = fit(x, labels)
+    within = fit(x.clone().requires_grad_() * 1, labels)
+    with torch.inference_mode():
+        other = fit(x * 1, labels + 0)
+    for found in (within, other):
+        assert not found.weight.requires_grad
+        torch.testing.assert_close(found.weight, wanted.weight)
+
+
 def test_of_equal_penalties_the_strongest_is_chosen_else_the_best():
     x = torch.randn(30, 2)
     fitted = []

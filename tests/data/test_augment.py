@@ -112,6 +112,14 @@ def test_affine_of_nothing_is_the_image() -> None:
     torch.testing.assert_close(random_affine(images, generator()), images, rtol=1e-5, atol=1e-5)
 
 
+def test_turning_and_slanting_keep_the_area() -> None:
+    """Of any shape: so they are turned and slanted, one after the other, and not stretched."""
+    rows, columns = torch.meshgrid(torch.arange(41.0), torch.arange(31.0), indexing="ij")
+    blob = torch.exp(-((rows - 22) ** 2 + (columns - 17) ** 2) / 8)[None, None].repeat(200, 1, 1, 1)
+    area = random_affine(blob, generator(), degrees=40.0, shear=0.5).sum(dim=(1, 2, 3))
+    torch.testing.assert_close(area, blob.sum(dim=(1, 2, 3)), rtol=0.01, atol=0)
+
+
 @pytest.mark.parametrize("options", [{"degrees": 30.0}, {"scale": 0.3}, {"shear": 0.3}, {"translate": 2.0}])
 def test_affine_moves_a_blob_but_keeps_what_it_should(options: dict[str, float]) -> None:
     rows, columns = torch.meshgrid(torch.arange(41.0), torch.arange(31.0), indexing="ij")

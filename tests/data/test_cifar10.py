@@ -106,6 +106,8 @@ def test_the_official_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     wanted = np.concatenate([batch(20, ord(k))["data"] for k in "12345"])
     found = torch.cat((data.train.images, data.val.images)).flatten(1)
     assert sorted(found[:, 0].tolist()) == sorted(wanted[:, 0].tolist()) and len(found.unique(dim=0)) == 100
+    held_out = [int((wanted == image.numpy()).all(axis=1).nonzero()[0][0]) for image in data.val.images.flatten(1)]
+    assert held_out == [44, 19, 93, 90, 71, 69, 37, 95, 53, 91]  # the split is the same for good
     first = (found == torch.from_numpy(wanted[7])).all(dim=1).nonzero().item()
     assert torch.cat((data.train.labels, data.val.labels))[first] == 7
     assert torch.equal(data.test.images.flatten(1), torch.from_numpy(batch(20, ord("h"))["data"]))

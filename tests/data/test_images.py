@@ -71,6 +71,26 @@ def test_folder(folder: Path) -> None:
     assert sum(map(len, shades)) == 40 and len(set.union(*shades)) == 40
 
 
+def test_resizing_is_smooth_as_pillows_is() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 30), np.uint8)
+    for size in ((10, 12), (40, 36)):
+        wanted = np.array(Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BICUBIC)).astype(int)
+        found = resized(torch.from_numpy(pixels)[None, None], size)[0, 0].numpy().astype(int)
+        assert np.abs(found - wanted).mean() < 0.5  # Pillow rounds and clips between rows and columns
+
+
+def test_copies_stay_together_in_every_format_that_is_exact(tmp_path: Path) -> None:
+    colours = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 5, 3), np.uint8))
+    few = colours.quantize(4)
+    order = [2, 0, 3, 1]
+    other = few.remap_palette(order)  # the same colours, under other numbers
+    assert few.tobytes() != other.tobytes() and few.convert("RGB").tobytes() == other.convert("RGB").tobytes()
+    for name, image in {"a.png": colours, "a.bmp": colours, "b.png": few, "c.png": other}.items():
+        image.save(tmp_path / name)
+    assert _content(tmp_path / "a.png") == _content(tmp_path / "a.bmp")
+    assert _content(tmp_path / "b.png") == _content(tmp_path / "c.png") != _content(tmp_path / "a.png")
+
+
 def test_images_that_are_added_move_no_others(folder: Path) -> None:
     def shades() -> list[set[int]]:
         data = load("folder", folder)

@@ -121,7 +121,18 @@ def test_svhn(house_numbers: Path) -> None:
     order = torch.cat((data.train.images, data.val.images))[:, 2, 0, 1]
     assert sorted(order.tolist()) == list(range(30)) and order.tolist() != list(range(30))
     assert torch.equal((order + 1) % 10, torch.cat((data.train.labels, data.val.labels)))
-    assert torch.equal(data.val.images, load("svhn", house_numbers).val.images)
+    assert data.val.images[:, 2, 0, 1].tolist() == [
+        14,
+        13,
+        23,
+        27,
+        29,
+        9,
+        25,
+        4,
+        6,
+        21,
+    ]  # the split is the same for good
     assert load("svhn", house_numbers, image_size=(28, 24)).image_shape == (3, 28, 24)
 
 

@@ -39,6 +39,9 @@ def test_shifts_cover_the_canvas() -> None:
     first = batch.parts[:, 0, 0] > 0
     rows, columns = first.any(dim=2).float().argmax(dim=1), first.any(dim=1).float().argmax(dim=1)
     assert set(rows.tolist()) == set(columns.tolist()) == set(range(9))
+    second = batch.parts[:, 1, 0] > 0  # is shifted by itself
+    apart = rows - second.any(dim=2).float().argmax(dim=1), columns - second.any(dim=1).float().argmax(dim=1)
+    assert set(apart[0].tolist()) == set(apart[1].tolist()) == set(range(-8, 9))
 
 
 def test_blends() -> None:

@@ -29,9 +29,11 @@ def rows(half: str) -> np.ndarray:
 
 
 def pixels() -> np.ndarray:
-    """``[N, 2, 96, 96]``: the left image's brightness is its row's number, the right one's 100 more."""
+    """``[N, 2, 96, 96]``: the left image's brightness is its row's number, the right one's 100 more, a corner white."""
     brightness = np.arange(N, dtype=np.uint8)[:, None] + np.array([0, 100], np.uint8)
-    return np.broadcast_to(brightness[:, :, None, None], (N, 2, 96, 96))
+    images = np.tile(brightness[:, :, None, None], (1, 1, 96, 96))
+    images[:, :, -2:, :2] = 255  # below, on the left
+    return images
 
 
 def mat(array: np.ndarray) -> bytes:
@@ -88,12 +90,14 @@ def test_official_files(write: Any, end: str) -> None:
     assert (len(data.train), len(data.val), len(data.test), data.further) == (N * 4 // 5, N // 5, N, {})
     for part, half in ((data.train, "train"), (data.val, "train"), (data.test, "test")):
         at = numbers(part)
-        assert torch.equal(part.images[:, 1].long(), part.images[:, 0].long() + 100)
+        assert bool((part.images[:, :, 47, 0] == 255).all())  # upright
+        assert torch.equal(part.images[:, 1, :47].long(), part.images[:, 0, :47].long() + 100)
         found = torch.stack([*part.factors.values(), part.labels], dim=1)
         assert tuple(part.factors) == ("instance", "elevation", "azimuth", "lighting")
         assert found.tolist() == rows(half)[at].tolist()
     assert set(data.val.factors["instance"].tolist()) == {4} and numbers(data.test) == list(range(N))
     assert set(data.train.factors["instance"].tolist()) == {6, 7, 8, 9}
+    assert numbers(data.train)[:6] == [74, 34, 89, 75, 32, 129]  # for good: n_train takes them
     first = data.train.take(slice(40))  # n_train takes the first: they are of all kinds
     assert len(first.labels.unique()) == 5 and len(first.factors["instance"].unique()) == 4
     assert data.note == (

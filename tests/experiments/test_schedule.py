@@ -21,6 +21,11 @@ def test_decay_as_a_fraction_of_the_run() -> None:
     assert [learning_rate(optim, step, 400) for step in (0, 100, 200)] == [1.0, 0.5, 0.25]
 
 
+def test_exponential_after_the_warmup() -> None:
+    optim = Optim(lr=1.0, decay=0.5, decay_steps=100, warmup=0.1, floor=0.0)
+    assert [learning_rate(optim, step, 1000) for step in (49, 99, 100, 200, 300)] == [0.5, 1.0, 1.0, 0.5, 0.25]
+
+
 def test_cosine_with_warmup() -> None:
     optim = Optim(lr=1.0, schedule="cosine", warmup=0.1, floor=0.0)
     rates = [learning_rate(optim, step, 100) for step in range(101)]

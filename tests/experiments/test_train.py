@@ -380,6 +380,20 @@ def test_another_split_of_the_data_is_not_tested_on(unbroken: Path) -> None:
         data_for(TINY, trained._replace(data="fold 1"))
 
 
+def test_a_saved_model_is_what_it_was_whatever_the_defaults(unbroken: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wanted = load_model(Run(unbroken)).model.state_dict()
+    for dtype, device in ((torch.float64, "cpu"), (torch.bfloat16, "meta")):
+        try:
+            torch.set_default_dtype(dtype)
+            with torch.device(device):
+                found = load_model(Run(unbroken)).model.state_dict()
+            assert torch.get_default_dtype() == dtype
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert all(torch.equal(found[name], value) for name, value in wanted.items())
+    assert not caplog.text
+
+
 def test_saved_model_needs_no_data(unbroken: Path) -> None:
     trained = load_model(Run(unbroken))
     assert trained.image_shape == (1, 28, 28) and trained.classes == tuple("0123456789")

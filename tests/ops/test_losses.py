@@ -122,6 +122,8 @@ def test_an_empty_batch_costs_nothing() -> None:
 def test_images_must_fit() -> None:
     with pytest.raises(ValueError, match="image must be"):
         reconstruction_loss(torch.zeros(2, 1, 4, 4), torch.zeros(2, 1, 4, 5))
+    with pytest.raises(ValueError, match="image must be floats .*, got torch.uint8"):
+        reconstruction_loss(torch.zeros(2, 1, 4, 4), torch.zeros(2, 1, 4, 4, dtype=torch.uint8))
 
 
 def test_targets_within_transforms_and_graphs() -> None:
@@ -131,6 +133,13 @@ def test_targets_within_transforms_and_graphs() -> None:
     torch.testing.assert_close(each.mean(), margin_loss(lengths, target))
     longest = torch.func.vmap(lambda p: mask_capsules(p[None])[0])(pose)
     torch.testing.assert_close(longest, mask_capsules(pose))
+    chosen = torch.func.vmap(lambda p, t: mask_capsules(p[None], t[None])[0])(pose, target)
+    torch.testing.assert_close(chosen, mask_capsules(pose, target))
+    for loss in (margin_loss, lambda a, t: spread_loss(a, t, 0.5)):  # of each example
+        found = torch.func.vmap(torch.func.grad(lambda a, t, loss=loss: loss(a[None], t[None])))(lengths, target)
+        given = lengths.clone().requires_grad_()
+        (wanted,) = torch.autograd.grad(loss(given, target), given)
+        torch.testing.assert_close(found, 3 * wanted)
     for function, arguments in ((margin_loss, (lengths, target)), (mask_capsules, (pose,))):
         found = torch.compile(function, backend="aot_eager", fullgraph=True)(*arguments)
         torch.testing.assert_close(found, function(*arguments))

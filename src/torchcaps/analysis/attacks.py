@@ -155,8 +155,8 @@ def gradient(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = F.cr
         ValueError: labels that are no classes of the model, or a gradient that is not finite: no attack could follow
             it, so that the model would seem to withstand all.
     """
-    with evaluating(model), derivable(model), torch.enable_grad():
-        x = images.detach().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad(), evaluating(model), derivable(model):
+        x, labels = images.detach().clone().requires_grad_(), labels.clone()  # of inference mode none is derivable
         scores = scores_of(model, x)
         check_classes("labels", labels, scores.shape[1])
         (found,) = torch.autograd.grad(loss(scores, labels), x)

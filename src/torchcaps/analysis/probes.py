@@ -49,7 +49,7 @@ def ridge(features: Tensor, target: Tensor, penalty: float) -> LinearProbe:
     """
     x, centre, spread = _scaled(features, penalty)
     check_shapes(features=(features, "N D"), target=(target, "N K"))
-    y = target.to(x)
+    y = target.detach().to(x)
     gram = x.mT @ x / len(x) + penalty * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     weight = torch.linalg.solve(gram, x.mT @ (y - y.mean(dim=0)) / len(x))
     return _unscaled(weight, y.mean(dim=0), centre, spread)
@@ -75,17 +75,18 @@ def logistic(features: Tensor, labels: Tensor, n_classes: int, penalty: float, n
     check_at_least("n_classes", n_classes, 2)
     check_classes("labels", labels, n_classes)
     x, centre, spread = _scaled(features, penalty)
-    weight = x.new_zeros(x.shape[1], n_classes).requires_grad_()
-    bias = x.new_zeros(n_classes).requires_grad_()
-    search = torch.optim.LBFGS([weight, bias], max_iter=n_steps, line_search_fn="strong_wolfe")
+    with torch.inference_mode(False), torch.enable_grad():
+        x, labels = x.clone(), labels.clone()  # of inference mode none is derivable
+        weight = x.new_zeros(x.shape[1], n_classes).requires_grad_()
+        bias = x.new_zeros(n_classes).requires_grad_()
+        search = torch.optim.LBFGS([weight, bias], max_iter=n_steps, line_search_fn="strong_wolfe")
 
-    def loss() -> Tensor:
-        search.zero_grad()
-        found = F.cross_entropy(x @ weight + bias, labels) + 0.5 * penalty * weight.square().sum()
-        found.backward()
-        return found
+        def loss() -> Tensor:
+            search.zero_grad()
+            found = F.cross_entropy(x @ weight + bias, labels) + 0.5 * penalty * weight.square().sum()
+            found.backward()
+            return found
 
-    with torch.enable_grad():
         search.step(loss)
     return _unscaled(weight.detach(), bias.detach(), centre, spread)
 
@@ -141,7 +142,7 @@ def _scaled(features: Tensor, penalty: float) -> tuple[Tensor, Tensor, Tensor]:
     check_at_least("the number of examples", len(features), 1)
     if not penalty > 0:
         raise ValueError(f"penalty must be above 0, got {penalty}")
-    x = features.double()
+    x = features.detach().double()
     centre = x.mean(dim=0)
     spread = (x - centre).square().mean().sqrt()
     spread = spread.where(spread > 0, 1)

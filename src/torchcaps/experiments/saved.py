@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +79,8 @@ def load_model(run: Run | str | Path) -> Trained:
     for what, mine, theirs in (("model", wanted.name, name), ("options", wanted.options, options)):
         if differing({what: theirs}, {what: mine}):
             raise ValueError(f"{run.model} must hold the {what} {mine} as {run.config} says, got {theirs}")
-    model = build(name, shape, len(classes), **options)
+    with _plain_defaults():
+        model = build(name, shape, len(classes), **options)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -87,6 +89,18 @@ def load_model(run: Run | str | Path) -> Trained:
     # Models that were saved before there were crops and notes have neither.
     uncropped, note = tuple(content.get("uncropped", shape[1:])), content.get("data", "")
     return Trained(model.eval(), tuple(shape), tuple(classes), uncropped, note)
+
+
+@contextmanager
+def _plain_defaults() -> Iterator[None]:
+    """A model is what it was trained as, whatever torch's default dtype and device are here."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _note_what_is_computed_otherwise(run: Run, model: nn.Module, content: dict[str, Any]) -> None:

@@ -7,8 +7,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from torchcaps.ops import Routed
+from torchcaps.ops.routed import exportable
 
 
+@exportable
 class Output(NamedTuple):
     """One forward pass.
 
@@ -22,6 +24,7 @@ class Output(NamedTuple):
     capsules: tuple[Routed, ...] = ()
 
 
+@exportable
 class Transformed(NamedTuple):
     """One forward pass of an auto-encoder that is told how its image is to be transformed.
 

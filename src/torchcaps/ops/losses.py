@@ -109,11 +109,13 @@ def reconstruction_loss(reconstruction: Tensor, image: Tensor) -> Tensor:
         A scalar; 0 for an empty batch.
 
     Raises:
-        ValueError: the shapes differ.
+        ValueError: the shapes differ, or the image has integers.
 
     Source: Sabour et al. 2017, section 4.1.
     """
     sizes = check_shapes(reconstruction=(reconstruction, "B C H W"), image=(image, "B C H W"))
+    if not image.is_floating_point():
+        raise ValueError(f"image must be floats 0 … 1 (torchcaps.data.to_float), got {image.dtype}")
     difference = at_least_float32(reconstruction) - at_least_float32(image)
     return difference.square().sum() / max(1, sizes["B"])
 

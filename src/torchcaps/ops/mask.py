@@ -31,7 +31,7 @@ def multi_hot(target: Tensor, n_classes: int) -> Tensor:
             raise ValueError(
                 f"target must hold classes 0 … {n_classes - 1}, got {int(target.min())} … {int(target.max())}"
             )
-        return F.one_hot(target, n_classes)
+        return _one_hot(target, n_classes)
     if target.dim() == 2 and target.shape[1] == n_classes:
         if look and not 0 <= float(target.min()) <= float(target.max()) <= 1:
             raise ValueError(f"multi-hot target must hold 0 … 1, got {target.min()} … {target.max()}")
@@ -40,6 +40,13 @@ def multi_hot(target: Tensor, n_classes: int) -> Tensor:
         f"target must be class indices [B] (int64) or multi-hot [B, J={n_classes}], "
         f"got shape {list(target.shape)} of {target.dtype}"
     )
+
+
+def _one_hot(classes: Tensor, n_classes: int) -> Tensor:
+    """torch's own, which looks at the values, or what does not have to within ``torch.func``."""
+    if within_func():
+        return (classes.unsqueeze(-1) == torch.arange(n_classes, device=classes.device)).long()
+    return F.one_hot(classes, n_classes)
 
 
 def mask_capsules(capsules: Routed | Tensor, target: Tensor | None = None) -> Tensor:
@@ -65,7 +72,7 @@ def mask_capsules(capsules: Routed | Tensor, target: Tensor | None = None) -> Te
     sizes = check_shapes(pose=(pose, "B J D"))
     if target is None:
         activation = capsules.activation if isinstance(capsules, Routed) else safe_norm(pose)
-        mask = F.one_hot(activation.argmax(dim=1), sizes["J"])
+        mask = _one_hot(activation.argmax(dim=1), sizes["J"])
     else:
         mask = multi_hot(target, sizes["J"])
         if len(mask) != sizes["B"]:

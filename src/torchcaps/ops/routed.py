@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
+from torch.utils._pytree import _register_namedtuple
+
+Class = TypeVar("Class", bound=type)
 
 
+def exportable(cls: Class) -> Class:
+    """Let exported programs that return this named tuple be saved; torch has no public name for that."""
+    _register_namedtuple(cls, serialized_type_name=f"torchcaps.{cls.__name__}")
+    return cls
+
+
+@exportable
 class Routed(NamedTuple):
     """Capsules: what each one says (pose) and how sure it is that it is there (activation).
 

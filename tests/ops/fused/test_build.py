@@ -135,6 +135,30 @@ def test_a_broken_compiler_makes_room_for_the_next(
     assert building.build("toy", tmp_path / "made").is_file()
 
 
+def test_a_compiler_that_hangs_is_given_up_once(
+    toy: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in building.COMPILERS[:2]:
+        (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/{name}-began\nexec sleep 60\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(building, "PATIENCE", 0.5)
+    with pytest.raises(Unavailable, match="took longer than 0.5 seconds"):
+        building.build("toy", tmp_path / "made")
+    assert not (tmp_path / f"{building.COMPILERS[1]}-began").exists()
+
+
+def test_a_compiler_may_speak_any_tongue(
+    toy: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cxx").write_bytes(b"#!/bin/sh\necho 'f\xfcr nichts' >&2\nexit 1\n")  # Latin-1
+    (tmp_path / "cxx").chmod(0o755)
+    monkeypatch.setenv("CXX", str(tmp_path / "cxx"))
+    with pytest.raises(Unavailable, match="cannot compile toy.cpp: f.r nichts"):
+        building.build("toy", tmp_path / "made")
+
+
 def test_no_command_and_no_home_are_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "g++ '")
     with pytest.raises(Unavailable, match="CXX must be a command"):
@@ -165,9 +189,12 @@ def test_what_the_compiler_says_is_passed_on(toy: dict[str, bytes], tmp_path: Pa
 
 
 @needs_cpu
-def test_a_folder_that_cannot_be_written(toy: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(
+    toy: dict[str, bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").touch()
     assert building.build("toy", tmp_path / "file").is_file()
+    assert f"cannot be kept in {tmp_path / 'file'}, so every process compiles it anew" in caplog.text
 
 
 def test_without_a_compiler_auto_takes_the_reference_and_says_so_once(

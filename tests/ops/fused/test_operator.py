@@ -79,8 +79,11 @@ def test_elsewhere() -> None:
     assert which_impl("dynamic", "auto", away) == "reference"
     with pytest.raises(ValueError, match="routing must be one of dynamic, em; got 'agreement'"):
         which_impl("agreement", "auto", away)
-    with pytest.raises(ValueError, match="impl='cpu' wants tensors on the CPU, got some on cpu, meta"):
-        which_impl("dynamic", "cpu", away, torch.zeros(1))
+    with pytest.raises(ValueError, match="impl='cpu' wants tensors on the CPU, got some on meta"):
+        which_impl("dynamic", "cpu", away)
+    for impl in ("auto", "reference", "cpu"):
+        with pytest.raises(ValueError, match="all tensors must be on one device, got some on cpu, meta"):
+            which_impl("dynamic", impl, away, torch.zeros(1))
 
 
 def test_what_autograd_keeps_is_small() -> None:

@@ -42,10 +42,12 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
     """
     check_choice("routing", routing, FUSED)
     check_choice("impl", impl, IMPLS)
-    if impl == "reference":
-        return impl
     devices = {str(tensor.device) for tensor in tensors}
     kinds = {tensor.device.type for tensor in tensors}
+    if "meta" in kinds and len(kinds) > 1:  # torch 2.13 would give unwritten memory, without a word
+        raise ValueError(f"all tensors must be on one device, got some on {', '.join(sorted(devices))}")
+    if impl == "reference":
+        return impl
     chosen = _DEVICES.get("+".join(sorted(kinds)), "reference") if impl == "auto" else impl
     if chosen == "reference":
         return chosen

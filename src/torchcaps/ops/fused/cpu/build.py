@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
+import logging
 import os
 import platform
 import re
@@ -32,6 +33,12 @@ FLAGS = (
 #: For this processor: x86 and newer compilers for Arm; older ones for Arm; whatever the compiler takes as given.
 TARGETS = (("-march=native",), ("-mcpu=native",), ())
 COMPILERS = ("c++", "g++", "clang++")
+#: After so many seconds a compiler is given up, and no other one tried.
+PATIENCE = 300
+
+
+class _TooSlow(Unavailable):
+    """A compiler, or the machine that it runs on."""
 
 
 def build(name: str, folder: Path | None = None) -> Path:
@@ -56,6 +63,8 @@ def build(name: str, folder: Path | None = None) -> Path:
     for command in _compilers():
         try:
             return _built(name, sources, command, folder or _cache())
+        except _TooSlow:
+            raise
         except Unavailable as error:
             complaints.append(str(error))
     raise Unavailable("; ".join(complaints))
@@ -71,6 +80,7 @@ def _built(name: str, sources: dict[str, bytes], command: list[str], folder: Pat
             return path
     folder = _writable(folder)
     _sweep(folder, name)
+    logging.getLogger("torchcaps").info("compiling %s routing into %s", name, folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix=f"{name}-") as scratch:
         for file, content in sources.items():
             (Path(scratch) / file).write_bytes(content)
@@ -104,8 +114,12 @@ def _compilers() -> list[list[str]]:
 
 def _run(command: list[str], cwd: str | None = None) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=300)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.run(
+            command, cwd=cwd, capture_output=True, encoding="utf-8", errors="replace", check=False, timeout=PATIENCE
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _TooSlow(f"{shlex.join(command)} took longer than {PATIENCE} seconds") from error
+    except OSError as error:
         raise Unavailable(f"cannot run {shlex.join(command)}: {error}") from error
 
 
@@ -143,9 +157,15 @@ def _writable(folder: Path) -> Path:
         if folder.stat().st_uid == os.geteuid() and not _ours(folder):
             folder.chmod(0o700)
         tempfile.TemporaryFile(dir=folder).close()
+        if _ours(folder):
+            return folder
     except OSError:
-        return _temporary()
-    return folder if _ours(folder) else _temporary()
+        pass
+    logging.getLogger("torchcaps").warning(
+        "compiled routing cannot be kept in %s, so every process compiles it anew: XDG_CACHE_HOME names a better place",
+        folder,
+    )
+    return _temporary()
 
 
 @functools.cache
