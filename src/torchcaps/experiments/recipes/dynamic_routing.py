@@ -129,7 +129,10 @@ def mnist_augmented() -> Experiment:
 
 
 def mnist_cnn() -> Experiment:
-    """The paper's baseline CNN on MNIST: 0.39 % in its table 1."""
+    """The paper's baseline CNN on MNIST: 0.39 % in its table 1.
+
+    Ours: 0.36 % (``--epochs 5``, 1 seed, 77 min a run; AMD EPYC, 1 thread).
+    """
     return replace(mnist(), recipe="mnist-cnn", model=Model("baseline_cnn"), loss="cross_entropy")
 
 

@@ -86,7 +86,10 @@ def mnist_1000_labels() -> Experiment:
 
 
 def mnist_10000_labels() -> Experiment:
-    """The first 10,000 training digits alone, in as many steps as ``mnist``; not in the paper."""
+    """The first 10,000 training digits alone, in as many steps as ``mnist``; not in the paper.
+
+    Ours: 0.73 % (``--epochs 5``, 1 seed, 16 min a run; AMD EPYC, 1 thread).
+    """
     return _fewer(mnist(), 10_000)
 
 
