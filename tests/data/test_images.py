@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from sklearn.datasets import load_digits as bundled
 
 from torchcaps.data import Dataset, Images, load, to_float
 from torchcaps.data.folder import _content, _without_metadata, read_image
@@ -28,6 +29,10 @@ def test_digits_are_laid_out_as_mnist() -> None:
     assert not frame.any() and data.train.images.max() == 255
     every = torch.cat([part.images for part in (data.train, data.val, data.test)]).flatten(1)
     assert len(every.unique(dim=0)) == 1797  # no image stands in two splits
+    seen = every.float().mean(dim=0).view(28, 28)[4:24, 4:24]
+    upright = torch.from_numpy(bundled().images.mean(axis=0)).float()
+    small = torch.nn.functional.adaptive_avg_pool2d(seen[None], 8)
+    assert torch.corrcoef(torch.stack((small.flatten(), upright.flatten())))[0, 1] > 0.98  # 0.965 upside down
     assert load("digits", image_size=(32, 20)).image_shape == (1, 32, 20)
 
 

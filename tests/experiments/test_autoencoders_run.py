@@ -24,7 +24,7 @@ from torchcaps.experiments.few_labels import compare
 from torchcaps.experiments.few_labels.draws import draw_labelled
 from torchcaps.experiments.few_labels.finished import Finished
 from torchcaps.experiments.few_labels.write import as_markdown
-from torchcaps.experiments.following import following
+from torchcaps.experiments.following import QUANTITIES, _alone, following
 from torchcaps.experiments.objective import total_loss
 from torchcaps.experiments.run import Run
 from torchcaps.models import Transformed, Transforming, build
@@ -46,6 +46,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         assert main(["train", recipe, "--out", str(folder / name), "--epochs=2", *SMALL, options]) == 0
     return folder
+
+
+def test_of_single_capsules_the_lowest_the_median_and_the_highest_are_told() -> None:
+    true = torch.randn(200, 6)
+    slopes = torch.tensor([2.0, 5.0, 1.0, 3.0])
+    active = torch.ones(200, 4, dtype=torch.bool)
+    active[1:, 1] = False  # it is asked nowhere
+    got = true[:, None] * slopes[:, None]
+    active[150:, 0], got[150:, 0] = False, 99.0
+    found = _alone(true, got, active, [0])
+    assert found["n"] == 4 and found["active"] == 3
+    ((slope, r2),) = (found[QUANTITIES[0]].values(),)
+    assert slope == pytest.approx([1, 2, 3]) and r2[0] == pytest.approx(-3, abs=0.2) and r2[2] == pytest.approx(1)
 
 
 def test_the_result_says_how_poses_follow(folder: Path) -> None:

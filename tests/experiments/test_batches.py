@@ -34,6 +34,14 @@ def test_epochs_differ_and_seeds_differ_and_repeat() -> None:
     assert not torch.equal(first.labels, next(iter(made)).labels)
 
 
+def test_training_batches_are_those_of_the_experiments_seed() -> None:
+    def first(seed: int) -> torch.Tensor:
+        config = replace(recipe("digits"), seed=seed)
+        return next(iter(split(config, load("digits"), "train", torch.device("cpu")))).images
+
+    assert torch.equal(first(0), first(0)) and not torch.equal(first(0), first(1))
+
+
 def test_validation_is_in_order_complete_and_not_augmented() -> None:
     made = batches(train=False)
     assert sum(len(batch.images) for batch in made) == 100 and len(made) == 7

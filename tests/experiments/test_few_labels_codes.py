@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.data import Images
-from torchcaps.experiments.few_labels.codes import Codes, model_codes
+from torchcaps.experiments.few_labels.codes import Codes, model_codes, pixel_codes
 from torchcaps.experiments.few_labels.readouts import factor_mixture, nearest_labelled, softening
 from torchcaps.experiments.few_labels.supervised import NETWORKS, classes_of, train_on_few
 from torchcaps.experiments.few_labels.write import best
@@ -59,6 +59,14 @@ def test_codes_are_those_of_the_frame() -> None:
     ]  # fmt: skip
     assert [len(part) for part in poses[1:]] == [40, 5, 6]
     assert apart(as_they_are.train, 20) < 2 < 10 < min(apart(code.train, 20) for code in (poses, again, pixels))
+
+
+def test_what_is_tested_on_shapes_no_code() -> None:
+    images = spots(4 * torch.randn(60, 3, 2))
+    for make in (pixel_codes, lambda splits: model_codes("it", Centroids(), splits)):
+        one, two = make((images, images[:9], images[:20])), make((images, images[:9], images[40:].flip(2)))
+        for a, b in zip(one, two, strict=True):
+            torch.testing.assert_close((a.train, a.val), (b.train, b.val), rtol=0, atol=0)
 
 
 def test_a_classifier_has_no_codes() -> None:

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from torchcaps.experiments.batches import Batch
 from torchcaps.experiments.evaluate import evaluate
-from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.objective import total_loss, wrong
+from torchcaps.experiments.experiment import Experiment, Model
+from torchcaps.experiments.objective import judge, total_loss, wrong
 from torchcaps.models import Output, build
 from torchcaps.ops import margin_loss, reconstruction_loss, spread_loss
 
@@ -26,6 +26,15 @@ def test_wrong_by_hand() -> None:
 def batch(n_labels: int) -> Batch:
     labels = torch.tensor([[0, 2], [1, 0], [2, 1]])[:, :n_labels]
     return Batch(torch.rand(3, 1, 20, 20), labels, torch.rand(3, n_labels, 1, 20, 20))
+
+
+def test_validation_has_the_spread_loss_of_the_last_margin() -> None:
+    model = build("matrix_capsnet_small", (1, 32, 32), 3, A=4, B=2, C=2, D=2).eval()
+    given = Batch(torch.rand(3, 1, 32, 32), torch.tensor([[0], [1], [2]]), torch.rand(3, 1, 1, 32, 32))
+    config = Experiment(model=Model("matrix_capsnet_small"), loss="spread")
+    with torch.no_grad():
+        found, wanted = judge(config, model, [given]), spread_loss(model(given.images).scores, given.labels[:, 0], 0.9)
+    assert found["loss"] == pytest.approx(3 * wanted.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("n_labels", [1, 2])

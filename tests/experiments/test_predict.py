@@ -59,6 +59,12 @@ def test_a_cnn_gives_probabilities_and_sees_colour(
     for (first, second), probabilities in zip(found.values(), wanted.tolist(), strict=True):
         assert {first[0], second[0]} == {"blue", "red"} and first[1] >= second[1]
         assert [dict((first, second))[name] for name in ("blue", "red")] == pytest.approx(probabilities, abs=1e-5)
+    named = module._named(load_model(run), torch.from_numpy(pixels).permute(0, 3, 1, 2), invert=False, pairs=True)
+    with torch.no_grad():
+        each = load_model(run).model(images).scores.sigmoid()  # of two objects, each by itself
+    assert [probabilities for _, probabilities in (one[0] for one in named)] == pytest.approx(
+        each.amax(dim=1).tolist(), abs=1e-5
+    )
     (tmp_path / "text.png").write_text("no image")
     with pytest.raises(ValueError, match="text.png cannot be read as an image"):
         predict(run, [*paths[:2], tmp_path / "text.png", *paths[2:]])
