@@ -169,6 +169,9 @@ def test_few_labels_beside_all_alternatives(
     table = (run / "few-labels.md").read_text(encoding="utf-8")
     assert table == as_markdown(found) and (run / "pictures" / "few-labels.png").is_file()
     assert table.count("\n| ") == 2 + len(named)
+    for row in found["rows"]:
+        said = (f"{100 * e['test_error']:.2f} ± {100 * e['test_std']:.2f}" for e in row["errors"].values())
+        assert f"| {' | '.join((row['code'], row['readout'], *said))} |" in table
     monkeypatch.setattr(files, "DPI", 30)
     assert main(["report", str(run)]) == 0
     assert "<h2>Few labels</h2>" in (run / "report.html").read_text(encoding="utf-8")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from torchcaps.data import Images
+from torchcaps.data.augment import random_shift
+from torchcaps.experiments.few_labels import compare, supervised
 from torchcaps.experiments.few_labels.codes import Codes, model_codes, pixel_codes
+from torchcaps.experiments.few_labels.finished import Finished
 from torchcaps.experiments.few_labels.readouts import factor_mixture, nearest_labelled, softening
 from torchcaps.experiments.few_labels.supervised import NETWORKS, classes_of, train_on_few
 from torchcaps.experiments.few_labels.write import best
@@ -91,6 +96,39 @@ def test_networks_learn_the_labelled_images(name: str) -> None:
     assert torch.equal(classes_of(one, images), labels)
     for mine, other in zip(one.parameters(), two.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=0)
+
+
+def test_networks_are_trained_for_fifteen_epochs_at_least_on_images_that_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[int] = []
+
+    def spied(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
+        shown.append(len(images))
+        assert most == 2
+        return random_shift(images, most, generator)
+
+    monkeypatch.setattr(supervised, "random_shift", spied)
+    labelled = Images(torch.zeros(120, 1, 28, 28, dtype=torch.uint8), torch.arange(120) % 3)
+    monkeypatch.setitem(NETWORKS, "tiny", ("matched_cnn", {"n_parameters": 1000}, "cross_entropy"))
+    train_on_few("tiny", labelled, 3, steps=1, seed=0)
+    assert shown == [50] * (15 * 120 // 50)
+
+
+def test_every_network_is_trained_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(compare, "train_on_few", lambda name, *_, **__: asked.append(name))
+    monkeypatch.setattr(compare, "classes_of", lambda _, images: torch.zeros(len(images)))
+    images = torch.zeros(3, 1, 4, 4, dtype=torch.uint8)
+    for code, name, make in compare._methods([], Images(images, torch.arange(3)), (images,) * 3, 3, 1):
+        make()([(torch.tensor([0]), torch.tensor([0]))])
+        assert code == "none: labelled images alone" and asked[-1] == name
+    assert asked == list(NETWORKS)
+
+
+def test_the_times_of_what_was_done_before_count(tmp_path: Path) -> None:
+    first = Finished(tmp_path / "kept.json", "of")
+    first.add({"code": "a", "readout": "b"}, 1.5)
+    first.add({"code": "c", "readout": "b"}, 2.0)
+    assert first.seconds == Finished(tmp_path / "kept.json", "of").seconds == 3.5
 
 
 def test_the_three_nearest_outvote_one_where_labels_abound() -> None:

@@ -20,9 +20,13 @@ from matplotlib.figure import Figure
 
 from tests.experiments.test_report import CAPSULES, CNN, finished
 from torchcaps.analysis import (
+    Crowding,
     accuracy_under_attack,
     bim,
+    crowding,
     fgsm,
+    intersection_over_union,
+    logistic,
     pgd,
     pose_follows,
     random_targets,
@@ -30,10 +34,11 @@ from torchcaps.analysis import (
     responses,
     robust_accuracy,
     score_gap,
+    segment,
 )
 from torchcaps.analysis.attacks import predict
 from torchcaps.cli import main
-from torchcaps.data import DATASETS, Dataset, Images, load
+from torchcaps.data import DATASETS, Dataset, Images, Pairs, load
 from torchcaps.data.augment import CROPS_13, central_crop
 from torchcaps.data.disarrange import shift_halves
 from torchcaps.data.faces import ARRANGEMENTS, draw_faces
@@ -41,13 +46,14 @@ from torchcaps.data.images import fixed_order, to_float
 from torchcaps.data.transform import TRANSFORMATIONS
 from torchcaps.experiments import Data, Experiment, files
 from torchcaps.experiments.files import read_json, write_json
-from torchcaps.experiments.measures import Measure, equivariance, picasso, record, robustness, routing, transfer
+from torchcaps.experiments.measures import Measure, equivariance, pairs, picasso, record, robustness, routing, transfer
 from torchcaps.experiments.measures.sample import networks, spaced
 from torchcaps.experiments.measures.write import as_markdown, recorded
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.tested import look
 from torchcaps.experiments.train import make_model, train
+from torchcaps.models import build
 
 DIGITS = Data("digits", image_size=(16, 16), n_eval=20)
 
@@ -245,6 +251,17 @@ def test_what_equivariance_probes(folder, monkeypatch):
     for what, change in (("pose", False), ("change", True)):
         assert found[what] == pytest.approx(float(pose_follows(probed, change=change).nanmean()), abs=1e-4)
     assert found["pose"] != found["change"]
+    monkeypatch.setattr(equivariance, "N_COMPONENTS", 2)
+    cnn = look(Run(folder / "cnn"))
+    twos = cnn._replace(labels=cnn.labels % 2)
+    found = equivariance.measure(twos)["run"]["rotate"]
+    probed = responses(cnn.model, cnn.images, twos.labels[:, 0], turn, (-30, 0, 30), neutral=0)
+    wanted = {"pose": None, "pose_reduced": 2}
+    for what, n in wanted.items():
+        follows = float(pose_follows(probed, change=False, n_components=n).nanmean())
+        assert found["r2"][what] == pytest.approx(follows, abs=1e-4)
+    assert found["r2"]["pose"] != found["r2"]["pose_reduced"]
+    assert found["accuracy"][1:] == pytest.approx(probed.right.float().mean(dim=1).tolist(), abs=1e-4)
 
 
 def test_matched(folder, tmp_path, monkeypatch):
@@ -305,18 +322,65 @@ def test_pairs(folder):
     tested = look(Run(folder / "pairs"))
     assert values["run"]["error"] == pytest.approx(float(tested.wrong[spaced(12, 5, 5)].float().mean()), abs=1e-4)
     assert 0 < values["run"]["iou"]["input"] < 1 and values["threshold"] == 0.5
-    twins = values["run"]["same_class"]
-    assert twins["iou"]["worse"] <= twins["iou"]["better"] and 0 <= twins["told_apart"] <= 1
+    images, labels, parts = (x[spaced(12, 5, 5)] for x in (tested.images, tested.labels, tested.parts))
+    twins = Pairs(tested.data.test, seed=pairs.SEED, same=True).batch(0, 5)
+    with torch.no_grad():
+        painted = tested.model.decoder.each(tested.model(images).capsules[-1].pose, labels)
+        predicted = segment(tested.model, images, labels, parts).reconstructions
+        same = crowding(tested.model, twins.images, twins.labels[:, 0], twins.parts, 0.5)
+    for name, made in (("true", painted), ("predicted", predicted)):
+        wanted = intersection_over_union(made, parts, 0.5).mean()
+        assert values["run"]["iou"][name] == pytest.approx(wanted.item(), abs=1e-4)
+    assert values["run"]["iou"]["true"] != values["run"]["iou"]["predicted"]
+    assert values["run"]["same_class"] == pairs._same(same)
+
+
+def test_pairs_of_one_class_by_hand():
+    found = Crowding(
+        length_pair=torch.tensor([0.9, 0.6]),
+        length_single=torch.tensor([[0.8, 0.3], [0.7, 0.4]]),
+        strongest_other=torch.tensor([0.7, 0.4]),
+        overlap=torch.tensor([[0.2, 0.6], [0.5, 0.1]]),
+        overlap_single=torch.tensor([[0.4, 0.6], [0.4, 0.6]]),
+    )
+    said = pairs._same(found)
+    assert said.pop("iou") == pytest.approx({"better": 0.55, "worse": 0.15, "single": 0.5}, abs=1e-4)
+    wanted = {"length": 0.75, "single": 0.55, "first": 1.0, "only": 0.5, "told_apart": 0.75}
+    assert said == pytest.approx(wanted, abs=1e-4)
 
 
 def test_transfer(folder, monkeypatch):
     monkeypatch.setitem(transfer.OTHER, "digits", "digits")
     monkeypatch.setattr("torchcaps.analysis.probes.PENALTIES", (0.01,))
-    values = measured("transfer", folder / "caps", n=100)["values"]
-    assert values["n"] == [100, 20, 40] and values["run"]["n_features"] == 10 * 4
+    monkeypatch.setattr(transfer, "SEED", 7)  # not that of the run, which was not trained either
+    values = measured("transfer", folder / "caps", n=300)["values"]
+    assert values["n"] == [300, 60, 120] and values["run"]["n_features"] == 10 * 4
     assert values["pixels"] > 0.7
-    # Neither was trained; but the weights of the two were not drawn alike either.
-    assert all(0.1 < values["run"][what] < 1 for what in ("trained", "untrained"))
+    tested, data = look(Run(folder / "caps")), load("digits", image_size=(16, 16))
+    sizes = ((data.train, 300), (data.val, 60), (data.test, 120))
+    some = [part.take(spaced(len(part), n, n)) for part, n in sizes]
+    torch.manual_seed(transfer.SEED)
+    born = build(CAPSULES.name, (1, 16, 16), 10, **CAPSULES.options)
+    for what, model in (("trained", tested.model), ("untrained", born)):
+        fit, _, test = ((read(model, to_float(part.images)).features.flatten(1), part.labels) for part in some)
+        right = logistic(*fit, 10, 0.01)(test[0]).argmax(dim=1) == test[1]
+        assert values["run"][what] == pytest.approx(right.float().mean().item(), abs=1e-4)
+    assert values["run"]["trained"] != values["run"]["untrained"]
+
+
+def test_a_probes_penalty_is_chosen_on_other_images(monkeypatch):
+    """Classes that can be told are fitted and tested on; to choose by there are ones that can not."""
+    x = torch.cat((torch.zeros(20, 2), torch.ones(20, 2)))
+    y = torch.arange(40) // 20
+    seen: list[float] = []
+
+    def choose(fit: Any, score: Any) -> Any:
+        probe = fit(0.01)
+        seen.append(score(probe))
+        return probe
+
+    monkeypatch.setattr(transfer, "choose", choose)
+    assert transfer._accuracy(lambda images: images, [(x, y), (x, 1 - y), (x, y)], 2) == 1.0 and seen == [0.0]
 
 
 def test_averaged(tmp_path, monkeypatch):
