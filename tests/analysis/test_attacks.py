@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -72,6 +73,53 @@ def test_steps_add_up_to_the_ball_and_no_further():
     torch.testing.assert_close(bim(Linear(), x, label, 0.1, n_steps=4), image(0.6, 0.4, 0.5, 0.6))
     found = pgd(Linear(), x, label, 0.1)
     torch.testing.assert_close(found.flatten()[[0, 1, 3]], torch.tensor([0.6, 0.4, 0.6]))
+
+
+class Pixels(nn.Module):
+    """Scores that are the pixels; remembers what it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.shown.append(x.detach())
+        return x.flatten(1)
+
+
+def test_a_step_of_bim_is_a_share_of_one_and_a_quarter_epsilon():
+    """To 0.55 and back and forth around it: after three steps it stands one of them away."""
+    x = torch.full((1, 1, 1, 2), 0.5)
+    found = bim(Pixels(), x, torch.tensor([0]), 0.2, n_steps=3, loss=lambda scores, _: -(scores - 0.55).abs().sum())
+    torch.testing.assert_close(found, x + 1.25 * 0.2 / 3)
+
+
+def test_pgd_starts_twice_in_the_ball_and_the_pixels_range_and_takes_forty_steps():
+    x, label = torch.tensor([0.02, 0.97]).view(1, 1, 1, 2), torch.tensor([1])  # nothing of 0.1 makes it class 0
+    starts = []
+    for seed in (0, 1):
+        model = Pixels()
+        pgd(model, x, label, 0.1, seed=seed)
+        assert len(model.shown) == 2 * (40 + 1) and all(0 <= each.min() <= each.max() <= 1 for each in model.shown)
+        assert all((each - x).abs().max() <= 0.1 + 1e-6 for each in model.shown)
+        starts += [model.shown[0], model.shown[41]]
+    assert len(torch.cat(starts).unique(dim=0)) == 4
+
+
+def test_success_is_the_target_and_no_other_class():
+    x, labels = torch.tensor([[0.9, 0.1, 0.2], [0.9, 0.1, 0.2]]).view(2, 1, 1, 3), torch.tensor([0, 0])
+
+    def to_the_last(model: nn.Module, images: Tensor, *_: Any, **__: Any) -> Tensor:
+        return images + torch.tensor([0.0, 0.0, 1.0])
+
+    found = accuracy_under_attack(Pixels(), x, labels, [0.1], to_the_last, targets=torch.tensor([1, 2]))
+    assert found.accuracy.tolist() == [0.0] and found.success is not None and found.success.tolist() == [0.5]
+
+
+def test_targets_are_drawn_by_their_seed():
+    labels = torch.arange(50) % 10
+    one, two = (random_targets(labels, 10, seed=seed) for seed in (0, 1))
+    assert torch.equal(one, random_targets(labels, 10, seed=0)) and not torch.equal(one, two)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis import pose_follows, read, responses
-from torchcaps.analysis.equivariance import SHARES
+from torchcaps.analysis.equivariance import SHARES, Responses
 from torchcaps.analysis.probes import divided
 from torchcaps.data.transform import rotate
 from torchcaps.models import CapsNet, MatrixCapsNet, Output
@@ -85,6 +85,7 @@ def test_responses_are_readings_of_the_changed_images():
     few = found.within(-90, 10)
     assert few.values.tolist() == [-90, 0] and few.features.shape[:2] == (2, 4)
     torch.testing.assert_close(few.confidence, found.confidence[:2])
+    assert torch.equal(few.right, found.right[:2])
 
 
 def test_a_pose_that_follows_each_class_in_its_own_frame_is_read_exactly():
@@ -112,6 +113,32 @@ def test_fewer_components_hold_less():
     found = found._replace(features=features)
     assert float(pose_follows(found, n_components=2)[0]) > 0.99
     assert float(pose_follows(found, n_components=1)[0]) < 0.1
+
+
+def _of(features: Tensor, values: Tensor) -> Responses:
+    """Responses of one class with these features ``[K, n, D]``."""
+    seen = torch.zeros(features.shape[:2])
+    return Responses(values, torch.zeros(features.shape[1], dtype=torch.int64), seen, seen > 0, features, features[0])
+
+
+def test_the_components_are_those_of_the_images_that_fit():
+    """In the test's images alone what says nothing varies most."""
+    values = torch.tensor([-1.0, 0.0, 1.0])
+    features = torch.stack((values[:, None].expand(3, 40), 0.1 * torch.randn(3, 40)), dim=2).clone()
+    features[:, divided(40, SHARES, 0)[2], 1] *= 1000
+    assert float(pose_follows(_of(features, values), n_components=1)[0]) > 0.9
+
+
+def test_the_penalty_is_not_chosen_on_what_fits():
+    """By which the least would always be the best; of noise it would make something."""
+    assert float(pose_follows(_of(torch.randn(2, 32, 60), torch.tensor([-1.0, 1.0])))[0]) > -0.3
+
+
+def test_five_images_are_too_few_to_be_divided():
+    values = torch.tensor([-1.0, 1.0])
+    for n, few in ((5, True), (6, False)):
+        found = pose_follows(_of(values.view(2, 1, 1) + 0.1 * torch.randn(2, n, 1), values))
+        assert bool(found.isnan()) == few
 
 
 def test_the_penalty_is_not_chosen_on_what_tests_it():

@@ -116,3 +116,8 @@ def test_what_does_not_fit_is_named():
         divided(5, (0.5, 0.6))
     with pytest.raises(ValueError, match="n must be enough for 3 parts that are not empty, got 2"):
         divided(2, (0.5, 0.25, 0.25))
+
+
+def test_a_division_is_that_of_its_seed():
+    one, again, other = (torch.cat(divided(40, (0.5, 0.5), seed)) for seed in (0, 0, 1))
+    assert torch.equal(one, again) and not torch.equal(one, other)
