@@ -56,6 +56,19 @@ def test_absent_capsules_have_no_say() -> None:
     torch.testing.assert_close(found.presence, torch.tensor([[0.8, 0.4, 0.0]]))
 
 
+def test_absent_matrices_have_no_say() -> None:
+    """Of five capsules four follow the transformation; the last does not, and is gone in the second image."""
+    done = torch.tensor([[0.9, -0.2, 1.0], [0.3, 1.1, -2.0], [0.0, 0.0, 1.0]])
+    poses = torch.eye(3) + 0.3 * torch.randn(1, 5, 3, 3)
+    poses[:, :, 2] = torch.tensor([0.0, 0.0, 1.0])
+    followed = done @ poses
+    followed[:, 4] = torch.eye(3)
+    presence = torch.ones(2, 5)
+    presence[1, 4] = 0.0
+    found = recover(Knowing(torch.cat((poses, followed)), presence), numbered(0), numbered(1))
+    torch.testing.assert_close(found.together[0], done, atol=1e-4, rtol=1e-4)
+
+
 def test_quantities_by_hand() -> None:
     # Turned by 90° from x towards y, twice as large along x, shifted by (3, −1).
     matrix = torch.tensor([[0.0, -1.0, 3.0], [2.0, 0.0, -1.0], [0.0, 0.0, 1.0]])
