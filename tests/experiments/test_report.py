@@ -93,6 +93,8 @@ def test_the_numbers_are_those_of_the_result(html):
     for name, value in (("test error", "12.34 %"), ("validation error", "25.00 %"), ("training time", "1 h 2 min")):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in html
     assert "Seed 5, commit 0123456789-dirty, on Abacus &lt;wood&gt;." in html
+    cells = re.sub(r"\s*</?(?:td|th|tr)[^>]*>\s*", "|", html)
+    assert re.search(r"run\|+test error\|+validation error", cells) and re.search(r"\|12\.34 %\|+25\.00 %\|", cells)
 
 
 def test_parameters_are_counted_with_and_without_decoder(html, folder):
