@@ -151,7 +151,7 @@ def _train(arguments: list[str]) -> None:
     out = out or default_folder(config)
     finished = Run(out).result.is_file()
     if keep_in is not None and not finished:
-        require_free(config, Path(keep_in))
+        require_free(config, Path(keep_in).expanduser())
     result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines")
     if finished:
         print(f"{out} holds the finished run; nothing was trained")
@@ -162,7 +162,7 @@ def _train(arguments: list[str]) -> None:
     print(f"{''.join(found)}{result['n_parameters']:,} parameters, ", end="")
     print(f"{result['epochs']} epochs in {result['seconds']:.0f} s; see {out}")
     if keep_in is not None:
-        print(f"kept as {keep(result, Path(keep_in))}")
+        print(f"kept as {keep(result, Path(keep_in).expanduser())}")
     if not config.trial:
         print(f"next: torchcaps report {out}")
 

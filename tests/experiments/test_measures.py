@@ -309,6 +309,23 @@ def test_what_is_kept_is_never_replaced(folder, tmp_path, capsys):
     assert "is kept already" in capsys.readouterr().err
 
 
+def test_a_measure_takes_the_place_of_none_that_says_more(folder, tmp_path):
+    for name in ("one", "two"):
+        finished(tmp_path / name, DIGITS, CAPSULES)
+    record.record("picasso", tmp_path / "one", beside=folder / "cnn", n=6)
+    path = record.record("picasso", tmp_path / "one", beside=folder / "cnn", n=8)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="is of 8 images: n must be as many, or move it; got 7"):
+        record.record("picasso", tmp_path / "one", beside=folder / "cnn", n=7)
+    finished(tmp_path / "other", DIGITS, CNN, loss="cross_entropy")  # of the same recipe and seed
+    with pytest.raises(ValueError, match="is beside cnn, a run of the same recipe and seed: move it"):
+        record.record("picasso", tmp_path / "one", beside=tmp_path / "other", n=8)
+    assert path.read_bytes() == before
+    finished(tmp_path / "elsewhere" / "one", DIGITS, CNN, loss="cross_entropy")
+    with pytest.raises(ValueError, match="beside must be a run in a folder of another name, got one and one"):
+        record.record("picasso", tmp_path / "one", beside=tmp_path / "elsewhere" / "one")
+
+
 def test_routing(folder, monkeypatch):
     monkeypatch.setattr(routing, "N_ITERS", (1, 3))
     values = measured("routing", folder / "caps")["values"]
@@ -448,7 +465,7 @@ def test_what_does_not_apply_is_named_and_leaves_nothing(folder):
         ("averaged", pairs, None, "run must be of single images for this measure, got one of pairs"),
         ("picasso", pairs, None, "run must be of single images for this measure, got one of pairs"),
         ("routing", folder / "cnn", None, "model must be a CapsNet"),
-        ("robustness", caps, pairs, "beside must be a run with the same test images"),
+        ("routing", caps, pairs, "beside must be a run with the same test images"),
         ("transfer", pairs, None, "run must be of whole images of one of mnist, fashion-mnist, digits"),
         ("picasso", folder, None, "must hold a finished run, but it has no result.json"),
     ):

@@ -172,6 +172,13 @@ def test_one_iteration_is_shown_beside_one_more_and_said_to_be(tmp_path, monkeyp
         assert len(re.findall(r"<p>[^<]*This network answers after the first iteration", html)) == said
 
 
+def test_what_was_trained_on_is_said_to_be(tmp_path):
+    run = Run(finished(tmp_path / "caps", Data("digits"), CAPSULES))
+    assert "<dt>validation error</dt>" in headline(run)
+    write_json(run.result, run.finished() | {"data": "4 validates, which is trained on too"})
+    assert "<dt>validation error, on what it was trained on too</dt>" in headline(run)
+
+
 def test_a_name_is_no_formula(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "DPI", 30)
     for name, colour in (("$b^{$", (0, 200, 0)), ("$", (200, 0, 0))):

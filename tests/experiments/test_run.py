@@ -105,6 +105,11 @@ def test_a_number_is_the_same_with_and_without_a_point(tmp_path: Path) -> None:
         run.open(Experiment("x", model=Model("capsnet", {"leaky": 1})))
 
 
+def test_a_home_folder_may_be_named_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Run("~/runs/mine").path == tmp_path / "runs" / "mine"
+
+
 def test_data_that_were_moved_are_found_again(tmp_path: Path) -> None:
     """By whatever reads the configuration once the run is finished."""
     run = Run(tmp_path)

@@ -61,7 +61,7 @@ def bench(
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     conditions = Conditions(choose_device(device), threads, repeats, compile, smoke)
-    folder = Path(out)
+    folder = Path(out).expanduser()
     if (folder / "bench.json").exists() or (folder.exists() and not folder.is_dir()):
         raise ValueError(f"out must be a folder without measurements, got {folder}: name another by --out")
     origin = {"threads": threads, "repeats": repeats, "versions": versions(), "commit": commit()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchcaps.experiments import page
-from torchcaps.experiments.experiment import further_errors
+from torchcaps.experiments.experiment import Experiment, further_errors
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
 
@@ -21,7 +21,7 @@ def headline(run: Run) -> str:
         f"Seed {result['seed']}, commit {_commit(result)}, on {result['device']}."
     )
     facts = [
-        *(_of_an_autoencoder(result) if config.data.transformed else _of_a_classifier(result)),
+        *(_of_an_autoencoder(config, result) if config.data.transformed else _of_a_classifier(result)),
         ("parameters", f"{result['n_parameters']:,}"),
         ("training time", _time(result["seconds"])),
     ]
@@ -35,11 +35,14 @@ def percent(fraction: float) -> str:
 
 def _of_a_classifier(result: dict[str, Any]) -> list[tuple[str, str]]:
     further = [(text, percent(result[key])) for key, text in further_errors(result).items()]
-    return [("test error", percent(result["test_error"])), *further, ("validation error", percent(result["val_error"]))]
+    seen = ", on what it was trained on too" if "which is trained on too" in result.get("data", "") else ""
+    validation = (f"validation error{seen}", percent(result["val_error"]))
+    return [("test error", percent(result["test_error"])), *further, validation]
 
 
-def _of_an_autoencoder(result: dict[str, Any]) -> list[tuple[str, str]]:
-    loss = ("squared error of an image", f"{result['test_loss']:.1f}")
+def _of_an_autoencoder(config: Experiment, result: dict[str, Any]) -> list[tuple[str, str]]:
+    what = "squared error of an image" if not config.consistency else "loss: squared error and inconsistency"
+    loss = (what, f"{result['test_loss']:.1f}")
     if "test_follows" not in result:
         return [loss]
     follows = [(f"R² of {name}", f"{found['r2']:.3f}") for name, found in result["test_follows"].items()]

@@ -34,7 +34,7 @@ class Run:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         self.config = self.path / "config.json"
         self.metrics = self.path / "metrics.csv"
         self.checkpoint = self.path / "checkpoints" / "last.ckpt"

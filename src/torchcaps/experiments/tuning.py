@@ -88,7 +88,7 @@ def tune(
         raise ValueError(f"keep_in must be None for a smoke run, which is no result; got {keep_in}")
     config = smoke(config) if quick else replace(config, epochs=epochs or math.ceil(config.epochs / 3))
     folder = Path(runs) / "tuning"
-    kept = None if keep_in is None else Path(keep_in) / f"{config.recipe}.json"
+    kept = None if keep_in is None else Path(keep_in).expanduser() / f"{config.recipe}.json"
     written = folder / f"{config.recipe}.json"
     if kept is not None and kept.is_file() and flat(read_json(kept)["config"]) != flat(config.to_dict()):
         raise ValueError(f"{kept} holds the outcome of other settings or epochs: remove it to keep another")

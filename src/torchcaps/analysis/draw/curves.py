@@ -33,7 +33,8 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
             style["marker"] = "o"
         epochs = [row["epoch"] for row in rows]
         loss.plot(epochs, [row["train_loss"] for row in rows], **style | {"linewidth": 1.1, "linestyle": (0, (4, 2))})
-        loss.plot(epochs, [row["val_loss"] for row in rows], **style)
+        named = {} if errors or len(runs) == 1 else {"label": name}  # else the errors are named
+        loss.plot(epochs, [row["val_loss"] for row in rows], **style, **named)
         if "val_error" in rows[0]:
             percent = [100 * row["val_error"] for row in rows]
             error.plot(epochs, percent, label=f"{name} ({percent[-1]:.2f} %)", **style)

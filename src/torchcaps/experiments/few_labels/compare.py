@@ -89,7 +89,9 @@ def compare(
         raise ValueError(f"{run.path} must have validation images that it was not trained on, to choose rows by")
     others = {each.path.resolve().name: load_model(each) for each in beside}
     if len({run.path.resolve().name, *others}) != 1 + len(beside):
-        raise ValueError(f"beside must be runs in folders of other names, got {', '.join(map(str, beside))}")
+        raise ValueError(
+            f"beside must be runs in folders of other names, got {', '.join(str(each.path) for each in beside)}"
+        )
     for each in beside:
         _require_same_data(each, others[each.path.resolve().name], config, trained)
     train, val, test = _images(dataset, config.data.crop, settings.n_unlabelled)

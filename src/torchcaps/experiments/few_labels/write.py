@@ -44,7 +44,7 @@ def few_labels(
             comparison lies there already.
     """
     run, others = Run(run_path), [Run(path) for path in beside]
-    folder = run.path if out is None else Path(out)
+    folder = run.path if out is None else Path(out).expanduser()
     of = _digest(run, others, settings)
     written, finished = folder / "few-labels.json", Finished(folder / "few-labels.partial.json", of)
     if written.is_file():

@@ -98,7 +98,7 @@ def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -
     """Bars of errors: trained to the end, and matched."""
     kinds = {
         "whole": "Errors, each trained to its end",
-        "matched": "Errors, the better one stopped near the other's validation error",
+        "matched": "Errors, matched on validation",
     }
     charts = []
     for kind, title in kinds.items():

@@ -10,7 +10,7 @@ import torch
 
 from torchcaps.checks import check_at_least, check_choice
 from torchcaps.experiments.devices import choose_device, device_in_words
-from torchcaps.experiments.files import write_json, write_picture
+from torchcaps.experiments.files import read_json, write_json, write_picture
 from torchcaps.experiments.measures import MEASURES
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.experiments.run import Run
@@ -29,7 +29,7 @@ def record(
     """Write ``measures/<name>.json`` and a picture of the same name into the folder of a finished run.
 
     Beside another run it is ``<name>-beside-<recipe>-<seed>``, of that one: measures beside several are kept apart. One
-    beside the same run takes the place of an earlier one.
+    beside the same run takes the place of an earlier one, unless that was of more images.
 
     Args:
         name: one of :data:`~torchcaps.experiments.measures.MEASURES`.
@@ -44,8 +44,9 @@ def record(
         device, versions and commit of the measurement.
 
     Raises:
-        ValueError: an unknown measure, a folder without a finished run, runs that the measure does not apply to, or
-            such a measure is kept already; nothing is written then, unless another process kept it meanwhile.
+        ValueError: an unknown measure, a folder without a finished run, runs that the measure does not apply to or
+            whose folders have one name; such a measure is kept already, or there is one beside another folder or of
+            more images. Nothing is written then, unless another process kept it meanwhile.
     """
     check_choice("measure", name, MEASURES)
     if n is not None:
@@ -54,7 +55,11 @@ def record(
     named, *others_named = (f"{result['recipe']}-{result['seed']}" for result in (each.finished() for each in folders))
     file = Path("-beside-".join((name, *others_named)) + ".json")
     path = folders[0].path / "measures" / file
-    kept = None if keep_in is None else Path(keep_in) / named / file
+    names = [each.path.resolve().name for each in folders]
+    if len(set(names)) < len(names):  # under which they stand in pictures and tables
+        raise ValueError(f"beside must be a run in a folder of another name, got {' and '.join(map(str, names))}")
+    _not_another(path, names[1:], n)
+    kept = None if keep_in is None else Path(keep_in).expanduser() / named / file
     _not_kept_yet(kept)
     device = choose_device("auto")
     if device.type == "mps":  # which has no float64, in which probes are solved
@@ -87,6 +92,17 @@ def record(
 def _not_kept_yet(path: Path | None) -> None:
     if path is not None and path.exists():
         raise ValueError(f"{path} is kept already: remove it to keep another")
+
+
+def _not_another(path: Path, beside: list[str], n: int | None) -> None:
+    """Runs of one recipe and seed may differ in their options; and a quick look is to take no long one's place."""
+    if not path.is_file():
+        return
+    there = read_json(path)
+    if there["beside"] is not None and [there["beside"]["folder"]] != beside:
+        raise ValueError(f"{path} is beside {there['beside']['folder']}, a run of the same recipe and seed: move it")
+    if n is not None and n < there["n"]:
+        raise ValueError(f"{path} is of {there['n']} images: n must be as many, or move it; got {n}")
 
 
 def _write(path: Path, content: dict[str, Any], figure: Any) -> None:

@@ -75,12 +75,12 @@ def reproduce(
         raise ValueError(f"budget must be above 0 minutes, got {budget}")
     if quick and keep_in is not None:
         raise ValueError(f"keep_in must be None for a smoke run, which is no result; got {keep_in}")
-    table, runs = TABLES[name], Path(runs)
+    table, runs = TABLES[name], Path(runs).expanduser()
     wanted = {row.recipe: row for row in (map(table.row, rows) if rows else table.rows)}.values()
     planned = [
         (row, [config for name in row.recipes for config in _configs(name, seeds, epochs, quick)]) for row in wanted
     ]
-    kept = None if keep_in is None else Path(keep_in)
+    kept = None if keep_in is None else Path(keep_in).expanduser()
     todo = [config for _, every in planned for config in (every if kept is None else not_kept(every, kept))]
     for config in todo:  # before the first of them takes hours
         Run(runs / default_folder(config).name).check(config)
