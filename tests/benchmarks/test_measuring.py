@@ -145,6 +145,7 @@ def found() -> dict[str, Found]:
 def test_table() -> None:
     text = as_markdown(found(), "one core")
     assert "| ours over the floor | 2× | ≤ 1.06× | ≤ 1.02× | **no** |" in text
+    assert "| ours over the floor | 2× | ≤ 1.06× | ≤ 1.02× | smoke |" in as_markdown(found(), "one core", smoke=True)
     assert "| faster | 9× | ≥ 8× | – | yes |\n| x | 1× | – | – | – |" in text
     assert "| ours | 2 | 1 … 3 | 3 |" in text and "| 1,000 | 1e+03 |  |" in text and "A note." in text
     content = as_json(found())["a"]

@@ -304,7 +304,8 @@ def test_what_is_kept_is_not_trained_again(tiny: list[str], tmp_path: Path) -> N
     reproduce("tiny", ["tiny-a"], keep_in=kept, say=said.append, **options)
     shutil.rmtree(tmp_path / "runs")
     reproduce("tiny", ["tiny-a"], seeds=2, keep_in=kept, say=said.append, **options)
-    assert "first: tiny-a, seed 0, is kept already" in said and "first: tiny-a, seed 1" in said
+    epochs = json.loads((kept / "tiny-a-0.json").read_text())["config"]["epochs"]
+    assert f"first: tiny-a, seed 0, is kept already, of {epochs} epochs" in said and "first: tiny-a, seed 1" in said
     assert not (tmp_path / "runs" / "tiny-a").exists() and (kept / "tiny-a-1.json").is_file()
     before, path = len(tiny), kept / "tiny-b-0.json"
     other = json.loads((kept / "tiny-a-0.json").read_text())

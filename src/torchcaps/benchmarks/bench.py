@@ -90,7 +90,7 @@ def bench(
         f"ours: {' and '.join(f'impl={used!r} ({routing})' for routing, used in impl.items())}; must and "
         "aim: limits that were set before anything was measured; contenders: torchcaps/benchmarks/textbook.py."
     )
-    table = as_markdown(found, words)
+    table = as_markdown(found, words, smoke=smoke)
     write_text(folder / "bench.md", table)
     if any(one.seconds or one.bytes or one.curves for one in found.values()):  # a GPU has no suite of threads
         write_picture(folder / "bench.png", draw(found))

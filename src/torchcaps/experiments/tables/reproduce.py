@@ -10,7 +10,7 @@ from pathlib import Path
 from torchcaps.checks import check_at_least, check_choice
 from torchcaps.experiments.callbacks import OutOfTime
 from torchcaps.experiments.experiment import Device, Experiment, smoke
-from torchcaps.experiments.files import write_json, write_picture, write_text
+from torchcaps.experiments.files import read_json, write_json, write_picture, write_text
 from torchcaps.experiments.recipes import recipe
 from torchcaps.experiments.run import Run, placed
 from torchcaps.experiments.tables import TABLES
@@ -87,9 +87,11 @@ def reproduce(
     end = None if budget is None else time.monotonic() + 60 * budget
     try:
         for row, config in ((row, config) for row, every in planned for config in every):
-            say(f"{row.label}: {config.recipe}, seed {config.seed}{'' if config in todo else ', is kept already'}")
-            if config not in todo:
+            if kept is not None and config not in todo:
+                epochs = read_json(kept / f"{config.recipe}-{config.seed}.json")["config"]["epochs"]
+                say(f"{row.label}: {config.recipe}, seed {config.seed}, is kept already, of {epochs} epochs")
                 continue
+            say(f"{row.label}: {config.recipe}, seed {config.seed}")
             folder = runs / default_folder(config).name
             try:
                 result = train(placed(config, root, threads, device), folder, progress=progress, until=end)
