@@ -67,6 +67,14 @@ def test_curves_show_every_run():
         analysis.draw_curves({"one": []})
 
 
+def test_curves_of_auto_encoders_are_named_where_their_losses_are():
+    rows = [{"epoch": 1, "lr": 0.1, "train_loss": 2.0, "val_loss": 3.0}]
+    axes: list[Any] = analysis.draw_curves({"one": rows, "two": rows}).axes
+    assert [each.get_title(loc="left") for each in axes] == ["Loss", "Learning rate"]
+    named = [text.get_text() for text in axes[0].get_legend().get_texts()]
+    assert named == ["one", "two", "validation", "training"]
+
+
 @pytest.mark.parametrize("n", [2, 50])
 def test_confusion_is_drawn_for_few_and_many_classes(n):
     matrix = 4 * torch.eye(n, dtype=torch.int64)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
-    """Losses, validation error and learning rate over the epochs, of one run or several.
+    """Losses, validation error (of which auto-encoders have none) and learning rate over the epochs, of several runs.
 
     Args:
         runs: rows of ``metrics.csv`` (see :func:`torchcaps.analysis.read_metrics`) by the name of
@@ -25,7 +25,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
         raise ValueError(f"runs must have at least one row each, got { ({k: len(v) for k, v in runs.items()}) }")
     errors = [100 * row["val_error"] for rows in runs.values() for row in rows if "val_error" in row]
     figure = new_figure(9.5, 3.3)
-    loss, error, rate = figure.subplots(1, 3, width_ratios=(4, 4, 3))
+    loss, *others, rate = figure.subplots(1, 3 if errors else 2, width_ratios=(4, 4, 3) if errors else (4, 3))
     for k, (name, rows) in enumerate(runs.items()):
         colour = SERIES[k % len(SERIES)]
         style: dict[str, Any] = {"color": colour, "linewidth": 1.8}
@@ -37,22 +37,21 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
         loss.plot(epochs, [row["val_loss"] for row in rows], **style, **named)
         if "val_error" in rows[0]:
             percent = [100 * row["val_error"] for row in rows]
-            error.plot(epochs, percent, label=f"{name} ({percent[-1]:.2f} %)", **style)
+            others[0].plot(epochs, percent, label=f"{name} ({percent[-1]:.2f} %)", **style)
         rate.plot(epochs, [row["lr"] for row in rows], **style)
     scales(loss, "Loss", "epoch")
-    scales(error, "Validation error, %", "epoch")
     scales(rate, "Learning rate", "epoch")
     _logarithmic(loss)
     for line_style, label in (("-", "validation"), ((0, (4, 2)), "training")):
         loss.plot([], [], color=MUTED, linestyle=line_style, label=label)
-    if errors:
+    for error in others:
+        scales(error, "Validation error, %", "epoch")
         _set_range(error, errors)
     rate.set_ylim(bottom=0)
     rate.yaxis.set_major_formatter("{x:g}")
-    error.set_visible(bool(errors))  # auto-encoders make none
-    for axes in (loss, error) if errors else (loss,):
+    for axes in (loss, *others):
         axes.legend(fontsize=SMALL, labelcolor=INK, frameon=False, loc="best")
-    for axes in (loss, error, rate):
+    for axes in (loss, *others, rate):
         axes.xaxis.get_major_locator().set_params(integer=True)
         if all(len(rows) == 1 for rows in runs.values()):
             axes.set_xticks([rows[0]["epoch"] for rows in runs.values()])
