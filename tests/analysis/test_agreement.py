@@ -18,9 +18,9 @@ def tiny(**options) -> CapsNet:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("leaky", [False, True])
-def test_they_are_what_their_definition_says(leaky):
-    model, x = tiny(leaky=leaky), torch.rand(3, *SHAPE)
+@pytest.mark.parametrize(("leaky", "brightness"), [(False, 1.0), (True, 1.0), (False, 0.1)])
+def test_they_are_what_their_definition_says(leaky, brightness):
+    model, x = tiny(leaky=leaky), brightness * torch.rand(3, *SHAPE)  # of dark images few capsules are active
     found = routing_statistics(model, x, (1, 4), batch_size=2)
     for row, r in enumerate((1, 4)):
         output = model(x, n_iters=r, return_coupling=True)

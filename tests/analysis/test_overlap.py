@@ -20,6 +20,7 @@ def test_pixels_are_counted():
     torch.testing.assert_close(intersection_over_union(first, second, 0.6), torch.tensor([0.0, 0.0, 1.0]))
     colour = torch.tensor([0.2, 0.4, 0.9]).view(3, 1, 1).expand(3, 2, 2)
     assert float(intersection_over_union(colour, torch.ones(3, 2, 2))) == 1.0
+    assert float(intersection_over_union(colour - 0.1, torch.ones(3, 2, 2))) == 0.0  # of mean 0.4
 
 
 @torch.no_grad()
