@@ -207,7 +207,7 @@ def test_which_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_attempt", lambda name: "not today")
     with pytest.raises(ValueError, match="impl='triton' wants tensors on one CUDA device, got some on cpu"):
         which_impl("dynamic", "triton", here)
-    with pytest.raises(ValueError, match="impl='triton' wants tensors on one CUDA device, got some on cpu, meta"):
+    with pytest.raises(ValueError, match="all tensors must be on one device, got some on cpu, meta"):
         which_impl("dynamic", "triton", here, away)
     with pytest.raises(ValueError, match="impl='cpu' wants tensors on the CPU, got some on meta"):
         which_impl("dynamic", "cpu", away)
