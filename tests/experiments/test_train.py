@@ -380,6 +380,17 @@ def test_another_split_of_the_data_is_not_tested_on(unbroken: Path) -> None:
         data_for(TINY, trained._replace(data="fold 1"))
 
 
+def test_first_weights_are_those_of_the_seed_and_adams_epsilon_holds_them(tmp_path: Path) -> None:
+    still = replace(TINY, epochs=1, optim=Optim(lr=1e-12, floor=0.0))
+    held = replace(TINY, epochs=1, optim=Optim(lr=1e-3, eps=1e9))
+    for name, config in (("seed 0", still), ("held", held), ("seed 1", replace(still, seed=1))):
+        fit(config, tmp_path / name)
+    first, held_back, other = (weights(tmp_path / name) for name in ("seed 0", "held", "seed 1"))
+    for name, value in first.items():
+        torch.testing.assert_close(held_back[name], value, rtol=0, atol=1e-6)
+    assert any(not torch.allclose(other[name], value, atol=1e-3) for name, value in first.items())
+
+
 def test_a_saved_model_is_what_it_was_whatever_the_defaults(unbroken: Path, caplog: pytest.LogCaptureFixture) -> None:
     wanted = load_model(Run(unbroken)).model.state_dict()
     for dtype, device in ((torch.float64, "cpu"), (torch.bfloat16, "meta")):

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torchcaps.layers import PrimaryCaps
+from torchcaps.layers import ConvCaps, DenseCaps, PrimaryCaps
 from torchcaps.ops import squash
 
 
@@ -63,3 +63,16 @@ def test_sizes_must_be_positive(name: str) -> None:
     sizes = {"in_channels": 1, "n_types": 1, "d_out": 1, "kernel_size": 1, "stride": 1} | {name: 0}
     with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got 0"):
         PrimaryCaps(**sizes)
+
+
+def test_initial_weights_are_as_wide_as_asked_for() -> None:
+    torch.manual_seed(0)
+    made = [
+        PrimaryCaps(16, 8, 8, 5, weight_std=0.3),
+        DenseCaps(50, 10, 8, 16, weight_std=0.3),
+        DenseCaps(50, 10, 16, 16, routing="em", weight_std=0.3),
+        ConvCaps(8, 8, 16, 16, 3, routing="em", weight_std=0.3),
+    ]
+    for layer in made:
+        std = dict(layer.named_parameters())["weight"].std().item()
+        assert std == pytest.approx(0.3, rel=0.15)  # cut off at two of them

@@ -10,11 +10,26 @@ import torch
 
 from torchcaps.data import load
 from torchcaps.data.images import to_float
+from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.models import MODELS, build
 from torchcaps.models.baseline_cnn import BaselineCNN, count_parameters
 
 #: Those that take long to build.
 BIG = ("capsnet", "baseline_cnn", "matrix_capsnet", "multimnist_cnn")
+
+
+def test_options_reach_every_layer_that_routes() -> None:
+    model = build("capsnet_stacked", (1, 28, 28), 10, n_iters=2, gradient="last", impl="reference")
+    routed = [layer for layer in model.modules() if isinstance(layer, RoutedLayer)]
+    assert len(routed) == 2
+    assert all((layer.n_iters, layer.gradient, layer.impl) == (2, "last", "reference") for layer in routed)
+
+
+def test_dropout_is_as_asked_for() -> None:
+    x = torch.rand(2, 1, 9, 8)
+    for dropout, alike in ((0.0, True), (0.5, False)):
+        model = BaselineCNN((1, 9, 8), 3, (4,), (64,), dropout=dropout)
+        assert torch.equal(model(x).scores, model(x).scores) == alike
 
 
 def test_capsnet_has_the_papers_parameters() -> None:
