@@ -74,6 +74,18 @@ def test_mnist_as_published(shared_mnist: Path) -> None:
     assert data.val.labels[:12].tolist() == [9, 3, 5, 4, 7, 4, 9, 6, 8, 8, 7, 4]
 
 
+def test_all_images_of_mnist_train_where_none_is_held_out(shared_mnist: Path) -> None:
+    """The same 5,000 validate, and are said to be trained on; a value that is neither yes nor no is refused."""
+    held_out, every = load("mnist", shared_mnist), load("mnist", shared_mnist, hold_out=False)
+    assert len(every.train) == 60_000
+    assert every.train.labels[:12].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4, 3, 5]  # in the files' order
+    assert torch.equal(every.val.images, held_out.val.images)
+    assert held_out.held_out and not every.held_out
+    assert every.note == "the validation images are trained on too"
+    with pytest.raises(ValueError, match="hold_out must be one of True, False; got 'no'"):
+        load("mnist", shared_mnist, hold_out="no")
+
+
 def test_download_checks_and_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A local http server stands for the public address; the second time nothing is fetched."""
     import functools

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchcaps.checks import check_choice
 from torchcaps.data.files import require
 from torchcaps.data.images import Dataset, Images, keep_back, resized
 
@@ -45,25 +46,31 @@ _FASHION_CLASSES = (
 )
 
 
-def load_mnist(root: Path | None = None, image_size: tuple[int, int] | None = None) -> Dataset:
+def load_mnist(
+    root: Path | None = None, image_size: tuple[int, int] | None = None, *, hold_out: bool = True
+) -> Dataset:
     """MNIST: 55,000 training, 5,000 validation and 10,000 test images of handwritten digits, 28×28.
 
     Args:
         root: a folder with the four official ``.gz`` files; None downloads them.
         image_size: (height, width) to resize to.
+        hold_out: keep the validation images from training. False trains on all 60,000, for a schedule that was
+            fixed before: the same 5,000 validate then too, but say nothing that could be chosen on.
 
     Raises:
-        ValueError: a file is missing, damaged, or not to be downloaded.
+        ValueError: an argument that is none of these; a file is missing, damaged, or not to be downloaded.
     """
     address = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-    return _load("mnist", _MNIST, address, tuple("0123456789"), root, image_size)
+    return _load("mnist", _MNIST, address, tuple("0123456789"), root, image_size, hold_out)
 
 
-def load_fashion_mnist(root: Path | None = None, image_size: tuple[int, int] | None = None) -> Dataset:
+def load_fashion_mnist(
+    root: Path | None = None, image_size: tuple[int, int] | None = None, *, hold_out: bool = True
+) -> Dataset:
     """Fashion-MNIST: MNIST's sizes and splits, with ten kinds of clothing; arguments as for MNIST."""
     # The host has no https; the checksums are sha256, so nothing else can be slipped in.
     address = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-    return _load("fashion-mnist", _FASHION_MNIST, address, _FASHION_CLASSES, root, image_size)
+    return _load("fashion-mnist", _FASHION_MNIST, address, _FASHION_CLASSES, root, image_size, hold_out)
 
 
 def _load(
@@ -73,10 +80,15 @@ def _load(
     classes: tuple[str, ...],
     root: Path | None,
     image_size: tuple[int, int] | None,
+    hold_out: bool,
 ) -> Dataset:
+    check_choice("hold_out", hold_out, (True, False))
     arrays = [read_idx(require(file, sha, root=root, folder=name, address=address)) for file, sha in files.items()]
-    train, val = keep_back(_images(arrays[0], arrays[1], image_size), N_VALIDATION, SPLIT_SEED)
-    return Dataset(name, classes, train, val, test=_images(arrays[2], arrays[3], image_size))
+    every, test = _images(arrays[0], arrays[1], image_size), _images(arrays[2], arrays[3], image_size)
+    train, val = keep_back(every, N_VALIDATION, SPLIT_SEED)
+    if hold_out:
+        return Dataset(name, classes, train, val, test)
+    return Dataset(name, classes, every, val, test, note="the validation images are trained on too", held_out=False)
 
 
 def _images(images: Tensor, labels: Tensor, size: tuple[int, int] | None) -> Images:

@@ -57,6 +57,7 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "mnist-no-reconstruction": mnist_rows.mnist_no_reconstruction,
     "mnist-plain-autoencoder": transforming.mnist_plain_autoencoder,
     "mnist-primary-scale": capsnet.mnist_primary_scale,
+    "mnist-retrained": capsnet.mnist_retrained,
     "mnist-templates": transforming.mnist_templates,
     "mnist-translation": transforming.mnist_translation,
     "mnist-translation-consistent": transforming.mnist_translation_consistent,
