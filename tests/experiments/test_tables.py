@@ -300,6 +300,7 @@ def test_a_used_up_budget_is_gone_on_with(tiny: list[str], tmp_path: Path) -> No
 
 def test_what_is_kept_is_not_trained_again(tiny: list[str], tmp_path: Path) -> None:
     options: Mapping[str, Any] = {"runs": tmp_path / "runs", "progress": "none", "threads": 1, "device": "cpu"}
+    options |= {"recorded": tmp_path / "none"}
     kept, said = tmp_path / "kept", []
     reproduce("tiny", ["tiny-a"], keep_in=kept, say=said.append, **options)
     shutil.rmtree(tmp_path / "runs")
@@ -307,6 +308,9 @@ def test_what_is_kept_is_not_trained_again(tiny: list[str], tmp_path: Path) -> N
     epochs = json.loads((kept / "tiny-a-0.json").read_text())["config"]["epochs"]
     assert f"first: tiny-a, seed 0, is kept already, of {epochs} epochs" in said and "first: tiny-a, seed 1" in said
     assert not (tmp_path / "runs" / "tiny-a").exists() and (kept / "tiny-a-1.json").is_file()
+    head, row = (next(line for line in said[-1].splitlines() if what in line) for what in ("| row |", "`tiny-a`"))
+    assert "| 2 |" in row and "±" in row  # the kept one counts
+    assert "recorded" not in head  # there is no such folder here
     before, path = len(tiny), kept / "tiny-b-0.json"
     other = json.loads((kept / "tiny-a-0.json").read_text())
     path.write_text(json.dumps(other | {"config": other["config"] | {"batch_size": 4}}))

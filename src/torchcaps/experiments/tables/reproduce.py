@@ -102,7 +102,10 @@ def reproduce(
                 keep(result, kept)
     except OutOfTime:
         say("the budget is used up; the same command goes on")
-    places = {"recorded": read_results(Path(recorded)), "here": _here(table, runs, seeds, epochs, quick)}
+    recorded = Path(recorded)
+    places = {"recorded": read_results(recorded)} if recorded.is_dir() else {}
+    own = {} if kept is None or kept.resolve() == recorded.resolve() else read_results(kept)
+    places["here"] = _here(table, runs, own, seeds, epochs, quick)
     text = as_markdown(table, places, name)
     _write(table, places, text, runs / "tables" / name)
     say(text)
@@ -115,11 +118,13 @@ def _configs(name: str, seeds: int, epochs: int | None, quick: bool) -> list[Exp
     return seeded(smoke(config) if quick else config, seeds)
 
 
-def _here(table: Table, runs: Path, seeds: int, epochs: int | None, quick: bool) -> Results:
+def _here(table: Table, runs: Path, kept: Results, seeds: int, epochs: int | None, quick: bool) -> Results:
+    """Of every recipe what is kept, and else what its runs came to."""
     found: dict[str, list[Result]] = {}
     for name in (name for row in table.rows for name in row.recipes):
         configs = _configs(name, seeds, epochs, quick)
-        found[name] = results_of_runs(configs, [runs / default_folder(config).name for config in configs])
+        found[name] = [result for result in kept.get(name, ()) if result["seed"] < seeds]
+        found[name] = found[name] or results_of_runs(configs, [runs / default_folder(one).name for one in configs])
     return found
 
 
