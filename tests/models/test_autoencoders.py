@@ -170,6 +170,17 @@ def test_a_template_in_its_own_size_is_painted_pixel_by_pixel() -> None:
     torch.testing.assert_close(moved[0, 0, 1:5, 5:9], wanted[4:8, 3:7])
 
 
+@pytest.mark.parametrize("most", [1.5, 4.0])
+def test_templates_grow_and_shrink_by_most_scale_at_most(most: float) -> None:
+    model = build("template_autoencoder", (1, 12, 10), 10, n_capsules=2, template=4, most_scale=most)
+    with torch.no_grad():
+        model.read.weight.zero_()
+        model.read.bias.zero_()
+        model.read.bias.view(2, -1)[:, 1:3] = torch.tensor([[30.0, 30.0], [-30.0, -30.0]])  # both scales
+        sides = model.recognise(torch.rand(1, 1, 12, 10)).pose[0, :, :2, :2].norm(dim=1)
+    torch.testing.assert_close(sides, torch.tensor([[2 * most] * 2, [2 / most] * 2]))  # half of the template: 2
+
+
 def test_a_shifted_answer_of_templates_is_the_shifted_answer() -> None:
     """The generator has no other way: whole pixels move unchanged. With neural units this need not be so."""
     model, x = build("template_autoencoder", (1, 28, 28), 10), torch.rand(2, 1, 28, 28)

@@ -271,6 +271,24 @@ def test_models_given_memory_and_values_start_as_new_ones(name: str) -> None:
         torch.testing.assert_close(value.square().mean(), new.state_dict()[key].square().mean(), rtol=0.5, atol=1e-3)
 
 
+def test_released_initial_values_are_those_of_the_authors_code() -> None:
+    """Widths before truncated normals are cut at two of them, and constants, in google-research's capsule_em."""
+    model = build("matrix_capsnet", (2, 32, 32), 5, initial="released")
+    poses, activations = model.primary.weight.split((32 * 16, 32))
+    weights = {0.05: [model.conv.weight], 0.5: [poses], 3.0: [activations]}
+    weights |= {0.3: [layer.weight for layer in model.hidden], 0.01: [model.classes.weight]}
+    for width, parts in weights.items():
+        for part in parts:
+            assert part.abs().max() <= 2 * width
+            assert part.detach().std().item() / width == pytest.approx(0.8796, abs=0.05)  # of a normal that is cut so
+    constants = {0.1: [model.conv.bias], -1.0: [model.primary.activation_bias], 2.0: [model.classes.beta_u]}
+    constants |= {0.5: [getattr(layer, beta) for layer in model.hidden for beta in ("beta_u", "beta_a")]}
+    constants |= {1.0: [model.classes.beta_a]}
+    for wanted, parts in constants.items():
+        for part in parts:
+            torch.testing.assert_close(part.detach(), torch.full_like(part, wanted), rtol=0, atol=0)
+
+
 def test_released_initial_values_are_drawn_anew() -> None:
     model = build("matrix_capsnet_small", (2, 28, 28), 5, initial="released")
     first = {name: value.clone() for name, value in model.state_dict().items()}
