@@ -266,7 +266,7 @@ def _results(parsed: argparse.Namespace) -> None:
 
     write_document(parsed.results, parsed.to)
     for path in stale(Path(parsed.results)):
-        print(f"{path} is left out: its recipe is gone, or another by now")
+        print(f"{path} is left out: no result, or of a recipe that is gone, or another by now")
     print(f"wrote {parsed.to}")
 
 

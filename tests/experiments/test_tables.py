@@ -20,7 +20,7 @@ from torchcaps.experiments.recipes import RECIPES, recipe
 from torchcaps.experiments.tables import TABLES, Row, Table
 from torchcaps.experiments.tables.document import document
 from torchcaps.experiments.tables.draw import draw, number
-from torchcaps.experiments.tables.kept import is_of, keep, read_results
+from torchcaps.experiments.tables.kept import is_of, keep, read_results, require_free, stale
 from torchcaps.experiments.tables.poses import cells, poses_as_markdown
 from torchcaps.experiments.tables.reproduce import reproduce
 from torchcaps.experiments.tables.summary import summarise
@@ -65,7 +65,11 @@ def test_markdown_has_paper_and_places_side_by_side() -> None:
 
 
 def test_facts_are_those_of_the_number_beside_them() -> None:
-    """Not those of a smoke run here, where the recorded one has the number; and each says what its data are."""
+    """Those of here, but for a smoke run, where the recorded one has the number; and each says what its data are."""
+    mine = result(error=0.02, seconds=6000.0, device="mine, 8 threads")
+    text = as_markdown(TABLE, {"recorded": {"digits": [result()]}, "here": {"digits": [mine]}}, "digits")
+    assert "| 1.00 | 2.00 | 1 | 3,200 | 7 | 100 | mine, 8 threads |" in text
+    assert "Seeds and what follows them are those of the number here or else recorded." in text
     places = {
         "recorded": {"digits": [result(data="small copies")]},
         "here": {"digits": [result(steps=1, data="crumbs")]},
@@ -86,7 +90,7 @@ def test_epochs_are_those_of_the_number_beside_them() -> None:
 
     assert row(result(), short).startswith("| ours | `digits` | 0.25 ± 0.005 | 1.00 | 3.00 (`--epochs 3`) |")
     assert row(short, short).startswith("| ours | `digits` `--epochs 3` | 0.25 ± 0.005 | 3.00 | 3.00 |")
-    assert row(short, result()).startswith("| ours | `digits` `--epochs 3` | 0.25 ± 0.005 | 3.00 | 1.00 |")
+    assert row(short, result()).startswith("| ours | `digits` | 0.25 ± 0.005 | 3.00 (`--epochs 3`) | 1.00 |")
     assert row(short | {"steps": 1}).startswith("| ours | `digits` | 0.25 ± 0.005 | smoke |")
 
 
@@ -143,10 +147,19 @@ def test_a_result_is_of_its_recipe_wherever_it_ran() -> None:
 def test_results_are_read_in_the_order_of_seeds(tmp_path: Path) -> None:
     for seed in (10, 2):
         keep(result(seed=seed), tmp_path)
-    keep(result("digits-cnn") | {"config": replace(recipe("digits-cnn"), batch_size=1).to_dict()}, tmp_path)
+    old = result("digits-cnn") | {"config": replace(recipe("digits-cnn"), batch_size=1).to_dict()}
+    (tmp_path / "digits-cnn-0.json").write_text(json.dumps(old))
     assert {name: [one["seed"] for one in found] for name, found in read_results(tmp_path).items()} == {
         "digits": [2, 10]
     }
+
+
+def test_files_that_are_no_results_are_none_of_ours(tmp_path: Path) -> None:
+    """A folder called results may be somebody's own."""
+    for name, content in {"mine": {"accuracy": 1}, "list": [1, 2]}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    assert read_results(tmp_path) == {}
+    assert [path.name for path in stale(tmp_path)] == ["list.json", "mine.json"]
 
 
 @pytest.mark.parametrize("content", ["{", json.dumps(result(seed=1))])
@@ -162,6 +175,37 @@ def test_a_kept_result_is_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="another result"):
         keep(result(error=0.5), tmp_path)
     assert json.loads(path.read_text())["test_error"] == 0.01
+
+
+def test_what_would_have_no_mean_with_what_is_kept_is_not(tmp_path: Path) -> None:
+    """Of other epochs or data; where it can be known, that is said before any work."""
+    path = keep(result(data="small copies"), tmp_path)
+    with pytest.raises(ValueError, match=r"data must be 'small copies', as those of .*digits-0.json, got 'whole'; or"):
+        keep(result(seed=1, data="whole"), tmp_path)
+    with pytest.raises(ValueError, match=r"data must be 'small copies', as those of .*digits-0.json, got ''; or move"):
+        require_free(replace(recipe("digits"), seed=1), tmp_path)
+    more = replace(recipe("digits"), seed=1, epochs=21)
+    with pytest.raises(ValueError, match=r"epochs must be 20, as other results of digits in .* have, got 21"):
+        keep(result(seed=1, data="small copies", config=more.to_dict()), tmp_path)
+    with pytest.raises(ValueError, match=r"epochs must be 20, as .*digits-0.json has, got 21; or move that file"):
+        require_free(more, tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_folds_go_together(tmp_path: Path) -> None:
+    one, other = TABLES["viewpoints-folds"].rows[0].recipes[:2]
+    keep(result(one), tmp_path)
+    with pytest.raises(ValueError, match=rf"epochs must be \d+, as .*{one}-0.json has, got 99; or move"):
+        require_free(replace(recipe(other), epochs=99), tmp_path)
+
+
+def test_only_what_a_recipe_is_is_kept(tmp_path: Path) -> None:
+    """Even of a finished run, which was not looked at before."""
+    other = replace(recipe("digits"), batch_size=7)
+    for config in (other, replace(recipe("digits"), trial=True)):
+        with pytest.raises(ValueError, match="keep wants a recipe as it is but for seed and epochs"):
+            keep(result(config=config.to_dict()), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_document_is_what_the_results_say() -> None:
@@ -356,6 +400,9 @@ def test_a_run_that_diverges_leaves_the_others(
 def test_smoke_reads_smoke(tiny: list[str], tmp_path: Path) -> None:
     text = reproduce("tiny", runs=tmp_path, quick=True, progress="none", threads=1, device="cpu", say=lambda _: None)
     assert text.count("| smoke |") == 2 and len(tiny) == 2
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == [
+        "tiny-smoke.json", "tiny-smoke.md", "tiny-smoke.png",
+    ]  # fmt: skip
 
 
 def test_the_commands(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -367,10 +414,14 @@ def test_the_commands(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["results", "--from", kept, "--to", to]) == 0
     line = next(line for line in Path(to).read_text().splitlines() if line.startswith("| first "))
     assert "| 120 |" in line  # images seen
-    keep(result("digits-cnn") | {"config": replace(recipe("digits-cnn"), batch_size=1).to_dict()}, Path(kept))
+    old = result("digits-cnn") | {"config": replace(recipe("digits-cnn"), batch_size=1).to_dict()}
+    (Path(kept) / "digits-cnn-0.json").write_text(json.dumps(old))
     assert main(["results", "--from", kept, "--to", to]) == 0
     said = capsys.readouterr().out
-    assert "digits-cnn-0.json is left out: its recipe is gone, or another by now" in said and "tiny-a-0" not in said
+    assert (
+        "digits-cnn-0.json is left out: no result, or of a recipe that is gone, or another by now" in said
+        and "tiny-a-0" not in said
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torchcaps.data import load
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.recipes import RECIPES
 from torchcaps.experiments.run import WHERE, Run, experiment_from, flat
+from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.table import Result
 
 
@@ -33,7 +35,7 @@ def read_results(folder: Path) -> dict[str, list[Result]]:
     """The kept results, ``<recipe>-<seed>.json``, of recipes as they stand now.
 
     Args:
-        folder: such as ``results``.
+        folder: such as ``results``. Files of it that are no results of runs are none of ours.
 
     Returns:
         By recipe, in the order of the seeds.
@@ -44,10 +46,10 @@ def read_results(folder: Path) -> dict[str, list[Result]]:
     found: dict[str, list[Result]] = {}
     for path in sorted(folder.glob("*.json")):
         result = read_json(path)
-        if path.stem != f"{result.get('recipe')}-{result.get('seed')}":
-            raise ValueError(
-                f"{path} must be named after its recipe and seed, {result.get('recipe')}, {result.get('seed')}"
-            )
+        if not (isinstance(result, dict) and {"recipe", "seed", "config"} <= result.keys()):
+            continue
+        if path.stem != f"{result['recipe']}-{result['seed']}":
+            raise ValueError(f"{path} must be named after its recipe and seed, {result['recipe']}, {result['seed']}")
         name = result["recipe"]
         if name in RECIPES and is_of(result, RECIPES[name]()):
             found.setdefault(name, []).append(result)
@@ -55,7 +57,7 @@ def read_results(folder: Path) -> dict[str, list[Result]]:
 
 
 def stale(folder: Path) -> list[Path]:
-    """The kept results that :func:`read_results` leaves out: their recipe is gone, or another by now."""
+    """What :func:`read_results` leaves out: no results, or of a recipe that is gone, or another by now."""
     current = read_results(folder)
     known = {f"{recipe}-{run['seed']}" for recipe, runs in current.items() for run in runs}
     return [path for path in sorted(folder.glob("*.json")) if path.stem not in known]
@@ -72,37 +74,67 @@ def not_kept(configs: Sequence[Experiment], folder: Path) -> list[Experiment]:
     """Those of a row's experiments of which no result is kept, for however many epochs.
 
     Raises:
-        ValueError: one of other settings is kept under such a name; or some are kept and others not, and these would
-            have other epochs, which would leave the row without a mean.
+        ValueError: one of other settings is kept under such a name.
     """
-    missing, other = [], {}
+    missing = []
     for config in configs:
-        path = folder / f"{config.recipe}-{config.seed}.json"
+        path = _path(config.recipe, config.seed, folder)
         if not path.is_file():
             missing.append(config)
-            continue
-        result = read_json(path)
-        if not is_of(result, config):
+        elif not is_of(read_json(path), config):
             raise ValueError(
                 f"{path} must be a result of {config.recipe} as it is now, got one of other settings; move it"
             )
-        if result["config"]["epochs"] != config.epochs:
-            other[path] = result["config"]["epochs"]
-    if missing and other:
-        path, epochs = next(iter(other.items()))
-        raise ValueError(f"epochs must be {epochs}, as {path} has, got {missing[0].epochs}; or move that file")
     return missing
+
+
+def require_one_mean(config: Experiment, folder: Path) -> None:
+    """See, before any work, that the result of this experiment will have a mean with those that are kept of its row.
+
+    Where there are any of its recipe, the data are loaded (and downloaded), as only they say which files they are.
+
+    Raises:
+        ValueError: those are of other epochs or of other data; a file there cannot be read; the data cannot be had.
+    """
+    kept = read_results(folder)
+    rows = [row for table in TABLES.values() for row in table.rows if config.recipe in row.recipes]
+    row = {recipe for row in rows for recipe in row.recipes} | {config.recipe}
+    for result in (result for recipe in sorted(row) for result in kept.get(recipe, ())):
+        path, epochs = _path(result["recipe"], result["seed"], folder), result["config"]["epochs"]
+        if epochs != config.epochs:
+            raise ValueError(f"epochs must be {epochs}, as {path} has, got {config.epochs}; or move that file")
+    if kept.get(config.recipe):
+        data = config.data
+        note = load(data.name, data.root, data.image_size, **data.options).note
+        _require_data(note, kept[config.recipe], folder)
+
+
+def _require_data(note: str, kept: Iterable[Result], folder: Path) -> None:
+    for result in kept:
+        data = result.get("data", "")
+        if data != note:
+            path = _path(result["recipe"], result["seed"], folder)
+            raise ValueError(f"data must be {data!r}, as those of {path}, got {note!r}; or move that file")
 
 
 def keep(result: Result, folder: Path) -> Path:
     """Put a result beside those that are kept for good.
 
     Raises:
-        ValueError: another result of this recipe and seed is kept already.
+        ValueError: it is not that of a recipe as it is; another result of this recipe and seed is kept already, or
+            others of the recipe are of other epochs or data.
     """
-    path = folder / f"{result['recipe']}-{result['seed']}.json"
+    name = result["recipe"]
+    _require_recipe(name, result)
+    path = _path(name, result["seed"], folder)
     if path.is_file() and read_json(path) != json.loads(json.dumps(result)):
         raise ValueError(f"{path} holds another result of this recipe and seed: remove it to keep this one")
+    kept = read_results(folder).get(name, [])
+    _require_data(result.get("data", ""), kept, folder)
+    for other in kept:
+        epochs, mine = other["config"]["epochs"], result["config"]["epochs"]
+        if epochs != mine:
+            raise ValueError(f"epochs must be {epochs}, as other results of {name} in {folder} have, got {mine}")
     write_json(path, result)
     return path
 
@@ -111,14 +143,23 @@ def require_free(config: Experiment, folder: Path) -> None:
     """See, before any work, that the result of this experiment can be kept.
 
     Raises:
-        ValueError: it is not that of a recipe, or one of this recipe and seed is kept already.
+        ValueError: it is not that of a recipe, or one of this recipe and seed is kept already; see also
+            :func:`require_one_mean`.
     """
-    name = config.recipe
-    if config.trial or name not in RECIPES or not is_of({"config": config.to_dict()}, RECIPES[name]()):
-        raise ValueError(f"keep wants a recipe as it is but for seed and epochs, got another experiment of {name}")
-    path = folder / f"{name}-{config.seed}.json"
+    _require_recipe(config.recipe, {"config": config.to_dict()})
+    path = _path(config.recipe, config.seed, folder)
     if path.exists():
         raise ValueError(f"{path} holds another result of this recipe and seed: remove it to keep this one")
+    require_one_mean(config, folder)
+
+
+def _require_recipe(name: str, result: Mapping[str, Any]) -> None:
+    if name not in RECIPES or not is_of(result, RECIPES[name]()):
+        raise ValueError(f"keep wants a recipe as it is but for seed and epochs, got another experiment of {name}")
+
+
+def _path(recipe: str, seed: int, folder: Path) -> Path:
+    return folder / f"{recipe}-{seed}.json"
 
 
 def seeded(config: Experiment, n: int) -> list[Experiment]:

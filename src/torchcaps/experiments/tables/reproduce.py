@@ -15,7 +15,7 @@ from torchcaps.experiments.recipes import recipe
 from torchcaps.experiments.run import Run, placed
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.draw import draw
-from torchcaps.experiments.tables.kept import keep, not_kept, read_results, results_of_runs, seeded
+from torchcaps.experiments.tables.kept import keep, not_kept, read_results, require_one_mean, results_of_runs, seeded
 from torchcaps.experiments.tables.table import Result, Results, Table
 from torchcaps.experiments.tables.write import as_json, as_markdown
 from torchcaps.experiments.task import NonFiniteLoss
@@ -39,7 +39,7 @@ def reproduce(
     progress: Progress = "bar",
     say: Callable[[str], object] = print,
 ) -> str:
-    """Train a table's rows and write ``<runs>/tables/<name>.md``, ``.json`` and ``.png``.
+    """Train a table's rows and write ``<runs>/tables/<name>.md``, ``.json`` and ``.png`` (``<name>-smoke`` if quick).
 
     Runs that are finished are not trained again, and one that was broken off goes on; so the same command
     given again and again ends with the whole table.
@@ -66,8 +66,8 @@ def reproduce(
 
     Raises:
         ValueError: unknown table or row, a number out of range, data that are not to be had; a result of another
-            experiment is kept under a run's name, or a run of one lies in its folder; a smoke run is to be kept. (A run
-            that diverges is said to, and the others go on.)
+            experiment is kept under a run's name, or a run of one lies in its folder; what is kept of a row is of other
+            epochs or data; a smoke run is to be kept. (A run that diverges is said to, and the others go on.)
     """
     check_choice("table", name, TABLES)
     check_at_least("seeds", seeds, 1)
@@ -82,14 +82,20 @@ def reproduce(
     ]
     kept = None if keep_in is None else Path(keep_in).expanduser()
     todo = [config for _, every in planned for config in (every if kept is None else not_kept(every, kept))]
-    for config in todo:  # before the first of them takes hours
+    recorded = Path(recorded)
+    places = {"recorded": read_results(recorded)} if recorded.is_dir() else {}
+    as_markdown(table, places, name)  # before the first of them takes hours, as all that follows
+    for config in todo:
         Run(runs / default_folder(config).name).check(config)
+    if kept is not None:
+        for config in {config.recipe: config for config in todo}.values():
+            require_one_mean(placed(config, root, threads, device), kept)
     end = None if budget is None else time.monotonic() + 60 * budget
     try:
         for row, config in ((row, config) for row, every in planned for config in every):
             if kept is not None and config not in todo:
-                epochs = read_json(kept / f"{config.recipe}-{config.seed}.json")["config"]["epochs"]
-                say(f"{row.label}: {config.recipe}, seed {config.seed}, is kept already, of {epochs} epochs")
+                there = read_json(kept / f"{config.recipe}-{config.seed}.json")["config"]["epochs"]
+                say(f"{row.label}: {config.recipe}, seed {config.seed}, is kept already, of {there} epochs")
                 continue
             say(f"{row.label}: {config.recipe}, seed {config.seed}")
             folder = runs / default_folder(config).name
@@ -102,12 +108,10 @@ def reproduce(
                 keep(result, kept)
     except OutOfTime:
         say("the budget is used up; the same command goes on")
-    recorded = Path(recorded)
-    places = {"recorded": read_results(recorded)} if recorded.is_dir() else {}
     own = {} if kept is None or kept.resolve() == recorded.resolve() else read_results(kept)
     places["here"] = _here(table, runs, own, seeds, epochs, quick)
     text = as_markdown(table, places, name)
-    _write(table, places, text, runs / "tables" / name)
+    _write(table, places, text, runs / "tables" / (f"{name}-smoke" if quick else name))
     say(text)
     return text
 

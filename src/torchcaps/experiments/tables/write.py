@@ -28,6 +28,8 @@ def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level
     rows = [_cells(table, row, [summarise(table, row, results) for results in places.values()]) for row in table.rows]
     lines = [f"{'#' * level} {table.title}", "", f"{table.source}. `torchcaps reproduce {name}`.", ""]
     lines += markdown_table(head, rows)
+    if len(places) > 1:
+        lines += ["", f"Seeds and what follows them are those of the number {' or else '.join([*places][::-1])}."]
     if table.note:
         lines += ["", table.note]
     if table.tried:
@@ -39,23 +41,24 @@ def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level
 
 def _cells(table: Table, row: Row, found: Sequence[Summary | None]) -> list[str]:
     runs = [one for one in found if one is not None]
-    # Of several places, the first that has a number.
-    shown = next((one for one in runs if not one.smoke), runs[0] if runs else None)
-    asked = f" `{shown.options}`" if shown is not None and shown.options and not shown.smoke else ""
-    cells = [row.label, f"`{row.recipe}`{asked}"]
+    # Of several places, the last that has a number: what was trained here is looked at by who trained it.
+    shown = next((one for one in runs[::-1] if not one.smoke), runs[-1] if runs else None)
+    options = {one.options for one in runs if not one.smoke}
+    asked = options.pop() if len(options) == 1 else ""  # where places differ, each number says its own
+    cells = [row.label, f"`{row.recipe}`" + f" `{asked}`" * bool(asked)]
     for column in table.columns:
-        cells += [row.paper.get(column, "–"), *(_cell(one, column, shown) for one in found)]
+        cells += [row.paper.get(column, "–"), *(_cell(one, column, asked) for one in found)]
     if shown is None:
         return [*cells, "–", f"at least {row.minimum:,}", "–", "–", "–"]
     size = f"{shown.images:,}", f"{shown.n_parameters:,}"
     return [*cells, shown.runs_in_words(len(row.recipes)), *size, f"{shown.minutes:.0f}", "; ".join(shown.devices)]
 
 
-def _cell(one: Summary | None, column: str, shown: Summary | None) -> str:
+def _cell(one: Summary | None, column: str, asked: str) -> str:
     """A number of one place, and what it was asked for with, where the row does not say so already."""
-    if one is None or shown is None:
+    if one is None:
         return "–"
-    own = one.options and not one.smoke and column in one.values and one.options != shown.options
+    own = one.options and not one.smoke and column in one.values and one.options != asked
     return one.cell(column) + f" (`{one.options}`)" * bool(own)
 
 
