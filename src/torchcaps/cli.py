@@ -143,7 +143,7 @@ def _train(arguments: list[str]) -> None:
     config, out, keep_in = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
     from pathlib import Path
 
-    from torchcaps.experiments.experiment import further_errors
+    from torchcaps.experiments.experiment import further_errors, validation_in_words
     from torchcaps.experiments.run import Run
     from torchcaps.experiments.tables.kept import keep, require_free
     from torchcaps.experiments.train import default_folder, train
@@ -157,7 +157,11 @@ def _train(arguments: list[str]) -> None:
         print(f"{out} holds the finished run; nothing was trained")
     print(f"{result['recipe']}, seed {result['seed']}: ", end="")
     name, form = ("error", ".2%") if "val_error" in result else ("loss", ".5f")
-    said = {f"test_{name}": f"test {name}", **further_errors(result), f"val_{name}": f"validation {name}"}
+    said = {
+        f"test_{name}": f"test {name}",
+        **further_errors(result),
+        f"val_{name}": f"{validation_in_words(result)} {name}",
+    }
     found = (f"{words} {result[key]:{form}}, " for key, words in said.items() if key in result)
     print(f"{''.join(found)}{result['n_parameters']:,} parameters, ", end="")
     print(f"{result['epochs']} epochs in {result['seconds']:.0f} s; see {out}")

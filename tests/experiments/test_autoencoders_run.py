@@ -20,7 +20,7 @@ from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model, files
 from torchcaps.experiments.batches import Batch, split
 from torchcaps.experiments.evaluate import evaluate
-from torchcaps.experiments.few_labels import compare
+from torchcaps.experiments.few_labels import compare, write
 from torchcaps.experiments.few_labels.draws import draw_labelled
 from torchcaps.experiments.few_labels.finished import Finished
 from torchcaps.experiments.few_labels.write import as_markdown
@@ -170,6 +170,9 @@ def test_few_labels_beside_all_alternatives(
     assert table == as_markdown(found) and (run / "pictures" / "few-labels.png").is_file()
     assert table.count("\n| ") == 2 + len(named)
     for row in found["rows"]:
+        for errors in row["errors"].values():
+            alone = write._cell(errors | {"test_std": None})
+            assert alone == f"{100 * errors['test_error']:.2f}"  # of a single draw nothing is known of its spread
         said = (f"{100 * e['test_error']:.2f} ± {100 * e['test_std']:.2f}" for e in row["errors"].values())
         assert f"| {' | '.join((row['code'], row['readout'], *said))} |" in table
     monkeypatch.setattr(files, "DPI", 30)

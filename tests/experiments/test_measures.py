@@ -321,6 +321,12 @@ def test_a_measure_takes_the_place_of_none_that_says_more(folder, tmp_path):
     with pytest.raises(ValueError, match="is beside cnn, a run of the same recipe and seed: move it"):
         record.record("picasso", tmp_path / "one", beside=tmp_path / "other", n=8)
     assert path.read_bytes() == before
+    write_json(path, json.loads(before) | {"n": 5000})
+    with pytest.raises(ValueError, match="is of 5000 images: n must be as many, or move it; got 1000"):
+        record.record("picasso", tmp_path / "one", beside=folder / "cnn")  # its own number is no more
+    write_json(path.with_name("transfer.json"), {"beside": None, "n": [300, 60, 120]})
+    with pytest.raises(ValueError, match="transfer.json is of 300 images: n must be as many, or move it; got 299"):
+        record.record("transfer", tmp_path / "one", n=299)
     finished(tmp_path / "elsewhere" / "one", DIGITS, CNN, loss="cross_entropy")
     with pytest.raises(ValueError, match="beside must be a run in a folder of another name, got one and one"):
         record.record("picasso", tmp_path / "one", beside=tmp_path / "elsewhere" / "one")
@@ -332,6 +338,14 @@ def test_routing(folder, monkeypatch):
     tested = look(Run(folder / "caps"))
     assert values["run"]["trained_with"] == 3 and values["run"]["entropy"][0] == 1.0 > values["run"]["entropy"][1]
     assert values["run"]["error"][1] == pytest.approx(float(tested.wrong.float().mean()), abs=1e-4)
+
+
+def test_the_first_pairs_are_looked_at_in_batches_of_any_size(folder, monkeypatch):
+    monkeypatch.setattr("torchcaps.experiments.tested.N_PAIRS", 5)
+    some = look(Run(folder / "pairs"))
+    assert len(some.images) == len(some.wrong) == 5
+    with pytest.raises(ValueError, match="n must be at most 1000 pairs, got 1001"):
+        record.record("pairs", folder / "pairs", n=1001)
 
 
 def test_pairs(folder):

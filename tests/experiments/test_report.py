@@ -175,8 +175,8 @@ def test_one_iteration_is_shown_beside_one_more_and_said_to_be(tmp_path, monkeyp
 def test_what_was_trained_on_is_said_to_be(tmp_path):
     run = Run(finished(tmp_path / "caps", Data("digits"), CAPSULES))
     assert "<dt>validation error</dt>" in headline(run)
-    write_json(run.result, run.finished() | {"data": "4 validates, which is trained on too"})
-    assert "<dt>validation error, on what it was trained on too</dt>" in headline(run)
+    write_json(run.result, run.finished() | {"held_out": False})
+    assert "<dt>validation (trained on too) error</dt>" in headline(run)
 
 
 def test_a_name_is_no_formula(tmp_path, monkeypatch):

@@ -107,6 +107,9 @@ def test_the_lowest_validation_error_wins_and_no_test_image_is_seen(
     write_json(kept, read_json(kept) | {"best": {}})
     with pytest.raises(ValueError, match=r"tiny.json holds another outcome"):
         tune("tiny", keep_in=tmp_path / "kept", **options)
+    with pytest.raises(ValueError, match=r"tiny.json holds another outcome"):
+        tune("tiny", keep_in=tmp_path / "kept", **(options | {"runs": tmp_path / "new"}))
+    assert len(tiny) == 6 and not (tmp_path / "new").exists()
     assert read_json(kept)["best"] == {}
 
 

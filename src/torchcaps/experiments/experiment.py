@@ -265,6 +265,11 @@ def further_errors(result: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def validation_in_words(result: dict[str, Any]) -> str:
+    """What the validation error or loss of a result is one of: of some data the networks were trained on it too."""
+    return "validation" if result.get("held_out", True) else "validation (trained on too)"
+
+
 def smoke(config: Experiment) -> Experiment:
     """The same in seconds: two steps on eight images, to see that it runs. What it learns is nothing."""
     few: dict[str, Any] = {"n_pairs": (8, 8)} if config.data.pairs else {"n_shown": 8}

@@ -76,7 +76,7 @@ def _comparison(results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
         rows.append(
             (
                 f"{_name(run)} ({result['config']['model']['name']})",
-                *(percent(result[f"{split}_error"]) if "test_error" in result else "–" for split in ("test", "val")),
+                *(_error(result, split) for split in ("test", "val")),
                 f"{n - (count_parameters(decoder) if decoder is not None else 0):,}",
                 f"{n:,}",
                 f"{result['seconds']:,.0f}",
@@ -89,6 +89,13 @@ def _comparison(results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
         "size if their parameters without it are. A run on pairs is wrong unless it finds both classes."
     )
     return page.section("Side by side", page.paragraph(text), page.table(head, rows))
+
+
+def _error(result: dict[str, Any], split: str) -> str:
+    if f"{split}_error" not in result:
+        return "–"
+    seen = " (trained on too)" if split == "val" and not result.get("held_out", True) else ""
+    return percent(result[f"{split}_error"]) + seen
 
 
 def _curves(album: Album, runs: Sequence[Run]) -> str:

@@ -68,5 +68,6 @@ def look(run: Run, root: str | Path | None = None) -> Tested:
         n += len(batch.images)
         if config.data.pairs and n >= N_PAIRS:
             break
-    kept = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
+    most = N_PAIRS if config.data.pairs else n
+    kept = (torch.cat(parts)[:most].cpu() for parts in zip(*found, strict=True))
     return Tested(run, config, result, model.cpu(), trained.classes, *kept, data=dataset)

@@ -139,6 +139,7 @@ def _train(
             "steps": steps,
             "seconds": round(metrics.elapsed(), 1),
             "data": dataset.note,
+            "held_out": dataset.held_out,
             "images": {name: len(each.source) for name, each in batches.items()},
             "n_parameters": count_parameters(model),
             "device": device_in_words(device),

@@ -87,11 +87,14 @@ def tune(
     if quick and keep_in is not None:
         raise ValueError(f"keep_in must be None for a smoke run, which is no result; got {keep_in}")
     config = smoke(config) if quick else replace(config, epochs=epochs or math.ceil(config.epochs / 3))
-    folder = Path(runs) / "tuning"
+    folder = Path(runs).expanduser() / "tuning"
     kept = None if keep_in is None else Path(keep_in).expanduser() / f"{config.recipe}.json"
     written = folder / f"{config.recipe}.json"
-    if kept is not None and kept.is_file() and flat(read_json(kept)["config"]) != flat(config.to_dict()):
-        raise ValueError(f"{kept} holds the outcome of other settings or epochs: remove it to keep another")
+    if kept is not None and kept.is_file():  # before hours of work: what is trained anew is never the same
+        if flat(read_json(kept)["config"]) != flat(config.to_dict()):
+            raise ValueError(f"{kept} holds the outcome of other settings or epochs: remove it to keep another")
+        if not written.is_file() or read_json(kept) != read_json(written):
+            raise ValueError(f"{kept} holds another outcome than {written}: remove it to keep that")
     found = []
     for k, (settings, experiment) in enumerate(trials(config)):
         place = folder / config.recipe / f"{k}-of-{config.epochs}-epochs"
@@ -103,8 +106,8 @@ def tune(
     content = {"recipe": name, "epochs": config.epochs, "trials": found, "best": best, "config": config.to_dict()}
     write_json(written, content)
     content = read_json(written)
-    if kept is not None and kept.is_file() and read_json(kept) != content:
-        raise ValueError(f"{kept} holds another outcome: remove it to keep that of {written}")
+    if kept is not None and kept.is_file() and read_json(kept) != content:  # by another process, meanwhile
+        raise ValueError(f"{kept} holds another outcome than {written}: remove it to keep that")
     if kept is not None:
         write_json(kept, content)
     return content

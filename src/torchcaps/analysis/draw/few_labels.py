@@ -20,7 +20,7 @@ def draw_few_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
     Args:
         rows: with ``code``, ``readout`` and ``errors``, by the number of labels a dict with ``test_error`` and
-            ``test_std`` as fractions of 1.
+            ``test_std`` (None of a single draw) as fractions of 1.
 
     Raises:
         ValueError: no rows.
@@ -35,7 +35,7 @@ def draw_few_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
         colour, k = SERIES[codes.index(row["code"]) % len(SERIES)], readouts.index(row["readout"])
         x = [int(n) for n in row["errors"]]
         y = [100 * found["test_error"] for found in row["errors"].values()]
-        spread = [100 * found["test_std"] for found in row["errors"].values()]
+        spread = [100 * (found["test_std"] or 0.0) for found in row["errors"].values()]
         low = [max(value - by, _LEAST) for value, by in zip(y, spread, strict=True)]
         high = [value + by for value, by in zip(y, spread, strict=True)]
         style: dict[str, Any] = {"color": colour, "marker": _MARKS[k % len(_MARKS)], "markersize": 4}

@@ -193,7 +193,7 @@ def _errors(
         found[str(n)] = {
             "val_error": statistics.mean(on_val),
             "test_error": statistics.mean(on_test),
-            "test_std": statistics.stdev(on_test) if len(on_test) > 1 else 0.0,
+            "test_std": statistics.stdev(on_test) if len(on_test) > 1 else None,
             "test_errors": on_test,
         }
     return found

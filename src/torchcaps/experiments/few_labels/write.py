@@ -85,7 +85,7 @@ def as_markdown(found: dict[str, Any]) -> str:
     lines = [
         f"# Few labels: {found['run']}",
         "",
-        f"Test error in per cent on {found['data']}, mean ± standard deviation over {found['draws']} draws of the "
+        f"Test error in per cent on {found['data']}, {_over(found['draws'])} of the "
         f"labelled examples (the same for all; as many of each class as of every other, or one more of some), "
         f"{found['n_unlabelled']:,} images to find neighbours among, most without a label. Nothing was fitted to test "
         f"images. {'' if found['steps'] else 'Networks that see the labelled images alone were left out. '}With as few "
@@ -119,9 +119,14 @@ def as_markdown(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _over(draws: int) -> str:
+    return f"mean ± standard deviation over {draws} draws" if draws > 1 else "of a single draw"
+
+
 def _name(row: dict[str, Any]) -> str:
     return f"{row['code']}, {row['readout']}"
 
 
 def _cell(errors: dict[str, Any]) -> str:
-    return f"{100 * errors['test_error']:.2f} ± {100 * errors['test_std']:.2f}"
+    mean = f"{100 * errors['test_error']:.2f}"
+    return mean if errors["test_std"] is None else f"{mean} ± {100 * errors['test_std']:.2f}"

@@ -32,21 +32,23 @@ class Measure(NamedTuple):
             images or its own number; plain JSON values, among them ``n``, "run" and "beside".
         draw: of these values and the same runs.
         headline: of these values and "run" or "beside", what to read first, in words.
+        n: its own number of test images; None takes all.
     """
 
     measure: Callable[..., dict[str, Any]]
     draw: Callable[..., Figure]
     headline: Callable[[dict[str, Any], str], dict[str, str]]
+    n: int | None = None
 
 
 #: Every measure, by name.
 MEASURES: dict[str, Measure] = {
-    "robustness": Measure(robustness.measure, robustness.draw, robustness.headline),
-    "equivariance": Measure(equivariance.measure, equivariance.draw, equivariance.headline),
-    "picasso": Measure(picasso.measure, picasso.draw, picasso.headline),
-    "routing": Measure(routing.measure, routing.draw, routing.headline),
-    "matched": Measure(matched.measure, matched.draw, matched.headline),
-    "pairs": Measure(pairs.measure, pairs.draw, pairs.headline),
-    "transfer": Measure(transfer.measure, transfer.draw, transfer.headline),
-    "averaged": Measure(averaged.measure, averaged.draw, averaged.headline),
+    "robustness": Measure(robustness.measure, robustness.draw, robustness.headline, robustness.N_IMAGES),
+    "equivariance": Measure(equivariance.measure, equivariance.draw, equivariance.headline, equivariance.N_IMAGES),
+    "picasso": Measure(picasso.measure, picasso.draw, picasso.headline, picasso.N_IMAGES),
+    "routing": Measure(routing.measure, routing.draw, routing.headline, routing.N_IMAGES),
+    "matched": Measure(matched.measure, matched.draw, matched.headline, None),
+    "pairs": Measure(pairs.measure, pairs.draw, pairs.headline, pairs.N_PAIRS),
+    "transfer": Measure(transfer.measure, transfer.draw, transfer.headline, transfer.SIZES[0]),
+    "averaged": Measure(averaged.measure, averaged.draw, averaged.headline, None),
 }

@@ -16,14 +16,13 @@ from torchcaps.analysis.draw.charts import Bars, draw_charts
 from torchcaps.analysis.needs import capsnet, decoder_of
 from torchcaps.data import Pairs
 from torchcaps.experiments.measures.sample import in_words, name_of, networks, number, spaced
-from torchcaps.experiments.tested import Tested
+from torchcaps.experiments.tested import N_PAIRS, Tested
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: A pixel of this brightness or more belongs to the object.
 THRESHOLD = 0.5
-N_PAIRS = 1000
 #: Of the pairs of the same class, which nothing was chosen on.
 SEED = 0
 
@@ -34,7 +33,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     Args:
         tested: the run on pairs, of a CapsNet with a decoder.
         beside: another such run.
-        n: pairs of each kind; :data:`N_PAIRS` by default.
+        n: pairs of each kind; the first :data:`N_PAIRS` at most, which are those by default.
 
     Returns:
         For "run" and "beside": ``error`` (both classes must be right); mean ``iou`` with its object of each
@@ -45,12 +44,15 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
         reconstruction with the ``better`` and the ``worse`` painted object, and of the ``single`` ones.
 
     Raises:
-        ValueError: a run that is not on pairs, a model without decoder, or runs on different pairs.
+        ValueError: a run that is not on pairs, a model without decoder, runs on different pairs, or more pairs than
+            are looked at.
     """
     every = networks(tested, beside)
     for each in every.values():
         if not each.config.data.pairs:
             raise ValueError(f"run must be of pairs for this measure, got one of single images: {each.run.path}")
+    if n is not None and n > N_PAIRS:
+        raise ValueError(f"n must be at most {N_PAIRS} pairs, got {n}")
     chosen = spaced(len(tested.images), n, N_PAIRS)
     images, labels, parts = tested.images[chosen], tested.labels[chosen], tested.parts[chosen]
     twins = Pairs(tested.data.test, seed=SEED, blend=tested.config.data.blend, same=True).batch(0, len(chosen))

@@ -58,7 +58,7 @@ def record(
     names = [each.path.resolve().name for each in folders]
     if len(set(names)) < len(names):  # under which they stand in pictures and tables
         raise ValueError(f"beside must be a run in a folder of another name, got {' and '.join(map(str, names))}")
-    _not_another(path, names[1:], n)
+    _not_another(path, names[1:], MEASURES[name].n if n is None else n)
     kept = None if keep_in is None else Path(keep_in).expanduser() / named / file
     _not_kept_yet(kept)
     device = choose_device("auto")
@@ -101,8 +101,9 @@ def _not_another(path: Path, beside: list[str], n: int | None) -> None:
     there = read_json(path)
     if there["beside"] is not None and [there["beside"]["folder"]] != beside:
         raise ValueError(f"{path} is beside {there['beside']['folder']}, a run of the same recipe and seed: move it")
-    if n is not None and n < there["n"]:
-        raise ValueError(f"{path} is of {there['n']} images: n must be as many, or move it; got {n}")
+    before = there["n"][0] if isinstance(there["n"], list) else there["n"]  # the images that fit a probe come first
+    if n is not None and n < before:
+        raise ValueError(f"{path} is of {before} images: n must be as many, or move it; got {n}")
 
 
 def _write(path: Path, content: dict[str, Any], figure: Any) -> None:
