@@ -67,6 +67,14 @@ def test_attacks_work_in_inference_mode():
         assert torch.equal(bim(model, images + 0, labels + 0, 0.1), wanted)
 
 
+@pytest.mark.parametrize("name", ATTACKS)
+def test_what_an_attack_makes_hangs_on_no_graph(name):
+    images = torch.rand(3, 1, 2, 2, requires_grad=True)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    found = ATTACKS[name](model, images, torch.arange(3), 0.1)
+    assert not found.requires_grad and images.grad is None
+
+
 def test_steps_add_up_to_the_ball_and_no_further():
     x, label = image(0.5, 0.5, 0.5, 0.5), torch.tensor([0])
     torch.testing.assert_close(bim(Linear(), x, label, 0.1, n_steps=2, step=0.03), image(0.56, 0.44, 0.5, 0.56))

@@ -54,6 +54,13 @@ def test_units_are_on_one_scale():
     np.testing.assert_allclose(shown[::2, ::2], [[1.0, 0.5], [0.5, 0.25]])
 
 
+def test_every_template_is_shown():
+    units = torch.rand(100, 1, 1, 2, 2)
+    assert picture(analysis.draw_units(units).axes[0]).shape[:2] == (13 * 3 - 1, 8 * 3 - 1)  # rows of eight, and gaps
+    units = torch.rand(20, 18, 1, 2, 2)
+    assert picture(analysis.draw_units(units).axes[0]).shape[:2] == (12 * 3 - 1, 16 * 3 - 1)
+
+
 def test_curves_show_every_run():
     rows = [{"epoch": k, "lr": 0.1, "train_loss": 2.0 / k, "val_loss": 3.0 / k, "val_error": 0.1 / k} for k in (1, 2)]
     figure = analysis.draw_curves({"one": rows, "two": rows[:1]})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from torchcaps.data.augment import (
     CROPS_13,
@@ -105,6 +106,21 @@ def test_contrast_as_defined() -> None:
     assert found.min() < 0 and found.max() > 1  # not clipped
     by = found.std(dim=(1, 2, 3)) / images.std(dim=(1, 2, 3))
     assert 0.2 <= by.min() < 0.3 and 1.7 < by.max() <= 1.81
+
+
+def test_affine_is_the_same_in_any_precision_and_for_no_images() -> None:
+    """Under autocast places would be rounded by a tenth of a pixel."""
+    images = torch.rand(3, 1, 28, 28)
+
+    def turned(images: Tensor) -> Tensor:
+        return random_affine(images, torch.Generator().manual_seed(0), degrees=20, scale=0.1, translate=2)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        under = turned(images)
+    torch.testing.assert_close(under, turned(images), rtol=0, atol=0)
+    torch.testing.assert_close(turned(images.double()), turned(images).double(), rtol=0, atol=1e-4)
+    assert turned(images.bfloat16()).dtype == torch.bfloat16
+    assert turned(images[:0]).shape == (0, 1, 28, 28)
 
 
 def test_affine_of_nothing_is_the_image() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,12 @@ def test_truncated_real_file_is_refused(tmp_path: Path, shared_mnist: Path) -> N
         (tmp_path / path.name).write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match="it is damaged or another file"):
         load("mnist", tmp_path)
+
+
+def test_what_a_plain_install_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ModuleNotFoundError, match="digits needs sklearn.datasets, which the extra 'train' brings"):
+        load("digits")
 
 
 def test_unknown_data_set() -> None:

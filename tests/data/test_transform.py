@@ -55,6 +55,14 @@ def test_those_by_name_are_the_same_changes(name, value):
     assert TRANSFORMATIONS[name](smooth[:0], value).shape == (0, 1, 60, 90)
 
 
+def test_places_are_not_rounded_under_autocast():
+    images = torch.rand(2, 1, 28, 28)
+    with torch.autocast("cpu", torch.bfloat16):
+        under = rotate(images, 17)
+    torch.testing.assert_close(under, rotate(images, 17), rtol=0, atol=0)
+    assert rotate(images[:0], 17).shape == (0, 1, 28, 28) and rotate(images.half(), 17).dtype == torch.float16
+
+
 def test_a_quarter_turn_is_counter_clockwise():
     torch.testing.assert_close(rotate(dot(4, 7), 90), dot(1, 4), atol=1e-5, rtol=0)  # from the right to the top
     torch.testing.assert_close(rotate(dot(4, 7), -90), dot(7, 4), atol=1e-5, rtol=0)

@@ -48,6 +48,20 @@ def test_each_stays_within_its_limits() -> None:
         assert 0.9 * most < values.abs().max() <= most * (1 + 1e-5)
 
 
+def test_whole_shifts_stay_below_a_limit_that_is_none() -> None:
+    drawn = Limits(shift=1.5).draw(500, torch.Generator().manual_seed(0))[:, :2, 2]
+    assert drawn.unique().tolist() == [-1, 0, 1]
+
+
+def test_what_is_told_is_not_rounded_under_autocast() -> None:
+    limits, images = Limits(shift=2, degrees=20, scale=0.1), torch.rand(4, 1, 20, 20)
+    plain = transformed_pairs(images, limits, torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        under = transformed_pairs(images, limits, torch.Generator().manual_seed(0))
+    for one, other in zip(plain, under, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 def test_every_whole_shift_is_as_likely() -> None:
     for most in (1, 2, 3):
         shift = Limits(most).draw(7000, generator())[:, :2, 2].flatten().int()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +30,28 @@ def test_an_exported_model_can_be_saved(name: str, shape: tuple[int, int, int], 
     found, wanted = torch.export.load(file).module()(images), model(images)
     assert type(found) is type(wanted) and len(found.capsules) == len(wanted.capsules)
     torch.testing.assert_close(found.scores, wanted.scores)
+
+
+def test_an_exported_model_is_loaded_where_nothing_else_was_done(tmp_path: Path) -> None:
+    """In another process, as the guide says: importing ``torchcaps.models`` makes operators and results known."""
+    models = {
+        "dynamic": build("capsnet_small", (1, 20, 20), 3, channels=4),
+        "em": build("matrix_capsnet_small", (1, 24, 24), 3, A=4, B=2, C=2, D=2),
+    }
+    for name, model in models.items():
+        images = torch.rand(2, *model.image_shape)
+        torch.export.save(torch.export.export(model.eval(), (images,)), tmp_path / f"{name}.pt2")
+        torch.save((images, model(images).scores), tmp_path / f"{name}.pt")
+    script = (
+        "import sys, torch, torchcaps.models\n"
+        "for name in sys.argv[1:]:\n"
+        "    images, scores = torch.load(f'{name}.pt')\n"
+        "    found = torch.export.load(f'{name}.pt2').module()(images)\n"
+        "    torch.testing.assert_close(found.scores, scores)\n"
+    )
+    command = [sys.executable, "-c", script, *models]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_exported_auto_encoder_can_be_saved() -> None:

@@ -177,6 +177,23 @@ def test_last_gradient(impl: str, n_iters: int, leaky: bool) -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # which torch itself calls for this
+@pytest.mark.parametrize("gradient", ["full", "last"])
+def test_forward_derivatives_are_those_of_backward(gradient: str) -> None:
+    case = random_case(False, False)
+    u, weight = case["u"], case["weight"]
+    assert u is not None and weight is not None
+
+    def pose(u: Tensor, weight: Tensor) -> Tensor:
+        return dynamic_routing(u, weight, gradient=gradient, impl="reference").pose
+
+    along, upstream = (torch.randn_like(u), torch.randn_like(weight)), torch.randn_like(pose(u, weight))
+    _, forward = torch.func.jvp(pose, (u, weight), along)
+    backward = torch.func.vjp(pose, u, weight)[1](upstream)
+    wanted = sum((a * b).sum() for a, b in zip(along, backward, strict=True))
+    torch.testing.assert_close((forward * upstream).sum(), wanted)
+
+
 @impls
 def test_the_two_gradients_differ_and_the_values_do_not(impl: str) -> None:
     case = random_case(False, False)

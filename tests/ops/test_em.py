@@ -236,6 +236,34 @@ def test_votes_and_activations_may_be_of_two_dtypes() -> None:
     assert got.pose.dtype == got.activation.dtype == torch.float32
 
 
+def test_betas_are_not_rounded_to_the_precision_of_votes() -> None:
+    rounded = torch.randn(2, 200, 6, 4, 4).bfloat16(), torch.rand(2, 200).bfloat16()
+    betas = -2 - torch.rand(6) / 10, torch.rand(6) - 20
+    got, coarse = (
+        em_routing_from_votes(*rounded, *given, n_iters=2).activation
+        for given in (betas, [beta.bfloat16() for beta in betas])
+    )
+    wide = em_routing_from_votes(*(x.float() for x in rounded), *betas, n_iters=2).activation
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got, wide.bfloat16(), rtol=0, atol=0)
+    assert (coarse != got).any()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # which torch itself calls for this
+@pytest.mark.parametrize("gradient", ["full", "last"])
+def test_forward_derivatives_are_those_of_backward(gradient: str) -> None:
+    tensors = drawn((2, 3, 4), (2, 2))
+
+    def pose(*tensors: Tensor) -> Tensor:
+        return conv_em_routing(*tensors, gradient=gradient, impl="reference", settings="released").pose
+
+    along, upstream = tuple(torch.randn_like(x) for x in tensors), torch.randn_like(pose(*tensors))
+    _, forward = torch.func.jvp(pose, tuple(tensors), along)
+    backward = torch.func.vjp(pose, *tensors)[1](upstream)
+    wanted = sum((a * b).sum() for a, b in zip(along, backward, strict=True))
+    torch.testing.assert_close((forward * upstream).sum(), wanted)
+
+
 @impls
 @pytest.mark.parametrize("settings", EM_SETTINGS)
 @pytest.mark.parametrize(("shape", "kernel", "stride"), GEOMETRIES)
@@ -352,6 +380,9 @@ def test_dense_bad_input_speaks_of_dense_shapes() -> None:
         )  # fmt: skip
     with pytest.raises(ValueError, match="pose must end in 4×4"):
         em_routing(torch.zeros(2, 5, 3, 3), torch.zeros(2, 5), torch.zeros(5, 3, 3, 3), torch.zeros(3), torch.zeros(3))
+    whole = torch.zeros(2, 5, 3, 4, 4, dtype=torch.int64), torch.zeros(2, 5, dtype=torch.int64)
+    with pytest.raises(ValueError, match="votes must be floating point, got torch.int64"):
+        em_routing_from_votes(*whole, torch.zeros(3), torch.zeros(3))
     with pytest.raises(ValueError, match="votes must end in 4×4"):
         em_routing_from_votes(torch.zeros(2, 5, 3, 4, 3), torch.zeros(2, 5), torch.zeros(3), torch.zeros(3))
 

@@ -60,7 +60,7 @@ def fgsm(
             where the margin is kept, and so would tell an attacker nothing.
 
     Returns:
-        Images within ``epsilon`` of these and within 0 … 1.
+        Images within ``epsilon`` of these, but for rounding, and within 0 … 1.
 
     Raises:
         ValueError: shapes that do not fit, pixels outside 0 … 1, or a negative ``epsilon``.
@@ -130,6 +130,7 @@ def pgd(
     check_at_least("n_restarts", n_restarts, 1)
     step = _check(images, labels, epsilon, n_steps, 2.5 * epsilon / max(1, n_steps) if step is None else step)
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device draws the same
+    images = images.detach()
     found, left = images.clone(), torch.arange(len(images), device=images.device)
     for _ in range(n_restarts):
         noise = epsilon * (2 * torch.rand(images.shape, generator=generator, device="cpu") - 1).to(images)
@@ -198,8 +199,10 @@ def _check(images: Tensor, labels: Tensor, epsilon: float, n_steps: int = 1, ste
     if labels.dtype != torch.int64:
         raise ValueError(f"labels must be int64, got {labels.dtype}")
     check_at_least("n_steps", n_steps, 1)
-    if images.numel() and not 0 <= float(images.min()) <= float(images.max()) <= 1:
-        raise ValueError(f"images must be within 0 … 1, got {float(images.min())} … {float(images.max())}")
+    if images.numel():
+        least, most = (float(end) for end in images.detach().aminmax())
+        if not 0 <= least <= most <= 1:
+            raise ValueError(f"images must be within 0 … 1, got {least} … {most}")
     step = 1.25 * epsilon / n_steps if step is None else step
     for name, value in (("epsilon", epsilon), ("step", step)):
         if not value >= 0:

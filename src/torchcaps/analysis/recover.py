@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchcaps.analysis.needs import autoencoder
 from torchcaps.checks import check_shapes
 from torchcaps.ops.affine import affine_parts, shift_matrix
+from torchcaps.ops.precision import without_autocast
 
 #: A capsule is active in an image if its presence is at least this.
 ACTIVE = 0.5
@@ -63,15 +64,22 @@ def recover(model: nn.Module, images: Tensor, transformed: Tensor) -> Recovered:
         each = after.pose - before.pose
         together = (weight.unsqueeze(-1) * each).sum(dim=1) / weight.sum(dim=1, keepdim=True).clamp_min(1e-12)
         return Recovered(shift_matrix(each), presence, shift_matrix(together))
-    each = after.pose @ torch.linalg.inv_ex(before.pose).inverse
+    with without_autocast(before.pose):  # bfloat16 would round them by a tenth of a pixel
+        return Recovered(*_of_matrices(before.pose, after.pose, presence, weight, model.unit))
+
+
+def _of_matrices(
+    before: Tensor, after: Tensor, presence: Tensor, weight: Tensor, unit: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    each = after @ torch.linalg.inv_ex(before).inverse
     # Columns count in the model's unit, or the translations would outweigh all else.
-    scale = before.pose.new_tensor((1 / model.unit, 1 / model.unit, 1.0))
-    a, b = (pose * scale.unsqueeze(-1) for pose in (before.pose, after.pose))
+    scale = before.new_tensor((1 / unit, 1 / unit, 1.0))
+    a, b = (pose * scale.unsqueeze(-1) for pose in (before, after))
     across = torch.einsum("bj,bjxk,bjyk->bxy", weight, b, a)
     within = torch.einsum("bj,bjxk,bjyk->bxy", weight, a, a)
     solved = torch.linalg.lstsq(within.cpu().double(), across.transpose(1, 2).cpu().double()).solution
     together = solved.transpose(1, 2).to(across) * scale / scale.unsqueeze(-1)
-    return Recovered(each, presence, together)
+    return each, presence, together
 
 
 def quantities(matrix: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ def accuracy_under_attack(
     Raises:
         ValueError: shapes that do not fit, no images, targets that are the true classes, or as the attack says.
 
-    Source: Hinton, Sabour, Frosst 2018, section 6, figure 3.
+    Source: Hinton, Sabour, Frosst 2018, section 5.2, figure 3.
     """
     _check(images, labels, batch_size)
     if targets is not None:

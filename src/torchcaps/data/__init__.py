@@ -55,6 +55,7 @@ def load(
 
     Raises:
         ValueError: an unknown name or option, no such size; files missing, broken or with a wrong checksum.
+        ModuleNotFoundError: a package that the extra ``train`` brings is not installed.
     """
     check_choice("data.name", name, DATASETS)
     known = [option for option in inspect.signature(DATASETS[name]).parameters if option not in ("root", "image_size")]
@@ -65,7 +66,13 @@ def load(
     if image_size is not None:
         check_two("data.image_size", image_size, 1)
     with torch.device("cpu"):  # whatever torch.set_default_device says
-        return DATASETS[name](root=None if root is None else Path(root).expanduser(), image_size=image_size, **options)
+        try:
+            return DATASETS[name](
+                root=None if root is None else Path(root).expanduser(), image_size=image_size, **options
+            )
+        except ModuleNotFoundError as error:
+            said = f"{name} needs {error.name}, which the extra 'train' brings: see Install in README"
+            raise ModuleNotFoundError(said, name=error.name) from error
 
 
 __all__ = ["DATASETS", "Dataset", "Images", "Limits", "Pairs", "load", "to_float", "transformed_pairs"]

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchcaps.ops.affine import resample
+
 
 def shift(images: Tensor, offsets: Tensor, pad: int) -> Tensor:
     """Move each image by its own whole number of pixels on a canvas ``pad`` larger on every side.
@@ -163,5 +165,4 @@ def random_affine(
     # Rows of the inverse map from output to input, in units of half the image's width and height.
     x_row = torch.stack((cos, (sin + slant * cos) * height / width, -2 * translate * draw[:, 3] / width), dim=1)
     y_row = torch.stack((-sin * width / height, cos - slant * sin, -2 * translate * draw[:, 4] / height), dim=1)
-    grid = F.affine_grid(torch.stack((x_row, y_row), dim=1), list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, align_corners=False)
+    return resample(images, torch.stack((x_row, y_row), dim=1)).to(images.dtype)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import check_shapes
+from torchcaps.ops.affine import resample
 
 #: How many times finer the grid is on which thickness is changed, and all changes by name.
 _FINER = 4
@@ -118,8 +119,6 @@ def _warp(images: Tensor, rows: tuple[tuple[float, float, float], tuple[float, f
     """Take every pixel from where the map sends it: rows x and y of it, in pixels right and down from the centre."""
     height, width = images.shape[2:]
     (xx, xy, x0), (yx, yy, y0) = rows
-    # affine_grid counts in halves of the image's width and height.
     unit = ((xx, xy * height / width, 2 * x0 / width), (yx * width / height, yy, 2 * y0 / height))
-    theta = torch.tensor(unit, dtype=images.dtype, device=images.device).expand(len(images), 2, 3)
-    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    kept = torch.tensor(unit, dtype=torch.promote_types(images.dtype, torch.float32), device=images.device)
+    return resample(images, kept.expand(len(images), 2, 3), padding="border").to(images.dtype)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.affine import AffineParts, affine_inverse, affine_matrix, warp
+from torchcaps.ops.precision import without_autocast
 
 
 class Limits(NamedTuple):
@@ -37,7 +38,8 @@ class Limits(NamedTuple):
         shift = self.shift * draw[:, 4:]
         if not (self.degrees or self.scale or self.shear):
             # The same chance for each of the whole numbers.
-            shift = ((2 * self.shift + 1) * draw[:, 4:] / 2).round().clamp(-self.shift, self.shift)
+            most = math.floor(self.shift)
+            shift = ((2 * most + 1) * draw[:, 4:] / 2).round().clamp(-most, most)
         angle = math.radians(self.degrees) * draw[:, 0]
         return affine_matrix(AffineParts(angle, 1 + self.scale * draw[:, 1:3], self.shear * draw[:, 3], shift))
 
@@ -73,5 +75,6 @@ def transformed_pairs(
         size: (H, W) of both results, cut about the centre; that of the images by default.
     """
     first, second = (limits.draw(len(images), generator).to(images.device) for _ in range(2))
-    told = second @ affine_inverse(first)
+    with without_autocast(first):  # bfloat16 would round it
+        told = second @ affine_inverse(first)
     return TransformedPair(warp(images, first, size), told, warp(images, second, size))

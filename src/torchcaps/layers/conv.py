@@ -49,7 +49,7 @@ class ConvCaps(RoutedLayer):
         ValueError: another number of types or pose size, a padded map smaller than the kernel, or EM routing in which
             nothing competes: types by themselves in fields that do not overlap.
 
-    Source: Sabour et al. 2017, section 2, last paragraph ("all but the last layer of capsules are
+    Source: Sabour et al. 2017, section 1 ("we make all but the last layer of capsules be
     convolutional"); Hinton et al. 2018, section 4.
     """
 

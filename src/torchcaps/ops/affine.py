@@ -110,7 +110,7 @@ def transform_pose(pose: Tensor, matrix: Tensor) -> Tensor:
 def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) -> Tensor:
     """Transform each image by its own matrix, interpolating bilinearly; beyond the image all is 0.
 
-    What was at p is at T p afterwards. A shift by whole pixels moves them unchanged.
+    What was at p is at T p afterwards. A shift by whole pixels moves them unchanged, but for rounding.
 
     Args:
         images: ``[B, C, h, w]``.
@@ -132,15 +132,32 @@ def sample(images: Tensor, back: Tensor, size: tuple[int, int] | None = None) ->
     height, width = images.shape[2:]
     to = size or (height, width)
     dtype = torch.promote_types(images.dtype, back.dtype)
+    back = at_least_float32(back.to(dtype))
+    halves = back.new_tensor((to[1] / 2, to[0] / 2, 1.0))
+    per_pixel = back.new_tensor(((2 / width,), (2 / height,)))
+    return resample(images, back[:, :2] * halves * per_pixel, to).to(dtype)
+
+
+def resample(images: Tensor, rows: Tensor, size: tuple[int, int] | None = None, *, padding: str = "zeros") -> Tensor:
+    """Take each pixel of the result from where a map sends it, interpolating bilinearly.
+
+    Args:
+        images: ``[B, C, h, w]``.
+        rows: of the maps, x and y, ``[B, 2, 3]``, as torch's ``affine_grid`` counts: in halves of width and height.
+        size: (H, W) of the result, by default that of the images.
+        padding: what lies beyond the image, as torch's ``grid_sample`` calls it.
+
+    Returns:
+        ``[B, C, H, W]``, of the dtype that images' and rows' promote to, in float32 at least.
+    """
+    size = size or (images.shape[2], images.shape[3])
+    dtype = torch.promote_types(images.dtype, rows.dtype)
+    images, rows = at_least_float32(images.to(dtype)), at_least_float32(rows.to(dtype))
     if images.shape[0] == 0:  # which affine_grid refuses
-        return images.new_zeros(0, images.shape[1], *to, dtype=dtype) + 0 * back.sum()
+        return images.new_zeros(0, images.shape[1], *size) + 0 * rows.sum()
     with without_autocast(images):  # bfloat16 would round places by a tenth of a pixel
-        images, back = at_least_float32(images.to(dtype)), at_least_float32(back.to(dtype))
-        # grid_sample counts in halves of the width and the height.
-        halves = back.new_tensor((to[1] / 2, to[0] / 2, 1.0))
-        per_pixel = back.new_tensor(((2 / width,), (2 / height,)))
-        grid = F.affine_grid(back[:, :2] * halves * per_pixel, [images.shape[0], 1, *to], align_corners=False)
-        return F.grid_sample(images, grid, align_corners=False).to(dtype)
+        grid = F.affine_grid(rows, [images.shape[0], 1, *size], align_corners=False)
+        return F.grid_sample(images, grid, padding_mode=padding, align_corners=False)
 
 
 def _with_last_row(top: Tensor) -> Tensor:

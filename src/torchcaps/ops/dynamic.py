@@ -125,6 +125,8 @@ def _route(
         for _ in range(n_iters - 1):
             v, _ = one_pass(agreement)
             agreement = agreement + torch.einsum("bije,bje->bij", votes, v)
+    if gradient == "last":  # no_grad does not hold back what forward-mode derivatives carry along
+        agreement = agreement.detach()
     v, c = one_pass(agreement)
     return Routed(v, safe_norm(v), c)
 

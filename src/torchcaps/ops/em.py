@@ -199,14 +199,16 @@ def em_routing_from_votes(
     if votes.dim() == 5:
         check_matrices("votes", votes)
     check_betas(beta_u, beta_a, sizes["J"])
+    dtype = torch.promote_types(votes.dtype, activation.dtype)
+    if not dtype.is_floating_point:
+        raise ValueError(f"votes must be floating point, got {votes.dtype}")
     check_choices(n_iters, gradient)
     check_choice("impl, for votes that are there already,", impl, ("auto", "reference"))
     given = em_settings(settings, dense=True, **changes)
     fields = Fields((sizes["I"], 1, 1), (1, 1), (1, 1))
-    dtype = torch.promote_types(votes.dtype, activation.dtype)
     with without_autocast(votes):
-        v, a, u, b = (at_least_float32(x.to(dtype)) for x in (votes, activation, beta_u, beta_a))
-        v = v.flatten(3).unsqueeze(1)  # [B, 1, I, J, D]
+        v, a = (at_least_float32(x.to(dtype)) for x in (votes, activation))
+        v, u, b = v.flatten(3).unsqueeze(1), beta_u.to(v.dtype), beta_a.to(v.dtype)  # votes [B, 1, I, J, D]
         mu, a_out, coupling = _route(v, a.unsqueeze(1), u, b, fields, n_iters, given, gradient)
     coupling = coupling.squeeze(1).to(dtype) if return_coupling else None
     return Routed(mu.squeeze(1).unflatten(-1, votes.shape[3:]).to(dtype), a_out.squeeze(1).to(dtype), coupling)
@@ -229,6 +231,8 @@ def _route(
     mu = logit = votes.new_zeros(())
     for t in range(n_iters):
         last = t == n_iters - 1
+        if last and gradient == "last":  # no_grad does not hold back what forward-mode derivatives carry along
+            r, mu = r.detach(), mu.detach()
         with torch.set_grad_enabled(torch.is_grad_enabled() and (gradient == "full" or last)):
             mu, variance, logit = _m_step(votes, r * a[..., None], mu, beta_u, beta_a, given, given.lambda_at(t), ratio)
             if not last:

@@ -26,7 +26,7 @@ def dense_votes(u: Tensor, weight: Tensor) -> Tensor:
     Raises:
         ValueError: the shapes do not fit each other.
 
-    Source: Sabour et al. 2017, section 2, equation 2 (left).
+    Source: Sabour et al. 2017, section 2, equation 2 (right).
     """
     check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
     return torch.einsum("bid,ijde->bije", u, weight)

@@ -64,7 +64,7 @@ def draw_units(units: Tensor, n_capsules: int = 12, n_units: int = 16) -> Figure
 
     Args:
         units: as :func:`torchcaps.analysis.generative_units` gives them, ``[J, G, C, h, w]``. Of one picture a
-            capsule (a template) all are shown in rows of eight.
+            capsule (a template) all are shown in rows of eight, whatever the other arguments.
         n_capsules: rows at most.
         n_units: pictures in a row at most.
     """
@@ -72,7 +72,8 @@ def draw_units(units: Tensor, n_capsules: int = 12, n_units: int = 16) -> Figure
         n = min(8, len(units))
         units = torch.cat((units, units.new_zeros(-len(units) % n, *units.shape[1:])))
         units = units.squeeze(1).unflatten(0, (-1, n))
-    units = units[:n_capsules, :n_units]
+    else:
+        units = units[:n_capsules, :n_units]
     sheet = tiled(pixels(0.5 + 0.5 * units / units.abs().max().clamp_min(1e-12)))
     height, width, _ = sheet.shape
     figure = new_figure(9.0, max(1.0, 9.0 * height / width))

@@ -1,6 +1,6 @@
 """Adversarial images: accuracy and success against ε, white box, by transfer, and a check for masked gradients.
 
-Hinton, Sabour, Frosst 2018, section 6: capsules are far more resistant in the white-box case than a CNN, and no
+Hinton, Sabour, Frosst 2018, section 5.2: capsules are far more resistant in the white-box case than a CNN, and no
 better on images that were made against a CNN.
 """
 
