@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from PIL import Image, ImageOps
 
-from torchcaps.cli import main
+from torchcaps.cli import _parse_experiment, main
 from torchcaps.data import load
+from torchcaps.experiments.recipes import recipe
 
 TINY = [
     "--data.n_train=64",
@@ -27,6 +28,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "digits"
     assert main(["train", "digits", "--out", str(out), *TINY]) == 0
     return out
+
+
+def test_one_option_leaves_the_recipes_others_alone() -> None:
+    """And a whole mapping takes their place, as the help says."""
+    for given, wanted in (
+        (["--model.options.n_iters", "2"], {"settings": "released", "initial": "released", "n_iters": 2}),
+        (["--model.options", '{"n_iters": 2}'], {"n_iters": 2}),
+    ):
+        config, _, _ = _parse_experiment("smallnorb", recipe("smallnorb"), given)
+        assert config.model.options == wanted
 
 
 def test_train_writes_what_was_asked_for(run: Path) -> None:
