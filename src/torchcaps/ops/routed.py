@@ -23,8 +23,8 @@ class Routed(NamedTuple):
     Attributes:
         pose: ``[B, J, D]``, or ``[B, T, H, W, D]`` for a map of capsules.
         activation: ``[B, J]`` or ``[B, T, H, W]``, in 0 … 1. For vector capsules the pose's length.
-        coupling: ``[B, I, J]``, how much of each lower capsule went to each upper one in the last
-            iteration; None unless it was asked for, and for capsules that no routing made.
+        coupling: ``[B, I, J]``, of a map ``[B, H', W', T·K_h·K_w, J]``: how much of each lower capsule went to each
+            upper one in the last iteration; None unless it was asked for, and for capsules that no routing made.
     """
 
     pose: Tensor

@@ -121,7 +121,7 @@ def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -
 
     charts = [Lines(f"{titles[a]}: accuracy", x, values["epsilons"], lines(a, "accuracy")) for a in titles]
     robust = {name_of(each): values[part]["robust"] for part, each in every.items()}
-    charts.append(Lines("Robust accuracy (PGD, restarts)", x, values["checked"], robust))
+    charts.append(Lines("Under the strongest of all: accuracy", x, values["checked"], robust))
     charts += [Lines(f"{titles[a]}: success, targeted", x, values["epsilons"], lines(a, "success")) for a in titles]
     if beside is not None:
         moved = {f"{titles[a]}, from {name_of(beside)}": y for a, y in values["transferred"].items()}

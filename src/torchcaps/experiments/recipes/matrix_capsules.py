@@ -35,7 +35,7 @@ def smallnorb_em_small() -> Experiment:
 
 
 def smallnorb_em_held_out() -> Experiment:
-    """The same with a toy of each category held out, and shorter.
+    """``smallnorb-em-small`` with a toy of each category held out, and shorter.
 
     Ours: 11.41 % (1 seed, 19 min a run; AMD EPYC, 1 thread).
     """

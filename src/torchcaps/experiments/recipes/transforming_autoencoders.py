@@ -60,13 +60,13 @@ def mnist_affine_local() -> Experiment:
 
 
 def mnist_templates() -> Experiment:
-    """16 capsules that each own a template of 11×11 pixels, and can only warp it, after the thesis."""
+    """16 capsules that each own a template of 11×11 pixels, and can only warp it, after Tieleman's thesis (2014)."""
     model = Model("template_autoencoder")
     return replace(mnist_affine(), recipe="mnist-templates", model=model, consistency=_CONSISTENT, epochs=40)
 
 
 def fashion_mnist_affine() -> Experiment:
-    """The second setting on Fashion-MNIST, which the paper does not have, with consistent poses."""
+    """Capsules of 3×3 matrices with consistent poses on Fashion-MNIST, which the paper does not have."""
     data = replace(_AFFINE, name="fashion-mnist")
     return replace(mnist_affine_consistent(), recipe="fashion-mnist-affine", data=data)
 
@@ -87,7 +87,7 @@ def smallnorb_affine() -> Experiment:
 
 
 def digits_translation() -> Experiment:
-    """The first setting on the bundled digits, with consistent poses: no download, a minute on a CPU."""
+    """Capsules of points with consistent poses on the bundled digits: no download, a minute on a CPU."""
     return replace(
         mnist_translation_consistent(), recipe="digits-translation", data=Data("digits", transformed=True), epochs=60
     )
@@ -106,6 +106,6 @@ def mnist_plain_autoencoder() -> Experiment:
 
 
 def digits_plain_autoencoder() -> Experiment:
-    """The same on the bundled digits."""
+    """An ordinary auto-encoder on the bundled digits, for comparison."""
     data = replace(mnist_plain_autoencoder().data, name="digits")
     return replace(mnist_plain_autoencoder(), recipe="digits-plain-autoencoder", data=data, epochs=60)

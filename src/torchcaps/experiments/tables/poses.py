@@ -14,9 +14,9 @@ _SHIFT, _SCALE = ("shift x", "shift y"), ("scale x", "scale y")
 HEAD = (
     "slope of shift",
     "R² of shift",
-    "rotation",
-    "scale",
-    "shear",
+    "R² of rotation",
+    "R² of scale",
+    "R² of shear",
     "slope of shift, one capsule",
     "R² of shift, one capsule",
     "error told T",
