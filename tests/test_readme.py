@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from tests.experiments.test_recipes import SHAPES
 from torchcaps.experiments.few_labels.write import as_markdown
 from torchcaps.experiments.recipes import RECIPES
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.kept import is_of, read_results
 from torchcaps.experiments.tables.summary import summarise
+from torchcaps.models import build
+from torchcaps.models.baseline_cnn import count_parameters
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -60,6 +64,20 @@ def test_the_recipe_is_still_what_was_run(path: Path) -> None:
     assert path.name == f"{result['recipe']}-{result['seed']}.json"
     assert is_of(result, RECIPES[result["recipe"]]())
     assert result["commit"] and not result["commit"].endswith("-dirty")
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+def test_the_network_is_still_as_large_as_what_was_run(path: Path) -> None:
+    """Of what a recipe does not name it takes the model's defaults."""
+    result = json.loads(path.read_text())
+    config = RECIPES[result["recipe"]]()
+    channels, *size = SHAPES[config.data.name]
+    if config.data.pairs:
+        size = [side + 8 for side in size]
+    n_classes = {"smallnorb": 5, "faces": 2}.get(config.data.name, 10)
+    with torch.device("meta"):
+        model = build(config.model.name, (channels, *(config.data.crop or size)), n_classes, **config.model.options)
+    assert count_parameters(model) == result["n_parameters"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "results" / "few-labels").glob("*.json")), ids=lambda path: path.stem)

@@ -14,6 +14,7 @@ from torchcaps import analysis
 pytest.importorskip("matplotlib")
 
 from torchcaps.analysis.draw.canvas import pixels, shortened, tiled
+from torchcaps.analysis.draw.following import Followed
 
 NAMES = ("cat", "dog", "hippopotamus")
 
@@ -52,6 +53,15 @@ def test_units_are_on_one_scale():
     units[0, 0], units[1, 1] = 0.5, -0.25
     shown = picture(analysis.draw_units(units).axes[0])[..., 0]
     np.testing.assert_allclose(shown[::2, ::2], [[1.0, 0.5], [0.5, 0.25]])
+
+
+def test_following_and_few_labels_show_their_numbers():
+    true, got = torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([-0.5, 0.1, 1.0])
+    axes: Any = analysis.draw_following([Followed("shift x", true, got)]).axes[0]
+    np.testing.assert_allclose(np.asarray(axes.collections[0].get_offsets()), torch.stack((true, got), dim=1))
+    errors = {n: {"val_error": 0.9, "test_error": e, "test_std": None} for n, e in (("10", 0.5), ("25", 0.25))}
+    axes = analysis.draw_few_labels([{"code": "a", "readout": "b", "errors": errors}]).axes[0]
+    assert list(axes.lines[0].get_xdata()) == [10, 25] and list(axes.lines[0].get_ydata()) == [50, 25]
 
 
 def test_every_template_is_shown():

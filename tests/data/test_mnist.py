@@ -105,6 +105,8 @@ def test_download_checks_and_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(served))
     monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)
     monkeypatch.setenv("TORCHCAPS_DATA", str(tmp_path / "cache"))
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}/"

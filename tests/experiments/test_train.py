@@ -562,6 +562,16 @@ def test_weights_decay_and_nothing_else_does() -> None:
     names = {name for name, p in model.named_parameters() if id(p) in decayed}
     assert every == {id(p) for p in model.parameters()}
     assert names == {"conv.weight", "primary.weight", "hidden.0.weight", "hidden.1.weight", "classes.weight"}
+    assert sorted(group["weight_decay"] for group in adam.param_groups) == [0, 0.5]
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    before = model.conv.weight.detach().clone()
+    for group in adam.param_groups:
+        group["lr"] = 0.01
+    adam.step()  # the gradient is ½·w alone: Adam's first step is the rate along its sign, whatever its size
+    large = before.abs() > 1e-3
+    moved = (before - model.conv.weight.detach())[large]
+    torch.testing.assert_close(moved, 0.01 * before[large].sign(), rtol=1e-2, atol=0)
 
 
 def test_evaluation_on_fewer_images(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
@@ -169,6 +170,10 @@ def test_matrix_capsules_are_read_off_a_place() -> None:
     pose, logit = layer.weight[:32].flatten(1) @ patch, layer.weight[32:].flatten(1) @ patch
     torch.testing.assert_close(routed.pose[1, :, 1, 1].flatten(), pose)
     torch.testing.assert_close(routed.activation[1, :, 1, 1], (logit - 1).sigmoid())
+    padded = MatrixPrimaryCaps(3, 2, kernel_size=2, stride=2, padding=1, activation_bias=-1.0)
+    padded.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(padded(x).pose, layer(F.pad(x, (1,) * 4)).pose)
+    assert padded(x).pose.shape[2:4] == padded.output_size(6, 5)
 
 
 def test_matrix_capsules_start_with_deviation_one_and_half_active() -> None:

@@ -8,6 +8,7 @@ import torch
 from torchcaps.layers.local import Windows
 from torchcaps.models import build
 from torchcaps.models.baseline_cnn import count_parameters
+from torchcaps.ops import transform_pose
 
 NAMES = (
     "translation_autoencoder",
@@ -40,6 +41,25 @@ def shifts(*by: tuple[float, float]) -> torch.Tensor:
     matrix = torch.eye(3).repeat(len(by), 1, 1)
     matrix[:, :2, 2] = torch.tensor(by)
     return matrix
+
+
+@pytest.mark.parametrize("name", ["affine_autoencoder", "local_autoencoder"])
+def test_generation_units_take_what_was_read(name: str) -> None:
+    """Poses are in pixels of the image, and back in the capsule's own unit about its own centre."""
+    model = build(name, (1, 20, 17))
+    numbers = torch.randn(2, model.n_capsules, 9)
+    taken = model._numbers_of(model._pose_of(numbers))
+    torch.testing.assert_close(taken, numbers + torch.eye(3).flatten(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_capsules_are_those_of_the_image_that_is_seen(name: str) -> None:
+    """And what is painted is theirs, transformed: a loss of consistency would else transform them twice."""
+    model, x, by = build(name, (1, 20, 24)), torch.rand(2, 1, 20, 24), shifts((2, 0), (0, 3))
+    found, told = model.recognise(x), model(x, by)
+    torch.testing.assert_close(told.capsules.pose, found.pose)
+    painted = model.generate(transform_pose(found.pose, by), found.activation)
+    torch.testing.assert_close(told.images, painted)
 
 
 def test_the_papers_networks_have_their_units() -> None:

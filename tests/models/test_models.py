@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from torchcaps.data import load
 from torchcaps.data.images import to_float
+from torchcaps.layers import Standardize
+from torchcaps.layers.init import truncated_normal_
+from torchcaps.layers.plain_conv import FirstConv2d
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.models import MODELS, build
 from torchcaps.models.baseline_cnn import BaselineCNN, count_parameters
@@ -23,6 +27,23 @@ def test_options_reach_every_layer_that_routes() -> None:
     routed = [layer for layer in model.modules() if isinstance(layer, RoutedLayer)]
     assert len(routed) == 2
     assert all((layer.n_iters, layer.gradient, layer.impl) == (2, "last", "reference") for layer in routed)
+
+
+def test_defaults_that_recorded_results_rest_on() -> None:
+    """Recipes name what differs from them."""
+    assert isinstance(build("norb_cnn", (2, 32, 32), 5).standardize, Standardize)
+    model = build("matrix_capsnet_small", (2, 32, 32), 5)
+    assert isinstance(model.standardize, Standardize) and model.classes.coordinates == "column"
+    assert [layer.n_iters for layer in (*model.hidden, model.classes)] == [3, 3, 3]
+
+
+def test_a_capsnet_layer_by_layer() -> None:
+    options = {"channels": 4, "n_types": 2, "standardize": True}
+    model, x = build("capsnet_stacked", (1, 24, 26), 3, **options), torch.rand(2, 1, 24, 26)
+    wanted = model.primary(model.conv(model.standardize(x)).clamp_min(0))
+    for layer in model.hidden:
+        wanted = layer(wanted)  # with its own iterations
+    torch.testing.assert_close(model(x, n_iters=1).scores, model.classes(wanted, n_iters=1).activation)
 
 
 def test_dropout_is_as_asked_for() -> None:
@@ -287,6 +308,15 @@ def test_released_initial_values_are_those_of_the_authors_code() -> None:
     for wanted, parts in constants.items():
         for part in parts:
             torch.testing.assert_close(part.detach(), torch.full_like(part, wanted), rtol=0, atol=0)
+
+
+def test_a_seed_gives_the_first_convolution_that_it_always_gave() -> None:
+    torch.manual_seed(5)
+    nn.Conv2d(1, 4, 9)
+    wanted = torch.empty(4, 1, 9, 9)
+    truncated_normal_(wanted, (2 / 81) ** 0.5)
+    torch.manual_seed(5)
+    torch.testing.assert_close(FirstConv2d(1, 4, 9).weight.detach(), wanted, rtol=0, atol=0)
 
 
 def test_released_initial_values_are_drawn_anew() -> None:

@@ -177,6 +177,13 @@ def test_last_gradient(impl: str, n_iters: int, leaky: bool) -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
 
 
+def test_the_reference_computes_half_precision_wide() -> None:
+    u, weight = torch.randn(4, 200, 8).bfloat16(), (torch.randn(200, 5, 8, 16) / 13).bfloat16()
+    got = dynamic_routing(u, weight, impl="reference").pose
+    wanted = dynamic_routing(u.float(), weight.float(), impl="reference").pose.bfloat16()
+    torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # which torch itself calls for this
 @pytest.mark.parametrize("gradient", ["full", "last"])
 def test_forward_derivatives_are_those_of_backward(gradient: str) -> None:

@@ -236,6 +236,23 @@ def test_votes_and_activations_may_be_of_two_dtypes() -> None:
     assert got.pose.dtype == got.activation.dtype == torch.float32
 
 
+@pytest.mark.parametrize("vector", [False, True])
+def test_autocast_does_not_narrow_the_reference(vector: bool) -> None:
+    pose, activation, weight, *betas = (x.float() for x in drawn((2, 3, 4), (2, 2)))
+    if vector:
+        pose, weight = pose.flatten(-2), torch.randn(2, 2, 2, 3, 16, 16)
+    votes, own = torch.randn(2, 5, 3, 4, 4), torch.rand(2, 5)
+
+    def routed() -> list[Tensor]:
+        maps = conv_em_routing(pose, activation, weight, *betas, impl="reference", final_lambda=1.0)
+        dense = em_routing_from_votes(votes, own, *betas, final_lambda=1.0)
+        return [maps.pose, maps.activation, dense.pose, dense.activation]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = routed()
+    torch.testing.assert_close(inside, routed(), rtol=0, atol=0)
+
+
 def test_betas_are_not_rounded_to_the_precision_of_votes() -> None:
     rounded = torch.randn(2, 200, 6, 4, 4).bfloat16(), torch.rand(2, 200).bfloat16()
     betas = -2 - torch.rand(6) / 10, torch.rand(6) - 20

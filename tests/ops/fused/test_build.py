@@ -62,6 +62,19 @@ def test_a_change_of_any_source_is_built_anew(toy: dict[str, bytes], tmp_path: P
 
 
 @needs_cpu
+@pytest.mark.parametrize(
+    ("name", "other"), [("_processor", lambda: "another"), ("FLAGS", (*building.FLAGS, "-DANOTHER"))]
+)
+def test_another_processor_or_flag_is_built_anew(
+    toy: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, other: object
+) -> None:
+    """Machines may share a cache, and one not know the other's instructions."""
+    path = building.build("toy", tmp_path)
+    monkeypatch.setattr(building, name, other)
+    assert building.build("toy", tmp_path) != path
+
+
+@needs_cpu
 def test_a_damaged_library_is_built_anew(toy: dict[str, bytes], tmp_path: Path) -> None:
     path = building.build("toy", tmp_path)
     whole = path.read_bytes()
