@@ -126,7 +126,7 @@ def _means(found: dict[str, Any]) -> dict[str, float | None]:
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
     """Bars of error in per cent, by what the scores were averaged over."""
     means = {name_of(each): _means(values[part]) for part, each in networks(tested, beside).items()}
-    ways = {"alone": "one window", "windows": "13 windows", "together": "seeds", "together_windows": "both"}
+    ways = {"alone": "nothing", "windows": "13 windows", "together": "seeds", "together_windows": "both"}
     shown = [way for way in ways if any(mean[way] is not None for mean in means.values())]
     errors = {name: [mean[way] for way in shown] for name, mean in means.items()}
     bars = {name: [None if error is None else 100 * error for error in found] for name, found in errors.items()}

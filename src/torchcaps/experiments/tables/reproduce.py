@@ -83,7 +83,7 @@ def reproduce(
     kept = None if keep_in is None else Path(keep_in).expanduser()
     todo = [config for _, every in planned for config in (every if kept is None else not_kept(every, kept))]
     recorded = Path(recorded)
-    places = {"recorded": read_results(recorded)} if recorded.is_dir() else {}
+    places: dict[str, Results] = {"recorded": read_results(recorded)} if recorded.is_dir() else {}
     as_markdown(table, places, name)  # before the first of them takes hours, as all that follows
     for config in todo:
         Run(runs / default_folder(config).name).check(config)
@@ -108,7 +108,7 @@ def reproduce(
                 keep(result, kept)
     except OutOfTime:
         say("the budget is used up; the same command goes on")
-    own = {} if kept is None or kept.resolve() == recorded.resolve() else read_results(kept)
+    own: Results = {} if kept is None or kept.resolve() == recorded.resolve() else read_results(kept)
     places["here"] = _here(table, runs, own, seeds, epochs, quick)
     text = as_markdown(table, places, name)
     _write(table, places, text, runs / "tables" / (f"{name}-smoke" if quick else name))
