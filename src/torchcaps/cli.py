@@ -143,7 +143,7 @@ def _train(arguments: list[str]) -> None:
     config, out, keep_in = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
     from pathlib import Path
 
-    from torchcaps.experiments.experiment import further_errors, validation_in_words
+    from torchcaps.experiments.experiment import further_errors, if_seen
     from torchcaps.experiments.run import Run
     from torchcaps.experiments.tables.kept import keep, require_free
     from torchcaps.experiments.train import default_folder, train
@@ -160,7 +160,7 @@ def _train(arguments: list[str]) -> None:
     said = {
         f"test_{name}": f"test {name}",
         **further_errors(result),
-        f"val_{name}": f"{validation_in_words(result)} {name}",
+        f"val_{name}": f"validation {name}{if_seen(result)}",
     }
     found = (f"{words} {result[key]:{form}}, " for key, words in said.items() if key in result)
     print(f"{''.join(found)}{result['n_parameters']:,} parameters, ", end="")

@@ -176,7 +176,7 @@ def test_what_was_trained_on_is_said_to_be(tmp_path):
     run = Run(finished(tmp_path / "caps", Data("digits"), CAPSULES))
     assert "<dt>validation error</dt>" in headline(run)
     write_json(run.result, run.finished() | {"held_out": False})
-    assert "<dt>validation (trained on too) error</dt>" in headline(run)
+    assert "<dt>validation error (trained on too)</dt>" in headline(run)
 
 
 def test_a_name_is_no_formula(tmp_path, monkeypatch):

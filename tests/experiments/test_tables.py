@@ -185,7 +185,7 @@ def test_what_would_have_no_mean_with_what_is_kept_is_not(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=r"data must be 'small copies', as those of .*digits-0.json, got ''; or move"):
         require_free(replace(recipe("digits"), seed=1), tmp_path)
     more = replace(recipe("digits"), seed=1, epochs=21)
-    with pytest.raises(ValueError, match=r"epochs must be 20, as other results of digits in .* have, got 21"):
+    with pytest.raises(ValueError, match=r"epochs must be 20, as .*digits-0.json has, got 21; or move that file"):
         keep(result(seed=1, data="small copies", config=more.to_dict()), tmp_path)
     with pytest.raises(ValueError, match=r"epochs must be 20, as .*digits-0.json has, got 21; or move that file"):
         require_free(more, tmp_path)

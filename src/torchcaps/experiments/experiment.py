@@ -268,9 +268,9 @@ def further_errors(result: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def validation_in_words(result: dict[str, Any]) -> str:
-    """What the validation error or loss of a result is one of: of some data the networks were trained on it too."""
-    return "validation" if result.get("held_out", True) else "validation (trained on too)"
+def if_seen(result: dict[str, Any]) -> str:
+    """What is to be said after a validation error or loss, where those images were trained on too."""
+    return "" if result.get("held_out", True) else " (trained on too)"
 
 
 def smoke(config: Experiment) -> Experiment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchcaps.experiments import page
-from torchcaps.experiments.experiment import Experiment, further_errors, validation_in_words
+from torchcaps.experiments.experiment import Experiment, further_errors, if_seen
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
 
@@ -35,7 +35,7 @@ def percent(fraction: float) -> str:
 
 def _of_a_classifier(result: dict[str, Any]) -> list[tuple[str, str]]:
     further = [(text, percent(result[key])) for key, text in further_errors(result).items()]
-    validation = (f"{validation_in_words(result)} error", percent(result["val_error"]))
+    validation = (f"validation error{if_seen(result)}", percent(result["val_error"]))
     return [("test error", percent(result["test_error"])), *further, validation]
 
 

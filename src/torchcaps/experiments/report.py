@@ -10,6 +10,7 @@ from typing import Any
 from torchcaps import analysis
 from torchcaps.experiments import page
 from torchcaps.experiments.album import Album
+from torchcaps.experiments.experiment import if_seen
 from torchcaps.experiments.files import write_text
 from torchcaps.experiments.headline import headline, percent
 from torchcaps.experiments.pictures import pictures, pictures_of_pairs
@@ -94,8 +95,7 @@ def _comparison(results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
 def _error(result: dict[str, Any], split: str) -> str:
     if f"{split}_error" not in result:
         return "–"
-    seen = " (trained on too)" if split == "val" and not result.get("held_out", True) else ""
-    return percent(result[f"{split}_error"]) + seen
+    return percent(result[f"{split}_error"]) + (if_seen(result) if split == "val" else "")
 
 
 def _curves(album: Album, runs: Sequence[Run]) -> str:

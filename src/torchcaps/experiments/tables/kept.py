@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,25 +96,30 @@ def require_one_mean(config: Experiment, folder: Path) -> None:
     Raises:
         ValueError: those are of other epochs or of other data; a file there cannot be read; the data cannot be had.
     """
+    data = config.data
+    _require_alike(
+        config.recipe,
+        config.epochs,
+        lambda: load(data.name, data.root, data.image_size, **data.options).note,
+        folder,
+    )
+
+
+def _require_alike(recipe: str, epochs: int, note: Callable[[], str], folder: Path) -> None:
+    """See that what is kept of its row is of as many epochs, and of the recipe itself of data that say the same."""
     kept = read_results(folder)
-    rows = [row for table in TABLES.values() for row in table.rows if config.recipe in row.recipes]
-    row = {recipe for row in rows for recipe in row.recipes} | {config.recipe}
-    for result in (result for recipe in sorted(row) for result in kept.get(recipe, ())):
-        path, epochs = _path(result["recipe"], result["seed"], folder), result["config"]["epochs"]
-        if epochs != config.epochs:
-            raise ValueError(f"epochs must be {epochs}, as {path} has, got {config.epochs}; or move that file")
-    if kept.get(config.recipe):
-        data = config.data
-        note = load(data.name, data.root, data.image_size, **data.options).note
-        _require_data(note, kept[config.recipe], folder)
-
-
-def _require_data(note: str, kept: Iterable[Result], folder: Path) -> None:
-    for result in kept:
-        data = result.get("data", "")
-        if data != note:
-            path = _path(result["recipe"], result["seed"], folder)
-            raise ValueError(f"data must be {data!r}, as those of {path}, got {note!r}; or move that file")
+    row = {each for table in TABLES.values() for row in table.rows if recipe in row.recipes for each in row.recipes}
+    for other in (other for each in sorted(row | {recipe}) for other in kept.get(each, ())):
+        path, theirs = _path(other["recipe"], other["seed"], folder), other["config"]["epochs"]
+        if theirs != epochs:
+            raise ValueError(f"epochs must be {theirs}, as {path} has, got {epochs}; or move that file")
+    if recipe in kept:
+        mine = note()
+        for other in kept[recipe]:
+            data = other.get("data", "")
+            if data != mine:
+                path = _path(recipe, other["seed"], folder)
+                raise ValueError(f"data must be {data!r}, as those of {path}, got {mine!r}; or move that file")
 
 
 def keep(result: Result, folder: Path) -> Path:
@@ -122,19 +127,14 @@ def keep(result: Result, folder: Path) -> Path:
 
     Raises:
         ValueError: it is not that of a recipe as it is; another result of this recipe and seed is kept already, or
-            others of the recipe are of other epochs or data.
+            what is kept of its row is of other epochs or data.
     """
     name = result["recipe"]
     _require_recipe(name, result)
     path = _path(name, result["seed"], folder)
     if path.is_file() and read_json(path) != json.loads(json.dumps(result)):
         raise ValueError(f"{path} holds another result of this recipe and seed: remove it to keep this one")
-    kept = read_results(folder).get(name, [])
-    _require_data(result.get("data", ""), kept, folder)
-    for other in kept:
-        epochs, mine = other["config"]["epochs"], result["config"]["epochs"]
-        if epochs != mine:
-            raise ValueError(f"epochs must be {epochs}, as other results of {name} in {folder} have, got {mine}")
+    _require_alike(name, result["config"]["epochs"], lambda: result.get("data", ""), folder)
     write_json(path, result)
     return path
 
