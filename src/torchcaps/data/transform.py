@@ -120,5 +120,5 @@ def _warp(images: Tensor, rows: tuple[tuple[float, float, float], tuple[float, f
     height, width = images.shape[2:]
     (xx, xy, x0), (yx, yy, y0) = rows
     unit = ((xx, xy * height / width, 2 * x0 / width), (yx * width / height, yy, 2 * y0 / height))
-    kept = torch.tensor(unit, dtype=torch.promote_types(images.dtype, torch.float32), device=images.device)
-    return resample(images, kept.expand(len(images), 2, 3), padding="border").to(images.dtype)
+    halves = torch.tensor(unit, dtype=torch.promote_types(images.dtype, torch.float32), device=images.device)
+    return resample(images, halves.expand(len(images), 2, 3), padding="border").to(images.dtype)
