@@ -62,8 +62,9 @@ def em_routing(
         gradient: "full" flows through every iteration, E-steps too. "last" takes the responsibilities and
             means that enter the last M-step as constants.
         impl: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never stores the
-            votes, for matrices, without gradient of ``offset``, "triton" the same for CUDA devices; "auto" takes the
-            fastest one that is to be had, and :func:`torchcaps.ops.which_impl` says which.
+            votes, for matrices and vectors of 16 numbers, without gradient of ``offset``; "triton" the same for CUDA
+            devices, of matrices alone. "auto" takes the fastest one that is to be had, and
+            :func:`torchcaps.ops.which_impl` says which.
         return_coupling: also return the responsibilities R_ij of the last E-step.
         changes: fields of ``settings`` that are to differ, such as ``compete="positions"``.
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torchcaps.checks import check_at_least, check_choice, check_shapes
 from torchcaps.ops.dynamic import GRADIENTS
 from torchcaps.ops.fused import which_impl
+from torchcaps.ops.fused.cpu.em import SIZE
 
 
 def check_maps(
@@ -83,14 +84,35 @@ def check_choices(n_iters: int, gradient: str) -> None:
     check_choice("gradient", gradient, GRADIENTS)
 
 
-def choose_impl(impl: str, *tensors: Tensor, offset: Tensor | None, matrices: bool) -> str:
-    """The implementation to take: compiled code knows neither vectors nor the gradient of an offset."""
-    chosen = which_impl("em", impl, *tensors, *(() if offset is None else (offset,)))
-    learned = offset is not None and offset.requires_grad and torch.is_grad_enabled()
-    if chosen != "reference" and (learned or not matrices):
-        if impl == chosen:
-            raise ValueError(
-                f"impl='{impl}' {'gives no gradient of offset' if learned else 'wants matrices, got vectors'}"
-            )
-        return "reference"
-    return chosen
+def choose_impl(
+    impl: str,
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    offset: Tensor | None,
+    matrices: bool,
+) -> str:
+    """The implementation to take: see :func:`_not_made_for`."""
+    tensors = pose, activation, weight, beta_u, beta_a, *(() if offset is None else (offset,))
+    chosen = which_impl("em" if matrices or impl == "triton" else "em_vectors", impl, *tensors)
+    why = None if chosen == "reference" else _not_made_for(chosen, weight, offset, matrices=matrices)
+    if why is None:
+        return chosen
+    if impl == chosen:
+        raise ValueError(f"impl='{impl}' {why}")
+    return "reference"
+
+
+def _not_made_for(chosen: str, weight: Tensor, offset: Tensor | None, *, matrices: bool) -> str | None:
+    """What compiled code lacks: vectors of other sizes, Triton's all of them; and the gradient of an offset."""
+    if offset is not None and offset.requires_grad and torch.is_grad_enabled():
+        return "gives no gradient of offset"
+    if matrices:
+        return None
+    if chosen == "triton":
+        return "wants matrices, got vectors"
+    d_in, d_out = weight.shape[-2:]
+    return None if d_in == d_out == SIZE else f"wants vectors of {SIZE} numbers, got d_in={d_in} and d_out={d_out}"

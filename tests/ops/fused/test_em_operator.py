@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.impls import needs_cpu
-from tests.ops.fused.test_em_pairing import GEOMETRIES, SETTINGS, inputs, routing
+from tests.ops.fused.test_em_pairing import GEOMETRIES, POSES, SETTINGS, every_pose, inputs, routing
 from tests.pairing import Inputs, outcome
 from torchcaps.layers import ConvCaps, DenseCaps
 from torchcaps.ops import Routed, conv_em_routing, em_routing
@@ -30,11 +30,11 @@ def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("return_coupling", [False, True])
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("positions", [False, True])
-def test_torch_accepts_the_operators(positions: bool, last: bool, return_coupling: bool) -> None:
-    leaves = [
-        x.requires_grad_() for x in inputs((2, (2, 5, 4), (3, 2), 3, (2, 1)), torch.float64).values() if x is not None
-    ]
-    offset = torch.randn(2, 3, 2, 4, 4, dtype=torch.float64) if positions else None
+@every_pose
+def test_torch_accepts_the_operators(poses: str, positions: bool, last: bool, return_coupling: bool) -> None:
+    given = inputs((2, (2, 5, 4), (3, 2), 3, (2, 1)), torch.float64, poses)
+    leaves = [x.requires_grad_() for x in given.values() if x is not None]
+    offset = torch.randn(2, 3, 2, *POSES[poses][0], dtype=torch.float64) if positions else None
     rest = [2, 1], [positions, True, last], NUMBERS
     torch.library.opcheck(routed, (*leaves, offset, *rest, return_coupling))
     mu, a, coupling, states = (x.detach() for x in routed(*leaves, offset, *rest, return_coupling))

@@ -77,7 +77,7 @@ def test_auto_takes_it_on_the_cpu(dtype: torch.dtype) -> None:
 def test_elsewhere() -> None:
     away = torch.zeros(1, device="meta")
     assert which_impl("dynamic", "auto", away) == "reference"
-    with pytest.raises(ValueError, match="routing must be one of dynamic, em; got 'agreement'"):
+    with pytest.raises(ValueError, match="routing must be one of dynamic, em, em_vectors; got 'agreement'"):
         which_impl("agreement", "auto", away)
     with pytest.raises(ValueError, match="impl='cpu' wants tensors on the CPU, got some on meta"):
         which_impl("dynamic", "cpu", away)

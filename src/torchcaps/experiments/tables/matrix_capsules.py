@@ -43,7 +43,7 @@ SMALLNORB = Table(
         "runs of one network each, and say how fast a choice learns, not where it ends: in 8 epochs two iterations "
         "come further than three. With five hardly any of the first convolutional capsules is active, 0.0001 on "
         "average instead of 0.13 to 0.18 with one to three (results/checks/em-activations.json): the released code's "
-        "constants are for fewer. Vector poses are routed by the plain reference alone, and were not trained. "
+        "constants are for fewer. Vector poses were not trained. "
         "`smallnorb-cnn` ran before convolutions became faster. How many capsules are active before training: "
         "results/checks/em-start.json. That 200 steps with 1, 2, 3 and 5 iterations give no NaN in float32 or "
         "bfloat16, of an earlier version of the network: results/checks/em-iterations.json."

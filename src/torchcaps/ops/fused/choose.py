@@ -16,8 +16,8 @@ from torchcaps.ops.fused.unavailable import Unavailable
 _BACKENDS = {"cpu": cpu, "triton": triton}
 #: "reference" is the paper's procedure in plain PyTorch; "auto" takes the fastest one that is to be had.
 IMPLS = ("auto", "reference", *_BACKENDS)
-#: The routings that all backends have.
-FUSED = ("dynamic", "em")
+#: The routings that are compiled; of vectors by EM routing by "cpu" alone.
+FUSED = ("dynamic", "em", "em_vectors")
 #: What "auto" takes, by the kind of device. Triton's kernels join when they have run on a GPU.
 _DEVICES = {"cpu": "cpu"}
 _NOTED: set[str] = set()
@@ -27,7 +27,7 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
     """Ask which implementation a call takes: the same arguments always give the same answer.
 
     Args:
-        routing: "dynamic", or "em" (of 4×4 matrices: vectors are always the reference's).
+        routing: "dynamic", "em" of 4×4 matrices, or "em_vectors" of 16 numbers (of others it is the reference's).
         impl: what was asked for, "auto" or a name.
         tensors: all that are routed or route: poses, matrices, biases, priors.
 

@@ -1,4 +1,4 @@
-"""EM routing between 4×4 matrix capsules that never stores the votes.
+"""EM routing between matrix capsules, or vectors of 16 numbers, that never stores the votes.
 
 They are computed anew in each iteration, in registers. Between iterations live the means, variances and logits of
 the parents; the responsibilities of a child are a function of these and of its votes. With d = V − μ, the backward
@@ -41,7 +41,7 @@ def fused_em_routing(
     gradient: str,
     return_coupling: bool,
 ) -> Routed:
-    """:func:`torchcaps.ops.conv_em_routing` of checked arguments, for matrices, by the operator of ``impl``.
+    """:func:`torchcaps.ops.conv_em_routing` of checked arguments by the operator of ``impl``.
 
     "cpu" wants pose and weight of one dtype, float32 or float64; "triton" widens half precision as it reads it.
     """

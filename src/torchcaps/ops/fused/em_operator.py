@@ -37,12 +37,12 @@ def outputs(
 ) -> list[Tensor]:
     """Memory for the results, and for tensors of the shapes that are kept for the backward pass.
 
-    The results are pose ``[B, J, H', W', 4, 4]``, activation ``[B, J, H', W']``, and coupling
+    The results are pose ``[B, J, H', W', 4, 4]`` or ``[B, J, H', W', 16]``, activation ``[B, J, H', W']``, and coupling
     ``[B, H', W', T·K_h·K_w, J]`` or ``[0]``.
     """
     (n_images, types), (rows, columns, n_out), upper = pose.shape[:2], weight.shape[1:4], places(pose, weight, stride)
     shapes = (
-        (n_images, n_out, *upper, 4, 4),
+        (n_images, n_out, *upper, *pose.shape[4:]),
         (n_images, n_out, *upper),
         (n_images, *upper, types * rows * columns, n_out) if return_coupling else (0,),
         *kept,

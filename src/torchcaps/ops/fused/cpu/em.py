@@ -12,6 +12,8 @@ from torchcaps.ops.fused.cpu.library import SUFFIXES, load
 from torchcaps.ops.fused.em_operator import Numbers, gradients, outputs, places, register
 from torchcaps.ops.fused.operators import refuse_forward_derivative
 
+#: The numbers of a vector that are compiled.
+SIZE = 16
 #: Numbers kept of a parent for the backward pass: of each iteration, and of the first one besides.
 STATE, FIRST = 34, 16
 
@@ -32,15 +34,16 @@ def routed(
     """EM routing of tensors of one dtype, float32 or float64.
 
     Args:
-        pose: ``[B, T, H, W, 4, 4]``. The others are those of :func:`torchcaps.ops.conv_em_routing`.
+        pose: ``[B, T, H, W, 4, 4]``, or vectors ``[B, T, H, W, 16]``. The others are those of
+            :func:`torchcaps.ops.conv_em_routing`.
         choices: whether positions compete, whether R starts at 1 over the number of types, whether the gradient
             is that of the last iteration only.
         numbers: :class:`~torchcaps.ops.fused.em_operator.Numbers`, and λ of every iteration.
 
     Returns:
-        pose ``[B, J, H', W', 4, 4]``, activation ``[B, J, H', W']``, coupling ``[B, H', W', T·K_h·K_w, J]`` or
-        ``[0]`` unless asked for, and the parents' states ``[B, H', W', n_iters · STATE + FIRST, J]`` for the backward
-        pass.
+        pose ``[B, J, H', W', 4, 4]`` or ``[B, J, H', W', 16]``, activation ``[B, J, H', W']``, coupling
+        ``[B, H', W', T·K_h·K_w, J]`` or ``[0]`` unless asked for, and the parents' states
+        ``[B, H', W', n_iters · STATE + FIRST, J]`` for the backward pass.
     """
     refuse_forward_derivative(pose, activation, weight, beta_u, beta_a, offset)
     made = _made(pose, weight, stride, numbers, return_coupling)
@@ -50,6 +53,11 @@ def routed(
     given = pose, activation, weight, beta_u, beta_a, offset
     _call("forward", stride, choices, numbers, *given, mu, a, states, coupling if return_coupling else None)
     return made
+
+
+def library_for(*, matrices: bool) -> str:
+    """Which library routes such poses: each has its own, as either takes a while to compile."""
+    return "em" if matrices else "em_vectors"
 
 
 def _made(
@@ -99,5 +107,6 @@ def _call(name: str, stride: list[int], choices: list[bool], numbers: list[float
     integers = [*sizes, *map(int, choices), torch.get_num_threads()]
     arguments: list[Any] = [(ctypes.c_int64 * len(integers))(*integers), (ctypes.c_double * len(numbers))(*numbers)]
     arguments += [ctypes.c_void_p() if x is None else ctypes.c_void_p(x.data_ptr()) for x in kept]
-    if getattr(load("em"), f"{name}_{SUFFIXES[pose.dtype]}")(*arguments):
+    library = load(library_for(matrices=pose.dim() == 6))
+    if getattr(library, f"{name}_{SUFFIXES[pose.dtype]}")(*arguments):
         raise MemoryError(f"EM routing of sizes {sizes} ran out of memory")

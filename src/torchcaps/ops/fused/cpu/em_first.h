@@ -1,7 +1,6 @@
 // EM routing's first M-step: the parents under the R that all children start from.
 #pragma once
 
-#include "em_problem.h"
 #include "em_votes.h"
 
 namespace torchcaps {
@@ -15,10 +14,10 @@ struct Parent {  // L parents of one place
   V s0, c;                 // Σ r; log a − ½ Σ log σ², but for what all have in common
 };
 
-template <class T>
-struct First : Problem<T> {
+template <class T, class Pose>
+struct First : Problem<T, Pose> {
   typedef Vec<T> V;
-  using Base = Problem<T>;
+  using Base = Problem<T, Pose>;
 
   using Base::Base;
 
@@ -57,20 +56,12 @@ struct First : Problem<T> {
       }
     }
     for (int64_t jv = 0; jv < JV; ++jv)
-      for (int64_t from = 0; from < rows; from += kRows)
+      for (int64_t from = 0; from < rows; from += Pose::kRows)
         for (int64_t p = 0; p < this->P; ++p) {
           V* mu = parents[p * JV + jv].mu;
           V run[D] = {};
-          for (int64_t i = from; i < std::min(rows, from + kRows); ++i) {
-            const V* w = this->weights() + (i * JV + jv) * D;
-            const T* a = weighted + this->seen_child(i, p) * D;
-#pragma GCC unroll 4
-            for (int k = 0; k < 4; ++k)
-#pragma GCC unroll 4
-              for (int q = 0; q < 4; ++q)
-#pragma GCC unroll 4
-                for (int c = 0; c < 4; ++c) run[4 * q + c] += a[4 * q + k] * w[4 * k + c];
-          }
+          for (int64_t i = from; i < std::min(rows, from + Pose::kRows); ++i)
+            Pose::template add<T>(weighted + this->seen_child(i, p) * D, this->weights(i, jv), run);
 #pragma GCC unroll 16
           for (int h = 0; h < D; ++h) mu[h] += run[h];
         }
@@ -78,17 +69,16 @@ struct First : Problem<T> {
       for (int h = 0; h < D; ++h) parents[i].mu[h] *= (1 - this->damping) / parents[i].s0;
     const T* poses = this->pose + b * children * D;
     for (int64_t jv = 0; jv < JV; ++jv)
-      for (int64_t from = 0; from < rows; from += kRows)
+      for (int64_t from = 0; from < rows; from += Pose::kRows)
         for (int64_t p = 0; p < this->P; ++p) {
           Parent<V>& parent = parents[p * JV + jv];
 #pragma GCC unroll 4
           for (int c = 0; c < 4; ++c) {
             V run[4] = {}, rest[4] = {};
-            for (int64_t i = from; i < std::min(rows, from + kRows); ++i) {
+            for (int64_t i = from; i < std::min(rows, from + Pose::kRows); ++i) {
               const int64_t child = this->seen_child(i, p);
               V v[4];
-              column<T, kOffset>(poses + child * D, this->weights() + (i * JV + jv) * D, parent.mu,
-                                 this->offset + i * D, c, v);
+              quarter<T, Pose, kOffset>(poses + child * D, this->weights(i, jv), parent.mu, this->offset + i * D, c, v);
 #pragma GCC unroll 4
               for (int q = 0; q < 4; ++q) {
                 const V rv = r[child] * v[q];

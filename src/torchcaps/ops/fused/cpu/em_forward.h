@@ -10,10 +10,10 @@
 namespace torchcaps {
 namespace {
 
-template <class T>
-struct Forward : First<T> {
+template <class T, class Pose>
+struct Forward : First<T, Pose> {
   typedef Vec<T> V;
-  using Base = First<T>;
+  using Base = First<T, Pose>;
   using Base::L;
   T *out_pose, *out_act, *saved, *coupling;
 
@@ -21,57 +21,37 @@ struct Forward : First<T> {
 
   // E-step with the parents' states and the M-step's sums, in one pass.
   template <bool kOffset>
-  void sums(int64_t b, Parent<V>* parents, T* greatest, T* inverse, T* coupling) const {
-    const int64_t JV = this->JV, most = this->most_seen * JV, groups = this->groups();
-    const int64_t kept = this->positions ? JV * L : 1;
-    const int block = int(this->block());
-    Buffer<T> scratch(block * most * (D + 1) + 2 * block * groups);
-    V *e = scratch.get(), *r = e + block * most * D, *top = r + block * most, *inv = top + block * groups;
-    std::vector<Seen> seen(this->most_seen);
+  void sums(int64_t b, Parent<V>* parents, T* greatest, T* inverse, bool last) const {
+    const typename Pose::template Walk<Problem<T, Pose>> walk(*this);
+    const int64_t JV = this->JV, groups = this->groups(), kept = this->positions ? JV * L : 1;
+    Buffer<T> scratch(walk.n_slots() * JV * (D + 1) + 2 * walk.n_children() * groups);
+    V *e = scratch.get(), *r = e + walk.n_slots() * JV * D, *top = r + walk.n_slots() * JV,
+      *inv = top + walk.n_children() * groups;
     for (int64_t from = 0; from < this->C; from += kRun) {
-      const int64_t to = std::min(this->C, from + kRun);
-      for (int64_t y = 0; y < this->H; ++y)
-        for (int64_t x = 0; x < this->W; ++x) {
-          const int n_seen = this->seen_by(y, x, seen.data());
-          if (!n_seen) continue;
-          for (int64_t c = from; c < to; c += block) {
-            const int n = int(std::min<int64_t>(block, to - c));
-            for (int s = 0; s < n_seen; ++s)
-              for (int64_t jv = 0; jv < JV; ++jv) {
-                const Parent<V>& parent = parents[seen[s].place * JV + jv];
-                for (int i = 0; i < n; ++i) {
-                  const int64_t row = (c + i) * this->K + seen[s].kernel, at = i * most + s * JV + jv;
-                  r[at] = parent.c - T(0.5) * differences<T, kOffset>(
-                                                  this->pose + this->child(b, c + i, y, x) * D,
-                                                  this->weights() + (row * JV + jv) * D, parent.mu,
-                                                  this->offset + row * D, parent.w, e + at * D);
-                }
-              }
-            softmax<T>(r, n, most, n_seen, JV, this->positions, top, inv);
-            for (int i = 0; i < n; ++i) {
-              const int64_t at = this->child(0, c + i, y, x) * kept, size = kept * int64_t(sizeof(T));
-              std::memcpy(greatest + at, top + i * groups, size);
-              std::memcpy(inverse + at, inv + i * groups, size);
+      walk(from, std::min(this->C, from + kRun), [&](const Block& block, int64_t type) {
+        const int64_t child0 = type * this->H * this->W, row0 = type * this->K;
+        const T *poses = this->pose + (b * this->n_lower() + child0) * D,
+                *acts = this->act + b * this->n_lower() + child0;
+        for (const auto& run : block.runs)
+          for (int64_t jv = 0; jv < JV; ++jv)
+            for (const Visit& visit : run) {
+              const Parent<V>& parent = parents[place_of<Pose>(run, visit) * JV + jv];
+              const int64_t at = visit.slot * JV + jv;
+              r[at] = parent.c - T(0.5) * differences<T, Pose, kOffset>(
+                                              poses + visit.child * D, this->weights(row0 + visit.row, jv), parent.mu,
+                                              this->offset + (row0 + visit.row) * D, parent.w, e + at * D);
             }
-            for (int i = 0; i < n; ++i) {
-              V* share = r + i * most;
-              if (coupling)
-                for (int s = 0; s < n_seen; ++s)
-                  for (int64_t jv = 0; jv < JV; ++jv)
-                    store_lanes<T>(
-                        this->of_coupling(coupling, b, seen[s].place, (c + i) * this->K + seen[s].kernel) + jv * L,
-                        share[s * JV + jv], this->width(jv));
-              const T a = this->act[this->child(b, c + i, y, x)];
-              for (int k = 0; k < n_seen * JV; ++k) share[k] *= a;
-            }
-            for (int s = 0; s < n_seen; ++s)
-              for (int64_t jv = 0; jv < JV; ++jv) {
-                Parent<V>& parent = parents[seen[s].place * JV + jv];
-                const int64_t at = s * JV + jv;
-                add_moments(e + at * D, r + at, n, most, &parent.s0, parent.s1, parent.s2);
-              }
-          }
+        softmax<T>(r, block, JV, this->positions, top, inv);
+        if (last && coupling) store_coupling(b, block, row0, r);
+        for (int64_t i = 0; i < block.n(); ++i) {
+          const Block::Child& child = block.children[i];
+          const int64_t at = (child0 + child.child) * kept, size = kept * int64_t(sizeof(T));
+          std::memcpy(greatest + at, top + i * groups, size);
+          std::memcpy(inverse + at, inv + i * groups, size);
+          for (int64_t k = 0; k < child.n_seen * JV; ++k) r[child.slot * JV + k] *= acts[child.child];
         }
+        add_moments<Pose>(block, JV, e, r, parents);
+      });
       if (this->C <= kRun) return;
       for (int64_t i = 0; i < this->P * JV; ++i) {
         Parent<V>& parent = parents[i];
@@ -91,12 +71,12 @@ struct Forward : First<T> {
     const int64_t JV = this->JV;
     for (int h = 0; h < D; ++h) total[h] = V{};
     for (int64_t row = 0; row < this->C * this->K; ++row) {
-      const int64_t own = this->seen_child(row, p), child = b * this->C * this->H * this->W + own;
+      const int64_t own = this->seen_child(row, p), child = b * this->n_lower() + own;
       const V top = this->positions ? load<T>(greatest + (own * JV + jv) * L) : splat<T>(greatest[own]);
       const V inv = this->positions ? load<T>(inverse + (own * JV + jv) * L) : splat<T>(inverse[own]);
       V e[D];
-      const V q = differences<T, kOffset>(this->pose + child * D, this->weights() + (row * JV + jv) * D, parent.mu,
-                                          this->offset + row * D, parent.w, e);
+      const V q = differences<T, Pose, kOffset>(this->pose + child * D, this->weights(row, jv), parent.mu,
+                                                this->offset + row * D, parent.w, e);
       const V r = this->act[child] * (exp_of_negative<T>(parent.c - T(0.5) * q - top) * inv);
       for (int h = 0; h < D; ++h) {
         const V d = e[h] - moved[h];
@@ -180,7 +160,7 @@ struct Forward : First<T> {
 
   template <bool kOffset>
   void images(int64_t from, int64_t to) const {
-    const int64_t own = this->C * this->H * this->W, first_size = own * (D + 1) / L + 1;
+    const int64_t own = this->n_lower(), first_size = own * (D + 1) / L + 1;
     const int64_t shares = this->positions ? own * this->JV : own / L + 1;
     Records<Parent<V>> records(this->P * this->JV);
     Buffer<T> numbers(first_size + 2 * shares);
@@ -192,12 +172,20 @@ struct Forward : First<T> {
       this->template first<kOffset>(b, parents, weighted);
       finish(b, 0, parents, log_ap);
       for (int64_t t = 1; t < this->n_iters; ++t) {
-        sums<kOffset>(b, parents, greatest, inverse, t == this->n_iters - 1 ? coupling : nullptr);
+        sums<kOffset>(b, parents, greatest, inverse, t == this->n_iters - 1);
         estimate<kOffset>(b, parents, greatest, inverse);
         finish(b, t, parents, log_ap);
       }
       if (coupling && this->n_iters == 1) start_coupling(b);
     }
+  }
+
+  void store_coupling(int64_t b, const Block& block, int64_t row0, const V* r) const {
+    for (const auto& run : block.runs)
+      for (const Visit& visit : run)
+        for (int64_t jv = 0; jv < this->JV; ++jv)
+          store_lanes<T>(this->of_coupling(coupling, b, visit.place, row0 + visit.row) + jv * L,
+                         r[visit.slot * this->JV + jv], this->width(jv));
   }
 
   void start_coupling(int64_t b) const {

@@ -15,13 +15,12 @@ namespace {
 // were computed.)
 constexpr int kVariance = D, kLogit = 2 * D, kMass = 2 * D + 1, kState = 2 * D + 2;
 constexpr int64_t kRun = 256;  // children summed before the sum is put aside, so that long sums stay exact
-constexpr int64_t kRows = 24;  // rows of weights that stay in L1 while all places use them
 
 struct Seen {  // one place that sees a child, and the kernel's position under which it does
   int64_t place, kernel;
 };
 
-template <class T>
+template <class T, class Pose>
 struct Problem {
   typedef Vec<T> V;
   static constexpr int L = kLanes<T>;
@@ -32,7 +31,7 @@ struct Problem {
   double ratio, s_a, s_u, s_v;
   const double* lambda;
   const T *pose, *act, *beta_u, *beta_a, *offset;
-  mutable Buffer<T> weight;  // [C·K, JV, 16] of lanes
+  mutable Buffer<T> weight;  // [C·K, JV, Pose::kNumbers] of lanes
 
   Problem(const int64_t* n, const double* x, const T* pose, const T* act, const T* w, const T* beta_u,
           const T* beta_a, const T* offset)
@@ -41,14 +40,20 @@ struct Problem {
         Wo((W - Kw) / sw + 1), P(Ho * Wo), K(Kh * Kw), JV((J + L - 1) / L),
         most_seen(((Kh + sh - 1) / sh) * ((Kw + sw - 1) / sw)), damping(T(x[0])), floor(T(x[1])), eps(T(x[2])),
         ratio(x[3]), s_a(x[4]), s_u(x[5]), s_v(x[6]), lambda(x + 7), pose(pose), act(act),
-        beta_u(beta_u), beta_a(beta_a), offset(offset), weight(C * K * JV * D) {
-    std::fill(weight.get(), weight.get() + C * K * JV * D, V{});
+        beta_u(beta_u), beta_a(beta_a), offset(offset), weight(n_weights()) {
+    std::fill(weight.get(), weight.get() + n_weights(), V{});
     for (int64_t i = 0; i < C * K; ++i)
       for (int64_t j = 0; j < J; ++j)
-        for (int h = 0; h < D; ++h) weight[(i * JV + j / L) * D + h][j % L] = w[(i * J + j) * D + h];
+        for (int64_t h = 0; h < Pose::kNumbers; ++h)
+          weight[at(i, j / L) + h][j % L] = w[(i * J + j) * Pose::kNumbers + h];
   }
 
-  const V* weights() const { return weight.get(); }
+  int64_t n_weights() const { return C * K * JV * Pose::kNumbers; }
+
+  // Where the transformations to L types of parents begin, in a row of weights: of a type of child at a kernel's position.
+  int64_t at(int64_t row, int64_t jv) const { return (row * JV + jv) * Pose::kNumbers; }
+
+  const V* weights(int64_t row, int64_t jv) const { return weight.get() + at(row, jv); }
 
   // The constants of the logits, from log sigmoid(logit) − ½ Σ log σ² of each parent. What is the same for all changes
   // no share: without the greatest, less is lost to rounding. Lanes beyond the types hold −∞. They take no part in the
@@ -70,6 +75,8 @@ struct Problem {
   int64_t kept() const { return n_iters * kState + D; }  // of a parent
 
   int width(int64_t jv) const { return int(std::min<int64_t>(L, J - jv * L)); }
+
+  int64_t n_lower() const { return C * H * W; }  // children of an image
 
   int64_t child(int64_t b, int64_t c, int64_t y, int64_t x) const { return ((b * C + c) * H + y) * W + x; }
 
@@ -93,9 +100,6 @@ struct Problem {
   }
 
   int64_t groups() const { return positions ? JV : 1; }  // vectors of parents that a child is shared among, apart
-
-  // Children taken together: a parent's state comes from L2 once for all of them.
-  int64_t block() const { return std::min<int64_t>(16, std::max<int64_t>(4, 64 / (most_seen * JV))); }
 
   T start(int n_seen) const { return T(1) / T(J * (start_types ? 1 : n_seen)); }  // R of the first M-step
 };

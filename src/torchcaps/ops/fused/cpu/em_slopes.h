@@ -15,10 +15,10 @@ struct Slope {  // L parents of one place, on the way back through one iteration
   V s0, c, k, dlogit;
 };
 
-template <class T>
-struct Slopes : Problem<T> {
+template <class T, class Pose>
+struct Slopes : Problem<T, Pose> {
   typedef Vec<T> V;
-  using Base = Problem<T>;
+  using Base = Problem<T, Pose>;
   using Base::L;
   const T* saved;
 

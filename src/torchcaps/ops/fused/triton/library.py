@@ -15,6 +15,8 @@ from torchcaps.ops.fused.unavailable import found, missing
 
 #: What the kernels were written for, and pyproject.toml asks for.
 LEAST_VERSION = (3, 4)
+#: The routings that there are kernels for.
+KERNELS = ("dynamic", "em")
 
 
 def load(name: str) -> ModuleType:
@@ -53,6 +55,8 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 @cache
 def _attempt(name: str) -> ModuleType | str:
+    if name not in KERNELS:
+        return f"it has no kernels for {name}"
     try:
         version = importlib.import_module("triton").__version__
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < LEAST_VERSION:

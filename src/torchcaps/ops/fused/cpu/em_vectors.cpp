@@ -1,0 +1,6 @@
+// EM routing of vector capsules, by the passes of em.cpp; a library of its own, for few need it.
+#include "em_calls.h"
+#include "em_vectors.h"
+
+TORCHCAPS_EM(torchcaps::Vectors, float, f32)
+TORCHCAPS_EM(torchcaps::Vectors, double, f64)

@@ -1,0 +1,73 @@
+// Poses that are vectors of 16 numbers: V = M W with a row vector M and a 16×16 matrix W.
+//
+// There are 16 times as many weights as with matrices, and they no longer stay in L2 while all places use them.
+#pragma once
+
+#include "em_walk.h"
+
+namespace torchcaps {
+namespace {
+
+struct Vectors {
+  static constexpr int64_t kNumbers = D * D;  // of a transformation
+  static constexpr int64_t kRows = 1;         // rows of weights that stay in L1 while all places use them
+  static constexpr bool kOnePlace = false;    // a run of visits has many
+
+  template <class P>
+  using Walk = ByPosition<P>;
+
+  // Components c, 4 + c, 8 + c and 12 + c of M W − rest.
+  template <class T, class Rest>
+  static inline void quarter(const T* m, const Vec<T>* weight, int c, const Rest& rest, Vec<T>* v) {
+    Vec<T> x[4];
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) x[q] = m[0] * weight[4 * q + c] - rest(4 * q + c);
+#pragma GCC unroll 16
+    for (int k = 1; k < D; ++k)
+#pragma GCC unroll 4
+      for (int q = 0; q < 4; ++q) x[q] += m[k] * weight[k * D + 4 * q + c];
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) v[q] = x[q];
+  }
+
+  // sum += M W
+  template <class T>
+  static inline void add(const T* m, const Vec<T>* weight, Vec<T>* sum) {
+#pragma GCC unroll 16
+    for (int k = 0; k < D; ++k)
+#pragma GCC unroll 16
+      for (int h = 0; h < D; ++h) sum[h] += m[k] * weight[k * D + h];
+  }
+
+  // From the gradient of a vote, quarter by quarter, to those of the pose and of the weights, which are added to.
+  template <class T>
+  struct Gradients {
+    typedef Vec<T> V;
+    const T* m;
+    const V* weight;
+    V *dm, *dw, all[D];
+
+    Gradients(const T* m, const V* weight, V* dm, V* dw) : m(m), weight(weight), dm(dm), dw(dw) {}
+
+    void quarter(int c, const V* dv) {
+#pragma GCC unroll 4
+      for (int q = 0; q < 4; ++q) all[4 * q + c] = dv[q];
+    }
+
+    void finish() {
+      for (int k = 0; k < D; ++k) {
+        const V* w = weight + k * D;
+        V *d = dw + k * D, sum[4] = {};
+#pragma GCC unroll 16
+        for (int h = 0; h < D; ++h) {
+          sum[h % 4] += all[h] * w[h];
+          d[h] += m[k] * all[h];
+        }
+        dm[k] += (sum[0] + sum[1]) + (sum[2] + sum[3]);
+      }
+    }
+  };
+};
+
+}  // namespace
+}  // namespace torchcaps
