@@ -10,7 +10,7 @@ from torchcaps.analysis.draw.canvas import INK, MUTED, SERIES, SMALL, TEXT, new_
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Per cent: a deviation larger than its mean ends here, for a logarithmic axis has no 0.
+#: Per cent: no mean is drawn lower, for a logarithmic axis has no 0.
 _LEAST = 0.1
 _MARKS = ("o", "s", "^", "D", "v")
 
@@ -36,7 +36,7 @@ def draw_few_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
         x = [int(n) for n in row["errors"]]
         y = [100 * found["test_error"] for found in row["errors"].values()]
         spread = [100 * (found["test_std"] or 0.0) for found in row["errors"].values()]
-        low = [max(value - by, _LEAST) for value, by in zip(y, spread, strict=True)]
+        low = [max(value - by, _LEAST / 2) for value, by in zip(y, spread, strict=True)]
         high = [value + by for value, by in zip(y, spread, strict=True)]
         style: dict[str, Any] = {"color": colour, "marker": _MARKS[k % len(_MARKS)], "markersize": 4}
         axes.plot(x, y, linewidth=1.4, linestyle=("-", "--", ":", "-.")[k % 4], **style)
@@ -49,6 +49,9 @@ def draw_few_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
     scales(axes, "Test error, %", "labelled examples")
     axes.set_xscale("log")
     axes.set_yscale("log", subs=[2, 5])
+    # A deviation as large as its mean leaves the picture below, which would else show little but its line.
+    least = min(100 * found["test_error"] for row in rows for found in row["errors"].values())
+    axes.set_ylim(bottom=max(least, _LEAST) / 1.5)
     ticks = sorted({int(n) for row in rows for n in row["errors"]})
     axes.set_xticks(ticks, [f"{n:,}" for n in ticks])
     axes.xaxis.minorticks_off()

@@ -21,7 +21,8 @@ SMALLNORB = Table(
     source=f"{_SOURCE}, table 1 and section 5",
     rows=(
         _row("matrix capsules A=64, B=8, C=D=16", "smallnorb-em-small", "2.2"),
-        _row("the same, shorter, a toy of each category held out", "smallnorb-em-held-out"),
+        _row("the same, on turned, scaled and slanted images too", "smallnorb-em-augmented"),
+        _row("the first one, shorter, a toy of each category held out", "smallnorb-em-held-out"),
         _row("3 iterations, matrix, spread loss, coordinates", "smallnorb", "1.8", _ABLATION),
         _row("1 iteration", "smallnorb-1-iteration", "9.7", _ABLATION),
         _row("2 iterations", "smallnorb-2-iterations", "2.2", _ABLATION),
