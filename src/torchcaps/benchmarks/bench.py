@@ -18,7 +18,6 @@ from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.files import write_json, write_picture, write_text
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.ops import which_impl
-from torchcaps.ops.fused import FUSED
 
 
 def bench(
@@ -70,7 +69,7 @@ def bench(
     try:
         where = device_in_words(conditions.device)
         probe = torch.zeros(1, device=conditions.device)
-        impl = {routing: which_impl(routing, "auto", probe) for routing in FUSED}
+        impl = {routing: which_impl(routing, "auto", probe) for routing in ("dynamic", "em")}
         found: dict[str, Found] = {}
         content: dict[str, Any] = {}
         for name in dict.fromkeys(names or SUITES):

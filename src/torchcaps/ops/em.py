@@ -1,4 +1,4 @@
-"""Routing between matrix capsules by expectation-maximisation."""
+"""Routing between capsules of matrices or vectors by expectation-maximisation."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def em_routing(
             devices, of matrices alone. "auto" takes the fastest one that is to be had, and
             :func:`torchcaps.ops.which_impl` says which.
         return_coupling: also return the responsibilities R_ij of the last E-step.
-        changes: fields of ``settings`` that are to differ, such as ``compete="positions"``.
+        changes: fields of ``settings`` that are to differ, such as ``final_lambda=0.02``.
 
     Returns:
         pose ``[B, J, 4, 4]`` or ``[B, J, d_out]`` (the means μ_j), activation ``[B, J]``, and coupling
         ``[B, I, J]``, not weighted by the lower activations, or None unless asked for.
 
     Raises:
-        ValueError: shapes that do not fit, poses that are not 4×4, ``n_iters`` below 1, an unknown choice,
-            ``impl="cpu"`` or ``"triton"`` for what it is not made for.
+        ValueError: shapes that do not fit, matrices that are not 4×4, ``n_iters`` below 1, an unknown choice,
+            ``compete="positions"`` (which is for maps), ``impl="cpu"`` or ``"triton"`` for what it is not made for.
         Unavailable: ``impl="cpu"`` where nothing can be compiled, ``"triton"`` where it cannot be imported; a
             RuntimeError.
 
@@ -83,6 +83,9 @@ def em_routing(
     axes = "B I d_in" if pose.dim() == 3 else "B I rows columns"
     check_shapes(pose=(pose, axes), activation=(activation, "B I"), weight=(weight, "I J rows_in rows_out"))
     check_dense(pose, weight, offset)
+    given = em_settings(settings, dense=True, **changes)
+    if given.compete == "positions" and n_iters > 1:  # else it would be no routing, without a word
+        raise ValueError("compete must be 'all' in dense routing, got 'positions': no child would have a choice")
     routed = conv_em_routing(
         pose[:, :, None, None],
         activation[:, :, None, None],
@@ -90,7 +93,7 @@ def em_routing(
         beta_u,
         beta_a,
         n_iters=n_iters,
-        settings=em_settings(settings, dense=True, **changes),
+        settings=given,
         offset=None if offset is None else offset[:, None, None],
         gradient=gradient,
         impl=impl,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_choice, check_shapes
 from torchcaps.ops.dynamic import GRADIENTS
-from torchcaps.ops.fused import which_impl
+from torchcaps.ops.fused import IMPLS, which_impl
 from torchcaps.ops.fused.cpu.em import SIZE
 
 
@@ -95,24 +95,22 @@ def choose_impl(
     offset: Tensor | None,
     matrices: bool,
 ) -> str:
-    """The implementation to take: see :func:`_not_made_for`."""
+    """The implementation to take. What none is made for is asked first, so that nothing is compiled in vain."""
     tensors = pose, activation, weight, beta_u, beta_a, *(() if offset is None else (offset,))
-    chosen = which_impl("em" if matrices or impl == "triton" else "em_vectors", impl, *tensors)
-    why = None if chosen == "reference" else _not_made_for(chosen, weight, offset, matrices=matrices)
-    if why is None:
-        return chosen
-    if impl == chosen:
+    check_choice("impl", impl, IMPLS)
+    why = None if impl == "reference" else _not_made_for(impl, weight, offset, matrices=matrices)
+    if why is not None and impl != "auto":
         raise ValueError(f"impl='{impl}' {why}")
-    return "reference"
+    return which_impl("em" if matrices else "em_vectors", impl if why is None else "reference", *tensors)
 
 
-def _not_made_for(chosen: str, weight: Tensor, offset: Tensor | None, *, matrices: bool) -> str | None:
+def _not_made_for(impl: str, weight: Tensor, offset: Tensor | None, *, matrices: bool) -> str | None:
     """What compiled code lacks: vectors of other sizes, Triton's all of them; and the gradient of an offset."""
     if offset is not None and offset.requires_grad and torch.is_grad_enabled():
         return "gives no gradient of offset"
     if matrices:
         return None
-    if chosen == "triton":
+    if impl == "triton":
         return "wants matrices, got vectors"
     d_in, d_out = weight.shape[-2:]
     return None if d_in == d_out == SIZE else f"wants vectors of {SIZE} numbers, got d_in={d_in} and d_out={d_out}"

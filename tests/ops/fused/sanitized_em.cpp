@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "em.cpp"
+#include SOURCE
 
 template <class T, class Forward, class Backward>
 bool run(std::vector<int64_t> n, bool extras, Forward forward, Backward backward) {
@@ -15,7 +15,7 @@ bool run(std::vector<int64_t> n, bool extras, Forward forward, Backward backward
   const int64_t places = ((n[2] - n[4]) / n[7] + 1) * ((n[3] - n[5]) / n[8] + 1);
   std::vector<double> x = {0.1, 0.01, 1e-7, 1, 1, 1, 1};
   x.insert(x.end(), n_iters, 0.3);
-  auto pose = numbers(B * C * HW * 16), act = numbers(B * C * HW), weight = numbers(C * kernel * J * 16);
+  auto pose = numbers(B * C * HW * 16), act = numbers(B * C * HW), weight = numbers(C * kernel * J * NUMBERS);
   for (T& a : act) a = a < 0 ? -a / 2 : a / 2;
   auto beta_u = numbers(J), beta_a = numbers(J), offset = numbers(C * kernel * 16);
   auto mu = numbers(B * places * J * 16), a = numbers(B * places * J), coupling = numbers(B * places * C * kernel * J);
@@ -35,9 +35,11 @@ bool run(std::vector<int64_t> n, bool extras, Forward forward, Backward backward
 }
 
 int main() {
-  // B, T, H, W, K_h, K_w, J, stride: oblong; children without parents; dense; more than a vector of types; no image.
+  // B, T, H, W, K_h, K_w, J, stride: oblong; children without parents; dense; more than a vector of types; no image; one
+  // of all; so many parents to a child that its votes alone are more than are made at once.
   const int64_t sizes[][9] = {{2, 2, 5, 4, 3, 2, 3, 2, 1}, {1, 1, 6, 4, 3, 3, 2, 2, 2}, {3, 63, 1, 1, 1, 1, 7, 1, 1},
-                              {2, 3, 4, 4, 3, 3, 19, 1, 1}, {0, 2, 3, 3, 2, 2, 4, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1}};
+                              {2, 3, 4, 4, 3, 3, 19, 1, 1}, {0, 2, 3, 3, 2, 2, 4, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1},
+                              {1, 1, 3, 1, 2, 1, 2064, 1, 1}};
   for (const auto& s : sizes) {
     for (int64_t n_iters = 1; n_iters < 4; ++n_iters) {
       for (int64_t choice = 0; choice < 4; ++choice) {

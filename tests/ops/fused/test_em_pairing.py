@@ -15,12 +15,13 @@ from torch import Tensor
 from tests.impls import needs_cpu
 from tests.pairing import Inputs, assert_paired, distance, double, largest, outcome
 from torchcaps.ops import conv_em_routing, em_routing, which_impl
+from torchcaps.ops.fused.cpu import em as cpu_em
 
 pytestmark = needs_cpu
 
 #: B, (T, H, W), kernel, J, stride: dense; more types of parent than lanes; an oblong kernel and unequal strides with
 #: children that no parent sees; many places to a child; places apart; a kernel that covers the map; one
-#: type; more votes of a type than are made at once.
+#: type; more votes of a type than are made at once; many children to a parent; many images.
 GEOMETRIES = [
     (3, (7, 1, 1), (1, 1), 5, (1, 1)),
     (2, (300, 1, 1), (1, 1), 10, (1, 1)),
@@ -31,6 +32,8 @@ GEOMETRIES = [
     (2, (5, 4, 3), (4, 3), 5, (1, 1)),
     (1, (4, 5, 4), (3, 3), 1, (1, 1)),
     (1, (2, 13, 12), (3, 3), 17, (1, 1)),
+    (1, (256, 6, 6), (6, 6), 2, (1, 1)),
+    (12, (6, 1, 1), (1, 1), 3, (1, 1)),
 ]
 #: With the named settings' λ the activations hardly depend on so few votes; with a small floor of the variance,
 #: three iterations are chaotic in float32, in the reference as well.
@@ -183,17 +186,35 @@ def test_any_sizes(
 
 
 def test_what_compiled_code_is_not_for() -> None:
-    vectors = torch.randn(2, 5, 8), torch.rand(2, 5), torch.randn(5, 3, 8, 16), torch.zeros(3), torch.zeros(3)
-    em_routing(*vectors)
-    with pytest.raises(ValueError, match="impl='cpu' wants vectors of 16 numbers, got d_in=8 and d_out=16"):
-        em_routing(*vectors, impl="cpu")
+    for d_in, d_out in ((8, 16), (16, 12)):
+        vectors = (
+            torch.randn(2, 5, d_in),
+            torch.rand(2, 5),
+            torch.randn(5, 3, d_in, d_out),
+            torch.zeros(3),
+            torch.ones(3),
+        )
+        em_routing(*vectors)
+        with pytest.raises(
+            ValueError, match=f"impl='cpu' wants vectors of 16 numbers, got d_in={d_in} and d_out={d_out}"
+        ):
+            em_routing(*vectors, impl="cpu")
     matrices = torch.randn(2, 5, 4, 4), torch.rand(2, 5), torch.randn(5, 3, 4, 4), torch.zeros(3), torch.zeros(3)
     offset = torch.zeros(5, 4, 4, requires_grad=True)
     em_routing(*matrices, offset=offset).pose.sum().backward()
     assert offset.grad is not None
     with pytest.raises(ValueError, match="impl='cpu' gives no gradient of offset"):
         em_routing(*matrices, offset=offset, impl="cpu")
-    assert which_impl("em", "auto", *matrices) == which_impl("em_vectors", "auto", *vectors) == "cpu"
+    assert which_impl("em", "auto", *matrices) == which_impl("em_vectors", "auto", torch.randn(2, 5, 16)) == "cpu"
+
+
+@pytest.mark.parametrize(("size", "calls"), [(16, 1), (8, 0)])
+def test_auto_takes_compiled_code_where_there_is_some(size: int, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    monkeypatch.setattr(cpu_em, "_call", lambda name, *_: called.append(name))
+    vectors = torch.randn(2, 5, size), torch.rand(2, 5), torch.randn(5, 3, size, size), torch.zeros(3), torch.zeros(3)
+    em_routing(*vectors)
+    assert called == ["forward"] * calls
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own

@@ -15,9 +15,14 @@ from torchcaps.ops.fused.cpu import build as building
 pytestmark = needs_cpu
 
 
-@pytest.mark.parametrize("name", ["dynamic", "em"])
+#: Of each library the driver, and the size of a transformation.
+DRIVERS = {"dynamic": ("dynamic", 0), "em": ("em", 16), "em_vectors": ("em", 256)}
+
+
+@pytest.mark.parametrize("name", DRIVERS)
 def test_addresses(name: str, tmp_path: Path) -> None:
-    driver = Path(__file__).with_name(f"sanitized_{name}.cpp")
+    driver = Path(__file__).with_name(f"sanitized_{DRIVERS[name][0]}.cpp")
+    of = [f'-DSOURCE="{name}.cpp"', f"-DNUMBERS={DRIVERS[name][1]}"]
     include = f"-I{Path(cpu.__file__).parent}"
     flags = [flag for flag in building.FLAGS if flag not in ("-shared", "-O3")]
     sanitize = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-march=native", "-pthread"]
@@ -30,7 +35,7 @@ def test_addresses(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty.cpp").write_text("int main() {}\n")
     if compiled(str(tmp_path / "empty.cpp")).returncode or subprocess.run([program], check=False).returncode:
         pytest.skip("the compiler has no address sanitizer")
-    done = compiled(include, str(driver))
+    done = compiled(include, *of, str(driver))
     assert done.returncode == 0, done.stderr[-2000:]
     ran = subprocess.run(
         [program], capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}

@@ -223,6 +223,10 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
         which_impl("dynamic", "triton", cuda_tensor())
 
 
+def test_what_there_are_no_kernels_for_is_named() -> None:
+    assert library._attempt.__wrapped__("em_vectors") == "it has no kernels for em_vectors"
+
+
 def test_an_old_triton_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", types.SimpleNamespace(__version__="3.3.1"))
     assert library._attempt.__wrapped__("dynamic") == "triton must be 3.4 or newer, got 3.3.1"

@@ -4,6 +4,6 @@ The reference files say what is computed; what stands here computes it again in 
 the reference by ``tests/ops/fused``. One folder for each backend.
 """
 
-from torchcaps.ops.fused.choose import FUSED, IMPLS, which_impl
+from torchcaps.ops.fused.choose import IMPLS, which_impl
 
-__all__ = ["FUSED", "IMPLS", "which_impl"]
+__all__ = ["IMPLS", "which_impl"]

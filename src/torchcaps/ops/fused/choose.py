@@ -27,7 +27,8 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
     """Ask which implementation a call takes: the same arguments always give the same answer.
 
     Args:
-        routing: "dynamic", "em" of 4×4 matrices, or "em_vectors" of 16 numbers (of others it is the reference's).
+        routing: "dynamic", "em" of 4×4 matrices, or "em_vectors" of 16 numbers. That they are so many, and that no
+            gradient of an offset is asked for, is taken for granted.
         impl: what was asked for, "auto" or a name.
         tensors: all that are routed or route: poses, matrices, biases, priors.
 

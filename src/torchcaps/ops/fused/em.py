@@ -1,6 +1,6 @@
 """EM routing between matrix capsules, or vectors of 16 numbers, that never stores the votes.
 
-They are computed anew in each iteration, in registers. Between iterations live the means, variances and logits of
+They are computed anew in each iteration. Between iterations live the means, variances and logits of
 the parents; the responsibilities of a child are a function of these and of its votes. With d = V − μ, the backward
 pass of an M-step is, for gradients of μ, σ² and the logit that are summed into k, g₁ and g₂ of each parent,
 

@@ -50,8 +50,13 @@ def routed(
     mu, a, coupling, states = made
     if not a.numel():  # no images, or no parents
         return made
-    given = pose, activation, weight, beta_u, beta_a, offset
-    _call("forward", stride, choices, numbers, *given, mu, a, states, coupling if return_coupling else None)
+    n = _side_by_side(pose)
+    maps = [_as_one_map(x, n) for x in (pose, activation, mu, a)]
+    given = *maps[:2], weight, beta_u, beta_a, offset
+    _call("forward", stride, choices, numbers, *given, *maps[2:], states, coupling if return_coupling else None)
+    if n > 1:
+        mu.copy_(_as_images(maps[2]))
+        a.copy_(_as_images(maps[3]))
     return made
 
 
@@ -90,11 +95,41 @@ def routed_backward(
     made = gradients(*given)
     if not d_a.numel():
         return tuple(x.zero_() for x in made)  # type: ignore[return-value]
-    _call("backward", stride, choices, numbers, *given, offset, states, d_mu, d_a, d_coupling, *made)
+    n = _side_by_side(pose)
+    pose, activation, d_mu, d_a, d_pose, d_activation = (
+        _as_one_map(x, n) for x in (pose, activation, d_mu, d_a, *made[:2])
+    )
+    found = d_pose, d_activation, *made[2:]
+    rest = weight, beta_u, beta_a, offset, states, d_mu, d_a, d_coupling
+    _call("backward", stride, choices, numbers, pose, activation, *rest, *found)
+    if n > 1:
+        made[0].copy_(_as_images(d_pose))
+        made[1].copy_(_as_images(d_activation))
     return made
 
 
 register(routed, routed_backward, "cpu", _made)
+
+
+def _side_by_side(pose: Tensor) -> int:
+    """How many images of dense vectors are routed as the places of one map, under a kernel of 1×1.
+
+    It is the same routing; but a row of weights, 16 times as long as that of matrices, comes from memory once for all
+    of them. The number must not depend on that of threads, or results would.
+    """
+    if pose.dim() == 6 or pose.shape[2:4] != (1, 1):
+        return 1
+    return max(n for n in range(1, 9) if pose.shape[0] % n == 0)
+
+
+def _as_one_map(x: Tensor, n: int) -> Tensor:
+    """``[B, C, 1, 1, …]`` as ``[B / n, C, n, 1, …]``, in memory of its own where n > 1."""
+    return x if n == 1 else x.squeeze(3).unflatten(0, (-1, n)).transpose(1, 2).contiguous()
+
+
+def _as_images(x: Tensor) -> Tensor:
+    """The way back."""
+    return x.transpose(1, 2).flatten(0, 1).unsqueeze(3)
 
 
 def _call(name: str, stride: list[int], choices: list[bool], numbers: list[float], *tensors: Tensor | None) -> None:

@@ -22,7 +22,7 @@ struct Backward : Slopes<T, Pose> {
   // Children in the first M-step: R is a constant.
   template <bool kOffset>
   void first(int64_t b, Slope<V>* slopes, V* d_weight) const {
-    const typename Pose::template Walk<Problem<T, Pose>> walk(*this);
+    const auto& walk = this->walk;
     Buffer<T> scratch(walk.n_children() * (D + 4));
     V *dm = scratch.get(), *dr_all = dm + walk.n_children() * D;
     std::vector<T> r_all(walk.n_children());
@@ -70,7 +70,7 @@ struct Backward : Slopes<T, Pose> {
   // Children in a later M-step and, unless the gradient stops there, in the E-step before it.
   template <bool kStop, bool kOffset>
   void later(int64_t b, int64_t t, Slope<V>* slopes, V* d_weight) const {
-    const typename Pose::template Walk<Problem<T, Pose>> walk(*this);
+    const auto& walk = this->walk;
     const int64_t JV = this->JV, n_votes = walk.n_slots() * JV;
     Buffer<T> scratch(n_votes * (D + 2) + walk.n_children() * (D + 2 * this->groups()));
     V *e = scratch.get(), *r = e + n_votes * D, *dr = r + n_votes, *dm = dr + n_votes,
@@ -218,12 +218,13 @@ struct Backward : Slopes<T, Pose> {
               b, slopes.get() + i * records, sum, d_beta.data() + g * 2 * this->J);
       });
       if (!good) return false;
-      for (int64_t i = 0; i < n * size; ++i) total.get()[i % size] += part[i];
+      for (int64_t i = 0; i < n; ++i)
+        for (int64_t k = 0; k < size; ++k) total.get()[k] += part[i * size + k];
     }
     for (int64_t i = 0; i < this->C * this->K; ++i)
-      for (int64_t j = 0; j < this->J; ++j)
-        for (int64_t h = 0; h < Pose::kNumbers; ++h)
-          d_weight[(i * this->J + j) * Pose::kNumbers + h] = total.get()[this->at(i, j / L) + h][j % L];
+      for (int64_t jv = 0; jv < this->JV; ++jv)
+        from_lanes<T>(total.get() + this->at(i, jv), d_weight + (i * this->J + jv * L) * Pose::kNumbers, Pose::kNumbers,
+                      this->width(jv), Pose::kNumbers);
     for (int64_t j = 0; j < this->J; ++j) {
       double u = 0, a = 0;
       for (int64_t g = 0; g < groups; ++g) u += d_beta[g * 2 * this->J + j], a += d_beta[(g * 2 + 1) * this->J + j];

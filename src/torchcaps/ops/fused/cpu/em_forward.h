@@ -22,7 +22,7 @@ struct Forward : First<T, Pose> {
   // E-step with the parents' states and the M-step's sums, in one pass.
   template <bool kOffset>
   void sums(int64_t b, Parent<V>* parents, T* greatest, T* inverse, bool last) const {
-    const typename Pose::template Walk<Problem<T, Pose>> walk(*this);
+    const auto& walk = this->walk;
     const int64_t JV = this->JV, groups = this->groups(), kept = this->positions ? JV * L : 1;
     Buffer<T> scratch(walk.n_slots() * JV * (D + 1) + 2 * walk.n_children() * groups);
     V *e = scratch.get(), *r = e + walk.n_slots() * JV * D, *top = r + walk.n_slots() * JV,
@@ -38,7 +38,7 @@ struct Forward : First<T, Pose> {
               const Parent<V>& parent = parents[place_of<Pose>(run, visit) * JV + jv];
               const int64_t at = visit.slot * JV + jv;
               r[at] = parent.c - T(0.5) * differences<T, Pose, kOffset>(
-                                              poses + visit.child * D, this->weights(row0 + visit.row, jv), parent.mu,
+                                              poses + int64_t(visit.child) * D, this->weights(row0 + visit.row, jv), parent.mu,
                                               this->offset + (row0 + visit.row) * D, parent.w, e + at * D);
             }
         softmax<T>(r, block, JV, this->positions, top, inv);

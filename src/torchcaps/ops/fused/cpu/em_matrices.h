@@ -9,7 +9,7 @@ namespace {
 struct Matrices {
   static constexpr int64_t kNumbers = D;  // of a transformation
   static constexpr int64_t kRows = 24;    // rows of weights that stay in L1 while all places use them
-  static constexpr bool kOnePlace = true;  // a run of visits has one
+  static constexpr bool kEven = true;     // a run of visits is of one place, its slots evenly spaced
 
   template <class P>
   using Walk = ByType<P>;

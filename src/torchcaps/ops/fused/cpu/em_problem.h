@@ -14,7 +14,7 @@ namespace {
 // it may be much beside a small σ. Were it not known, the gradient of the votes would not be that of the numbers which
 // were computed.)
 constexpr int kVariance = D, kLogit = 2 * D, kMass = 2 * D + 1, kState = 2 * D + 2;
-constexpr int64_t kRun = 256;  // children summed before the sum is put aside, so that long sums stay exact
+constexpr int64_t kRun = 256;  // types of children summed before the sum is put aside, so that long sums stay exact
 
 struct Seen {  // one place that sees a child, and the kernel's position under which it does
   int64_t place, kernel;
@@ -32,6 +32,7 @@ struct Problem {
   const double* lambda;
   const T *pose, *act, *beta_u, *beta_a, *offset;
   mutable Buffer<T> weight;  // [C·K, JV, Pose::kNumbers] of lanes
+  const typename Pose::template Walk<Problem> walk;
 
   Problem(const int64_t* n, const double* x, const T* pose, const T* act, const T* w, const T* beta_u,
           const T* beta_a, const T* offset)
@@ -40,12 +41,10 @@ struct Problem {
         Wo((W - Kw) / sw + 1), P(Ho * Wo), K(Kh * Kw), JV((J + L - 1) / L),
         most_seen(((Kh + sh - 1) / sh) * ((Kw + sw - 1) / sw)), damping(T(x[0])), floor(T(x[1])), eps(T(x[2])),
         ratio(x[3]), s_a(x[4]), s_u(x[5]), s_v(x[6]), lambda(x + 7), pose(pose), act(act),
-        beta_u(beta_u), beta_a(beta_a), offset(offset), weight(n_weights()) {
-    std::fill(weight.get(), weight.get() + n_weights(), V{});
+        beta_u(beta_u), beta_a(beta_a), offset(offset), weight(n_weights()), walk(*this) {
     for (int64_t i = 0; i < C * K; ++i)
-      for (int64_t j = 0; j < J; ++j)
-        for (int64_t h = 0; h < Pose::kNumbers; ++h)
-          weight[at(i, j / L) + h][j % L] = w[(i * J + j) * Pose::kNumbers + h];
+      for (int64_t jv = 0; jv < JV; ++jv)
+        to_lanes(w + (i * J + jv * L) * Pose::kNumbers, Pose::kNumbers, width(jv), Pose::kNumbers, weight + at(i, jv));
   }
 
   int64_t n_weights() const { return C * K * JV * Pose::kNumbers; }

@@ -10,8 +10,8 @@ namespace {
 
 struct Vectors {
   static constexpr int64_t kNumbers = D * D;  // of a transformation
-  static constexpr int64_t kRows = 1;         // rows of weights that stay in L1 while all places use them
-  static constexpr bool kOnePlace = false;    // a run of visits has many
+  static constexpr int64_t kRows = 1;         // rows of weights that stay close while all places use them
+  static constexpr bool kEven = false;        // a run of visits is of many places
 
   template <class P>
   using Walk = ByPosition<P>;

@@ -33,49 +33,39 @@ inline Vec<T> differences(const T* m, const Vec<T>* weight, const Vec<T>* mu, co
 // Where all visits of a run are for one place the compiler is told so, and keeps its state in registers.
 template <class Pose>
 inline int64_t place_of(const std::vector<Visit>& run, const Visit& visit) {
-  return (Pose::kOnePlace ? run.data() : &visit)->place;
+  return (Pose::kEven ? run.data() : &visit)->place;
 }
 
-// s0 += Σ r, s1 += Σ r e, s2 += Σ r e² over n children, whose e lie `apart` vectors from each other.
-template <class V>
-inline void add_moments(const V* e, const V* r, int n, int64_t apart, V* s0, V* s1, V* s2) {
-  V total = {};
-  for (int i = 0; i < n; ++i) total += r[i * apart];
-  *s0 += total;
-  for (int h = 0; h < D; h += 4) {
-    V a[4] = {}, b[4] = {};
-    for (int i = 0; i < n; ++i) {
-      const V x = r[i * apart];
-#pragma GCC unroll 4
-      for (int k = 0; k < 4; ++k) {
-        const V y = e[i * apart * D + h + k], xy = x * y;
-        a[k] += xy;
-        b[k] += xy * y;
-      }
-    }
-#pragma GCC unroll 4
-    for (int k = 0; k < 4; ++k) s1[h + k] += a[k], s2[h + k] += b[k];
-  }
-}
-
-// The same of all votes of a block, for the parents that they are for; e and r as the votes' slots have it.
+// s0 += Σ r, s1 += Σ r e, s2 += Σ r e² of the parents, over the children of a block; e and r as the votes' slots have it.
 template <class Pose, class V, class Record>
 inline void add_moments(const Block& block, int64_t JV, const V* e, const V* r, Record* parents) {
-  for (const auto& run : block.runs)
+  for (const auto& run : block.by_place()) {
+    const int n = int(run.size());
+    if (!n) continue;
+    const int64_t apart = n > 1 ? (run[1].slot - run[0].slot) * JV : 0;
     for (int64_t jv = 0; jv < JV; ++jv) {
-      if (run.empty()) continue;
-      if (Pose::kOnePlace) {
-        const int64_t at = run[0].slot * JV + jv, apart = run.size() > 1 ? (run[1].slot - run[0].slot) * JV : 0;
-        Record& parent = parents[run[0].place * JV + jv];
-        add_moments(e + at * D, r + at, int(run.size()), apart, &parent.s0, parent.s1, parent.s2);
-        continue;
-      }
-      for (const Visit& visit : run) {
-        const int64_t at = visit.slot * JV + jv;
-        Record& parent = parents[visit.place * JV + jv];
-        add_moments(e + at * D, r + at, 1, 0, &parent.s0, parent.s1, parent.s2);
+      const auto slot = [&](int i) { return Pose::kEven ? run[0].slot * JV + jv + i * apart : run[i].slot * JV + jv; };
+      Record& parent = parents[run[0].place * JV + jv];
+      V total = {};
+      for (int i = 0; i < n; ++i) total += r[slot(i)];
+      parent.s0 += total;
+      for (int h = 0; h < D; h += 4) {
+        V a[4] = {}, b[4] = {};
+        for (int i = 0; i < n; ++i) {
+          const int64_t at = slot(i);
+          const V x = r[at];
+#pragma GCC unroll 4
+          for (int k = 0; k < 4; ++k) {
+            const V y = e[at * D + h + k], xy = x * y;
+            a[k] += xy;
+            b[k] += xy * y;
+          }
+        }
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) parent.s1[h + k] += a[k], parent.s2[h + k] += b[k];
       }
     }
+  }
 }
 
 // From logits to R, in place, for a block of children: over all parents of a child, or for each type over its places.
