@@ -244,8 +244,14 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
         ),
         (lambda: DenseCaps(6, 3, 16, 12, routing="em"), "d_in and d_out must be 16 for 4×4 matrices, got 16 and 12"),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose="tensor"), "pose must be one of matrix, vector"),
-        (lambda: DenseCaps(6, 3, 16, 16, routing="em", leaky=True), "a setting of EM routing must be one of .*'leaky'"),
-        (lambda: DenseCaps(6, 3, 16, 16, damping=0.1), "dynamic routing: .*unexpected keyword argument 'damping'"),
+        (
+            lambda: DenseCaps(6, 3, 16, 16, routing="em", leaky=True),
+            "an option of layers with em routing must be one of n_iters, .*'leaky'",
+        ),
+        (
+            lambda: DenseCaps(6, 3, 16, 16, damping=0.1),
+            "an option of layers with dynamic routing must be one of n_iters, .*'damping'",
+        ),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em", damping=2.0), "damping must be at least 0 and below 1"),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose_scale=0.0), "pose_scale must be positive, got 0.0"),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em")(torch.zeros(2, 6, 16)), "capsules must be a Routed"),

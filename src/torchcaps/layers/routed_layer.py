@@ -74,12 +74,10 @@ class RoutedLayer(nn.Module):
         check_choice("impl", impl, IMPLS)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         self.n_iters, self.routing, self.gradient, self.impl = n_iters, routing, gradient, impl
-        try:
-            made = ROUTINGS[routing].make(n_in, n_out, d_in, d_out, dense=self.dense, n_places=n_places, **options)
-        except TypeError as error:
-            if not any(words in str(error) for words in ("unexpected keyword argument", "multiple values for")):
-                raise
-            raise ValueError(f"{routing} routing: {str(error).split('() ')[-1]}") from None
+        known = "n_iters", "routing", "gradient", "impl", *ROUTINGS[routing].options
+        for name in options:
+            check_choice(f"an option of layers with {routing} routing", name, known)
+        made = ROUTINGS[routing].make(n_in, n_out, d_in, d_out, dense=self.dense, n_places=n_places, **options)
         self.options, self.pose_scale = made.options, made.pose_scale
         #: Names of the parameters. They are asked for by name: a replica, a pruned or a parametrised layer has some
         #: that are computed, which are not among its parameters.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -63,6 +65,7 @@ class Routing(NamedTuple):
         conv: routes a map ``[B, T, H, W, ...]`` within receptive fields, with I = T·K_h·K_w; besides it is given
             ``kernel_size`` and ``stride``.
         activations: the lower capsules' are asked for; else bare poses will do.
+        options: names of the user's options.
 
     Both are given the parameters and options that ``make`` names, and by every layer ``n_iters``, ``gradient``,
     ``impl`` and ``return_coupling``: they refuse what they cannot do.
@@ -72,6 +75,7 @@ class Routing(NamedTuple):
     dense: Callable[..., Routed]
     conv: Callable[..., Routed]
     activations: bool
+    options: tuple[str, ...]
 
 
 def _make_dynamic(
@@ -171,8 +175,16 @@ def _shaped(vectors: Tensor, pose: str) -> Tensor:
     return vectors.unflatten(-1, (4, 4)) if pose == "matrix" else vectors
 
 
+def _options(make: Callable[..., Made]) -> tuple[str, ...]:
+    every = inspect.signature(make).parameters.values()
+    given = (one.name for one in every if one.kind is one.KEYWORD_ONLY)
+    return tuple(name for name in given if name not in ("dense", "n_places"))
+
+
 #: Every routing, by the name under which layers take it.
 ROUTINGS = {
-    "dynamic": Routing(_make_dynamic, _dense_dynamic, _conv_dynamic, activations=False),
-    "em": Routing(_make_em, _dense_em, _conv_em, activations=True),
+    "dynamic": Routing(_make_dynamic, _dense_dynamic, _conv_dynamic, False, _options(_make_dynamic)),
+    "em": Routing(
+        _make_em, _dense_em, _conv_em, True, (*_options(_make_em), *(field.name for field in fields(EMSettings)))
+    ),
 }

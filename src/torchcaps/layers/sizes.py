@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -25,6 +26,15 @@ def conv_size(
             )
     height, width = ((extent + 2 * padding - side) // stride + 1 for extent, side in zip(size, kernel, strict=True))
     return height, width
+
+
+@contextmanager
+def fitting(image_shape: tuple[int, int, int]) -> Iterator[None]:
+    """Let what does not fit into an inner map say that the images are too small for the network."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"image_shape (channels, height, width) must be larger, got {image_shape}: {error}") from None
 
 
 def require_map(x: Tensor, channels: int, kernel_size: int = 1, padding: int = 0) -> None:

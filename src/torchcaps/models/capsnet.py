@@ -14,7 +14,7 @@ from torchcaps.checks import check_at_least
 from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.plain_conv import FirstConv2d
-from torchcaps.layers.sizes import as_image_shape, conv_size, require_images
+from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
 from torchcaps.models.output import Output
 from torchcaps.ops import Routed
 
@@ -84,7 +84,8 @@ class CapsNet(nn.Module):
         self.conv = FirstConv2d(image_shape[0], channels, kernel_size, padding=padding)
         # Then its maps come channels last, as PrimaryCaps' convolution reads them.
         self.conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        size = conv_size(image_shape[1:], kernel_size, 1, padding)
+        with fitting(image_shape):
+            size = conv_size(image_shape[1:], kernel_size, 1, padding)
         self.primary = PrimaryCaps(
             channels,
             n_types,
@@ -95,7 +96,8 @@ class CapsNet(nn.Module):
             scale=primary_scale,
             mean_square=1.0 if standardize else 0.2,
         )
-        size = self.primary.output_size(*size)
+        with fitting(image_shape):
+            size = self.primary.output_size(*size)
         types, d_in = n_types, d_primary
         self.hidden = nn.ModuleList()
         for given in hidden:
@@ -104,7 +106,8 @@ class CapsNet(nn.Module):
                 types, spec.n_types, d_in, spec.d_out, spec.kernel_size, n_iters, stride=spec.stride, **options
             )
             self.hidden.append(layer)
-            size, types, d_in = layer.output_size(*size), spec.n_types, spec.d_out
+            with fitting(image_shape):
+                size, types, d_in = layer.output_size(*size), spec.n_types, spec.d_out
         self.classes = DenseCaps(types * size[0] * size[1], n_classes, d_in, d_class, n_iters, **options)
         self.map_shape = (types, *size)  #: (T, H, W) of the capsules below the class capsules
         self.decoder = None if decoder is None else Decoder(n_classes, d_class, image_shape, tuple(decoder))

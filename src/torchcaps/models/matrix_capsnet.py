@@ -12,7 +12,7 @@ from torchcaps.checks import check_at_least, check_choice
 from torchcaps.layers import ClassCaps, ConvCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import LEFT, reset_layers, truncated_normal_
 from torchcaps.layers.plain_conv import FirstConv2d
-from torchcaps.layers.sizes import as_image_shape, conv_size, require_images
+from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
 from torchcaps.models.output import Output
 from torchcaps.ops import Routed
 from torchcaps.ops.votes import check_overlap
@@ -80,14 +80,16 @@ class MatrixCapsNet(nn.Module):
             MatrixPrimaryCaps(A, B, pose=pose) if routing == "em" else PrimaryCaps(A, B, 16, 1, mean_square=1.0)
         )
         self.hidden = nn.ModuleList()
-        size, types = self.primary.output_size(*conv_size(image_shape[1:], 5, 2)), B
+        with fitting(image_shape):
+            size, types = self.primary.output_size(*conv_size(image_shape[1:], 5, 2)), B
         scale = 1.0
         for n_types, stride in ((C, 2), (D, 1)):
             options |= _em_options(routing, pose, scale)
             layer = ConvCaps(types, n_types, 16, 16, 3, n_iters, stride=stride, routing=routing, **options)
             self.hidden.append(layer)
-            _require_routing(layer, size, image_shape)
-            size, types, scale = layer.output_size(*size), n_types, layer.pose_scale
+            with fitting(image_shape):
+                _require_routing(layer, size)
+                size, types, scale = layer.output_size(*size), n_types, layer.pose_scale
         self.map_shape = (D, *size)  #: (T, H, W) of the capsules below the class capsules
         options |= _em_options(routing, pose, scale) | {"map_size": size}
         if routing == "em" and coordinates is not None:
@@ -148,14 +150,11 @@ def _em_options(routing: str, pose: str, scale: float) -> dict[str, Any]:
     return {"pose": pose, "pose_scale": scale} if routing == "em" else {}
 
 
-def _require_routing(layer: ConvCaps, size: tuple[int, int], image_shape: tuple[int, int, int]) -> None:
+def _require_routing(layer: ConvCaps, size: tuple[int, int]) -> None:
     """Refuse images on which the layer would find one place, where its children have no choice."""
     settings = layer.options.get("settings")
     if settings is not None and settings.compete == "positions" and layer.n_iters > 1:
-        try:
-            check_overlap(size, layer.kernel_size, (layer.stride, layer.stride))
-        except ValueError as error:
-            raise ValueError(f"image_shape must be larger, got {image_shape}: {error}") from None
+        check_overlap(size, layer.kernel_size, (layer.stride, layer.stride))
 
 
 def _centre(image: tuple[int, int], size: tuple[int, int]) -> tuple[float, float]:
