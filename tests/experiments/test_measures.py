@@ -47,7 +47,7 @@ from torchcaps.data.transform import TRANSFORMATIONS
 from torchcaps.experiments import Data, Experiment, files
 from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.measures import Measure, equivariance, pairs, picasso, record, robustness, routing, transfer
-from torchcaps.experiments.measures.sample import networks, spaced
+from torchcaps.experiments.measures.sample import choose, networks, sample, spaced
 from torchcaps.experiments.measures.write import as_markdown, recorded
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
@@ -500,6 +500,21 @@ def test_images_are_evenly_spaced():
     assert spaced(10, 5, 3).tolist() == [0, 2, 4, 6, 8]
     assert spaced(10, None, 3).tolist() == [0, 3, 6]
     assert spaced(4, 99, 3).tolist() == [0, 1, 2, 3]
+
+
+def test_images_in_a_regular_order_are_drawn(folder):
+    """Every fifth image of five categories by turns would be of one of them."""
+    tested = look(Run(folder / "caps"))
+    assert torch.equal(choose(tested, 5, 3), spaced(len(tested.images), 5, 3))
+    test = tested.data.test
+    known = replace(tested.data, test=replace(test, factors={"toy": test.labels}))
+    drawn = choose(tested._replace(data=known), 5, 3)
+    assert torch.equal(drawn, choose(tested._replace(data=known), 5, 3)) and len(drawn.unique()) == 5
+    assert drawn.diff().min() > 0 and drawn.diff().unique().numel() > 2
+    assert torch.equal(sample(tested._replace(data=known), 5, 3)[0], tested.images[drawn])
+
+
+def test_no_images_are_refused():
     with pytest.raises(ValueError, match="n must be at least 1, got 0"):
         spaced(4, 0, 3)
 

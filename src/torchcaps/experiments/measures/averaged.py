@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchcaps.analysis.draw.charts import Bars, draw_charts
 from torchcaps.data.augment import CROPS_13
 from torchcaps.experiments.batches import Batches, evaluated, split
-from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, number, spaced
+from torchcaps.experiments.measures.sample import bar, choose, in_words, name_of, networks, number
 from torchcaps.experiments.objective import wrong
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
@@ -41,9 +41,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     (seven networks on CIFAR-10).
     """
     every = networks(tested, beside)
-    if tested.config.data.pairs:
-        raise ValueError(f"run must be of single images for this measure, got one of pairs: {tested.run.path}")
-    chosen = spaced(len(tested.images), n, len(tested.images))
+    chosen = choose(tested, n, len(tested.images))
     values: dict[str, Any] = {"n": len(chosen)}
     for part, each in every.items():
         members = _members(each)

@@ -1,8 +1,8 @@
 """Viewpoints never trained on, of two networks that are as good on familiar ones.
 
-The better one on validation images, which are all of familiar viewpoints, is trained again until it is no better than
-the other: only then does an error on novel viewpoints say something of how well viewpoints are generalised over. It is
-looked at ten times an epoch: in a whole one it may leave the other far behind.
+The better one on validation images, which are all of familiar viewpoints, is trained again, and stopped as soon as it
+is as good as the other: only then does an error on novel viewpoints say something of how well viewpoints are
+generalised over. It is looked at ten times an epoch: in a whole one it may leave the other far behind.
 """
 
 from __future__ import annotations

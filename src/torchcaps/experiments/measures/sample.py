@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from torchcaps.data.images import fixed_order
 from torchcaps.experiments.tested import Tested
 
 T = TypeVar("T")
@@ -39,15 +40,30 @@ def name_of(tested: Tested) -> str:
 
 
 def sample(tested: Tested, n: int | None, default: int) -> tuple[Tensor, Tensor]:
-    """Test images ``[n, C, H, W]`` and classes ``[n]``, evenly spaced over the files (MNIST's second half is harder).
+    """Test images ``[n, C, H, W]`` and classes ``[n]``, as :func:`choose` has them.
+
+    Raises:
+        ValueError: a run on pairs, or n below 1.
+    """
+    chosen = choose(tested, n, default)
+    return tested.images[chosen], tested.labels[chosen, 0]
+
+
+def choose(tested: Tested, n: int | None, default: int) -> Tensor:
+    """The places of n test images, evenly spaced in the files (MNIST's second half is harder).
+
+    Where objects and viewpoints are known (small NORB), files have them in a regular order, with which even steps fall
+    in step: 100 of its images would show 20 of 972 views, each category 4 of its own. There they are drawn (seed 0).
 
     Raises:
         ValueError: a run on pairs, or n below 1.
     """
     if tested.config.data.pairs:
         raise ValueError(f"run must be of single images for this measure, got one of pairs: {tested.run.path}")
-    chosen = spaced(len(tested.images), n, default)
-    return tested.images[chosen], tested.labels[chosen, 0]
+    places = spaced(len(tested.images), n, default)
+    if not tested.data.test.factors:
+        return places
+    return fixed_order(len(tested.images), 0)[: len(places)].sort().values
 
 
 def spaced(length: int, n: int | None, default: int) -> Tensor:
