@@ -60,6 +60,8 @@ def test_what_does_not_fit_is_named():
         routing_statistics(em, torch.rand(1, 1, 24, 24))
     with pytest.raises(ValueError, match="n_iters must be an integer of at least 1, got 0"):
         routing_statistics(tiny(), torch.rand(1, *SHAPE), (0, 1))
+    with pytest.raises(ValueError, match="the number of classes must be an integer of at least 2, got 1"):
+        routing_statistics(CapsNet(SHAPE, 1, channels=4, n_types=2), torch.rand(1, *SHAPE))
     with pytest.raises(ValueError, match="n_iters must hold at least one number, got none"):
         routing_statistics(tiny(), torch.rand(1, *SHAPE), ())
     with pytest.raises(ValueError, match="batch_size must be an integer of at least 1, got 0"):

@@ -243,7 +243,7 @@ def test_what_was_lost_at_a_smaller_strength_stays_lost():
         return fgsm(model, images, labels, epsilon) if epsilon < 0.1 else images
 
     x = torch.cat((image(0.5, 0.5, 0.0, 0.5), image(0.5, 0.5, 0.0, 0.35), image(0.0, 0.5, 0.0, 0.0)))
-    found = robust_accuracy(Linear(), x, torch.tensor([1, 1, 0]), [0.08, 0.2], [only_weak])
+    found = robust_accuracy(Linear(), x, torch.tensor([1, 1, 0]), [0.08, 0.2], only_weak)
     torch.testing.assert_close(found.accuracy, torch.tensor([1 / 3, 1 / 3]))
     assert calls == [(0.08, 2), (0.2, 1)]  # the second is wrong before any attack
 
@@ -375,5 +375,9 @@ def test_what_does_not_fit_is_named():
         accuracy_under_attack(Linear(), x, label, [0.1], fgsm, targets=label)
     with pytest.raises(ValueError, match="epsilons must ascend, got 0.1 after 0.2"):
         robust_accuracy(Linear(), x, label, [0.2, 0.1], [fgsm])
+    with pytest.raises(ValueError, match="attacks must be one or several, got none"):
+        robust_accuracy(Linear(), x, label, [0.1], [])
+    with pytest.raises(ValueError, match="labels must be 0 … 2, got 3 … 3"):
+        random_targets(torch.tensor([3]), 3)
     with pytest.raises(ValueError, match="the number of images must be an integer of at least 1, got 0"):
         accuracy_under_attack(Linear(), x[:0], label[:0], [0.1], fgsm)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchcaps.analysis import coupling_maps, parse_tree
+from torchcaps.analysis import class_votes, coupling_maps, parse_tree
 from torchcaps.models import CapsNet, MatrixCapsNet
 
 SHAPE = (1, 22, 26)
@@ -25,6 +25,15 @@ def test_maps_share_the_mean_activity_out_among_the_classes(options):
     torch.testing.assert_close(found.maps[0], (activity / 3)[:, None].expand(-1, 3, -1, -1))
     assert (found.maps[2] - found.maps[0]).abs().max() > 1e-4
     torch.testing.assert_close(found.scores[2], model(x).scores)
+
+
+@torch.no_grad()
+def test_by_default_the_model_iterates_as_it_does_itself():
+    model, x = tiny(n_iters=2), torch.rand(1, *SHAPE)
+    assert len(coupling_maps(model, x).maps) == parse_tree(model, x[0]).n_iters == 2
+    torch.testing.assert_close(parse_tree(model, x[0]).scores, model(x).scores[0])
+    matrices = MatrixCapsNet((1, 24, 26), 3, A=4, B=2, C=3, D=2, n_iters=2).eval()
+    assert len(class_votes(matrices, torch.rand(1, 24, 26), 0).mean) == 2
 
 
 @torch.no_grad()

@@ -61,5 +61,7 @@ def test_what_does_not_fit_is_named():
         perturb(tiny(decoder=None), x, classes)
     with pytest.raises(ValueError, match="offsets must hold at least one number"):
         perturb(tiny(), x, classes, offsets=())
+    with pytest.raises(ValueError, match="the number of images must be an integer of at least 1, got 0"):
+        perturb(tiny(), x[:0], classes[:0])
     with pytest.raises(ValueError, match="classes must be"):
         perturb(tiny(), x, torch.tensor([0, 1]))

@@ -72,3 +72,5 @@ def test_what_does_not_fit_is_named():
         reconstruct(tiny(decoder=None), x, labels[:, 0])
     with pytest.raises(ValueError, match=r"labels must be \[B, 2\], got shape \[1, 1\]"):
         segment(tiny(), x, labels[:, :1], parts[:, :1])
+    with pytest.raises(ValueError, match="the number of classes must be an integer of at least 2, got 1"):
+        segment(CapsNet(SHAPE, 1, channels=4, n_types=2), x, labels, parts)

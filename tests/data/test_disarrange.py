@@ -46,3 +46,5 @@ def test_what_does_not_fit_is_named():
         shuffle_tiles(x, 1)
     with pytest.raises(ValueError, match="pixels must be an integer of at least 0, got -1"):
         shift_halves(x, -1)
+    with pytest.raises(ValueError, match="the images' height must be an integer of at least 2, got 1"):
+        shift_halves(x[:, :, :1], 1)

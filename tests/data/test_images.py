@@ -264,6 +264,13 @@ def test_images_whose_white_is_not_known(tmp_path: Path, dtype: type) -> None:
         read_image(tmp_path / "deep.tiff", (1, 2))
 
 
+def test_data_say_what_they_are_and_not_every_pixel() -> None:
+    digits = load("digits")
+    assert repr(digits) == "Dataset(digits: 10 classes, [1, 28, 28]; train 1,257, val 180, test 360)"
+    toys = Images(torch.zeros(2, 1, 3, 4, dtype=torch.uint8), torch.zeros(2).long(), {"toy": torch.zeros(2).long()})
+    assert repr(toys) == "Images(2 of [1, 3, 4], toy)"
+
+
 def test_data_are_compared_and_kept_in_sets_as_objects() -> None:
     one, two = load("digits"), load("digits")
     assert one != two and one.train != two.train and len({one, two}) == 2

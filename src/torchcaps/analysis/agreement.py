@@ -53,8 +53,8 @@ def routing_statistics(
         entropy.
 
     Raises:
-        ValueError: the model does not route to its classes by dynamic routing, the images do not fit it, or a
-            number of iterations below 1.
+        ValueError: the model does not route to its classes by dynamic routing, or to one class alone; the images do
+            not fit it, or a number of iterations below 1.
 
     Source: Sabour et al. 2017, appendix A, asks how many iterations to take.
     """
@@ -64,6 +64,7 @@ def routing_statistics(
         raise ValueError(f"model must route to its classes by DenseCaps with dynamic routing, got {classes}")
     check_at_least("the number of images", check_shapes(images=(images, "B C H W"))["B"], 1)
     check_at_least("batch_size", batch_size, 1)
+    check_at_least("the number of classes", classes.n_out, 2)
     if not numbers:
         raise ValueError("n_iters must hold at least one number, got none")
     for r in numbers:

@@ -29,13 +29,14 @@ class Couplings(NamedTuple):
 
 
 @torch.no_grad()
-def coupling_maps(model: nn.Module, images: Tensor, n_iters: int = 3) -> Couplings:
+def coupling_maps(model: nn.Module, images: Tensor, n_iters: int | None = None) -> Couplings:
     """Lay the couplings of the class capsules out over the image.
 
     Args:
         model: a CapsNet or MatrixCapsNet.
         images: ``[B, C, H, W]``, values 0 … 1.
-        n_iters: iterations r of the class capsules to look at; the layers below keep their own.
+        n_iters: iterations r of the class capsules to look at, by default as many as they have; the layers below keep
+            their own.
 
     Returns:
         :class:`Couplings`.
@@ -44,6 +45,7 @@ def coupling_maps(model: nn.Module, images: Tensor, n_iters: int = 3) -> Couplin
         ValueError: the model has no capsules, the images do not fit it, or ``n_iters`` is below 1.
     """
     model = capsnet(model)
+    n_iters = model.classes.n_iters if n_iters is None else n_iters
     check_at_least("n_iters", n_iters, 1)
     check_shapes(images=(images, "B C H W"))
     lower = model(images).capsules[-2]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet, decoder_of
-from torchcaps.checks import check_shapes
+from torchcaps.checks import check_at_least, check_shapes
 
 #: −0.25 … 0.25 in steps of 0.05, as in the paper.
 OFFSETS = tuple(round(0.05 * k, 2) for k in range(-5, 6))
@@ -26,12 +26,12 @@ def perturb(model: nn.Module, images: Tensor, classes: Tensor, offsets: tuple[fl
         ``[B, D, K, C, H, W]``; where the offset is 0 stands the plain reconstruction.
 
     Raises:
-        ValueError: the model has no decoder, the shapes do not fit, or there are no offsets.
+        ValueError: the model has no decoder, the shapes do not fit, or there are no images or offsets.
 
     Source: Sabour et al. 2017, section 5.1, figure 4.
     """
     decoder = decoder_of(model)
-    check_shapes(images=(images, "B C H W"), classes=(classes, "B"))
+    check_at_least("the number of images", check_shapes(images=(images, "B C H W"), classes=(classes, "B"))["B"], 1)
     if not offsets:
         raise ValueError("offsets must hold at least one number, got none")
     pose = capsnet(model)(images).capsules[-1].pose  # [B, J, D]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.analysis.attacks import Attack, Loss, gradient, predict
-from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.checks import check_at_least, check_classes, check_shapes
 
 
 class UnderAttack(NamedTuple):
@@ -65,9 +65,7 @@ def accuracy_under_attack(
         check_shapes(labels=(labels, "B"), targets=(targets, "B"))
         if (targets == labels).any():
             raise ValueError("targets must differ from labels, got some that are the same")
-    attacks = [attack] if callable(attack) else list(attack)
-    if not attacks:
-        raise ValueError("attack must be one or several, got none")
+    attacks = _several("attack", attack)
     aims, by = (labels, False) if targets is None else (targets, True)
     strengths, accuracy, success = [], [], []
     for epsilon in epsilons:
@@ -90,7 +88,7 @@ def robust_accuracy(
     images: Tensor,
     labels: Tensor,
     epsilons: Iterable[float],
-    attacks: Sequence[Attack],
+    attacks: Attack | Sequence[Attack],
     *,
     batch_size: int = 50,
 ) -> UnderAttack:
@@ -100,19 +98,20 @@ def robust_accuracy(
 
     Args:
         epsilons: ascending.
-        attacks: all of them are tried, untargeted. The others as :func:`accuracy_under_attack`.
+        attacks: one or several, all of which are tried, untargeted. The others as :func:`accuracy_under_attack`.
 
     Raises:
         ValueError: as :func:`accuracy_under_attack`; ``epsilons`` that descend.
     """
     _check(images, labels, batch_size)
+    tried = _several("attacks", attacks)
     right = torch.cat([predict(model, some) for some in images.split(batch_size)]) == labels
     left = right.nonzero().squeeze(1)
     strengths, accuracy = [], []
     for epsilon in epsilons:
         if strengths and epsilon < strengths[-1]:
             raise ValueError(f"epsilons must ascend, got {epsilon} after {strengths[-1]}")
-        for attack in attacks:
+        for attack in tried:
             if not len(left):
                 break
             stands = [
@@ -162,8 +161,16 @@ def random_targets(labels: Tensor, n_classes: int, seed: int = 0) -> Tensor:
     """For each image one of the other classes, all alike likely, ``[B]`` int64."""
     check_shapes(labels=(labels, "B"))
     check_at_least("n_classes", n_classes, 2)
+    check_classes("labels", labels, n_classes)
     further = torch.randint(1, n_classes, labels.shape, generator=torch.Generator().manual_seed(seed), device="cpu")
     return (labels + further.to(labels.device)) % n_classes
+
+
+def _several(name: str, attacks: Attack | Sequence[Attack]) -> list[Attack]:
+    given = [attacks] if callable(attacks) else list(attacks)
+    if not given:
+        raise ValueError(f"{name} must be one or several, got none")
+    return given
 
 
 def _numbers(values: Sequence[float]) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet, decoder_of
-from torchcaps.checks import check_shapes
+from torchcaps.checks import check_at_least, check_shapes
 
 
 class Segmentation(NamedTuple):
@@ -48,7 +48,7 @@ def segment(model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor) -> 
         :class:`Segmentation`.
 
     Raises:
-        ValueError: the model has no decoder, or the shapes do not fit.
+        ValueError: the model has no decoder, the shapes do not fit, or there is one class.
 
     Source: Sabour et al. 2017, section 6, figure 5.
     """
@@ -57,6 +57,7 @@ def segment(model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor) -> 
     if labels.shape[1] != 2:
         raise ValueError(f"labels must be [B, 2], got shape {list(labels.shape)}")
     scores, capsules = capsnet(model)(images)
+    check_at_least("the number of classes", scores.shape[1], 2)
     predicted = scores.topk(2, dim=1).indices
     crossed = (predicted == labels.flip(1)).any(dim=1, keepdim=True)
     predicted = torch.where(crossed, predicted.flip(1), predicted)

@@ -38,13 +38,13 @@ class ParseTree(NamedTuple):
 
 
 @torch.no_grad()
-def parse_tree(model: nn.Module, image: Tensor, n_iters: int = 3, n_capsules: int = 80) -> ParseTree:
+def parse_tree(model: nn.Module, image: Tensor, n_iters: int | None = None, n_capsules: int = 80) -> ParseTree:
     """Find the parents of an image's most active capsules.
 
     Args:
         model: a CapsNet or MatrixCapsNet.
         image: ``[C, H, W]``, values 0 … 1.
-        n_iters: iterations of the routing to the classes.
+        n_iters: iterations of the routing to the classes, by default the model's own.
         n_capsules: N at most.
 
     Returns:
@@ -57,6 +57,7 @@ def parse_tree(model: nn.Module, image: Tensor, n_iters: int = 3, n_capsules: in
     network").
     """
     model = capsnet(model)
+    n_iters = model.classes.n_iters if n_iters is None else n_iters
     check_at_least("n_capsules", n_capsules, 1)
     lower = model(image.unsqueeze(0)).capsules[-2]
     routed = model.classes(lower, n_iters=n_iters, return_coupling=True)

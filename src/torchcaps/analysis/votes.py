@@ -38,14 +38,15 @@ class Votes(NamedTuple):
 
 
 @torch.no_grad()
-def class_votes(model: nn.Module, image: Tensor, label: int, n_iters: int = 3) -> Votes:
+def class_votes(model: nn.Module, image: Tensor, label: int, n_iters: int | None = None) -> Votes:
     """Watch EM routing fit a class capsule to the votes for it.
 
     Args:
         model: a MatrixCapsNet whose class capsules are routed by EM.
         image: ``[C, H, W]``, values 0 … 1.
         label: the class.
-        n_iters: iterations r of the class capsules to look at; the layers below keep their own.
+        n_iters: iterations r of the class capsules to look at, by default as many as they have; the layers below keep
+            their own.
 
     Returns:
         :class:`Votes`.
@@ -57,6 +58,7 @@ def class_votes(model: nn.Module, image: Tensor, label: int, n_iters: int = 3) -
     Source: Hinton, Sabour, Frosst 2018, section 3.
     """
     classes = em_classes_of(model)
+    n_iters = classes.n_iters if n_iters is None else n_iters
     check_at_least("n_iters", n_iters, 1)
     check_shapes(image=(image, "C H W"))
     check_choice("label", label, range(classes.n_out))

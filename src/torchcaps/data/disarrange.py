@@ -16,16 +16,17 @@ def shift_halves(images: Tensor, pixels: int) -> Tensor:
     """Move the upper half right and the lower half left, so that they stand ``pixels`` apart.
 
     Args:
-        images: floats ``[B, C, H, W]``.
+        images: floats ``[B, C, H, W]``, H at least 2.
         pixels: at least 0; an odd one moves the upper half by one more.
 
     Returns:
         ``[B, C, H, W]``.
 
     Raises:
-        ValueError: a negative or broken ``pixels``, or images that are no floats.
+        ValueError: a negative or broken ``pixels``; images that are no floats, or of one row.
     """
     check_at_least("pixels", pixels, 0)
+    check_at_least("the images' height", check_shapes(images=(images, "B C H W"))["H"], 2)
     middle = images.shape[2] // 2
     upper, lower = images[:, :, :middle], images[:, :, middle:]
     return torch.cat((shift_right(upper, -(-pixels // 2)), shift_right(lower, -(pixels // 2))), dim=2)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)  # two are the same if they are one: tensors have no single answer
+@dataclass(frozen=True, eq=False, repr=False)  # two are the same if they are one: tensors have no single answer
 class Images:
     """Labelled images that live in memory as one tensor.
 
@@ -34,6 +34,9 @@ class Images:
                     f"{name} must be [N={len(self.images)}] int64, got {list(values.shape)} of {values.dtype}"
                 )
 
+    def __repr__(self) -> str:
+        return f"Images({len(self):,} of {list(self.images.shape[1:])}{''.join(f', {name}' for name in self.factors)})"
+
     def __len__(self) -> int:
         return len(self.images)
 
@@ -52,7 +55,7 @@ class Images:
         return Images(self.images.to(device), self.labels.to(device), factors)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """A data set with its fixed splits: choose on ``val``, report on ``test`` once.
 
@@ -89,6 +92,11 @@ class Dataset:
                     f"{self.name}: {split} labels must be 0 … {len(self.classes) - 1}, "
                     f"got {int(part.labels.min())} … {int(part.labels.max())}"
                 )
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {len(part):,}" for name, part in self.splits.items())
+        note = f" ({self.note})" if self.note else ""
+        return f"Dataset({self.name}{note}: {len(self.classes)} classes, {list(self.image_shape)}; {sizes})"
 
     @property
     def splits(self) -> dict[str, Images]:
