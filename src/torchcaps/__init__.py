@@ -61,6 +61,8 @@ _HOME = {
     "squash": "ops",
 }
 
+_MODULES = ("analysis", "benchmarks", "data", "experiments", "layers", "memory", "models", "ops")
+
 __all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
@@ -68,10 +70,10 @@ def __getattr__(name: str) -> Any:
     # The command line must answer --help without waiting for torch, and it passes through here.
     if name in _HOME:
         return getattr(import_module(f"torchcaps.{_HOME[name]}"), name)
-    if name in {"ops", "layers", "models", "data", "analysis", "experiments", "benchmarks", "memory"}:
+    if name in _MODULES:
         return import_module(f"torchcaps.{name}")
     raise AttributeError(f"module 'torchcaps' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, *_MODULES, "__version__"])

@@ -20,11 +20,13 @@ def check_shapes(**named: tuple[Tensor, str]) -> dict[str, int]:
         The size of every letter.
 
     Raises:
-        ValueError: a tensor has another number of axes, or another size than one seen before.
+        ValueError: no tensor; one with another number of axes, or another size than one seen before.
     """
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}
     for name, (tensor, axes) in named.items():
+        if not hasattr(tensor, "dim"):  # without importing torch for it
+            raise ValueError(f"{name} must be a torch.Tensor, got a {type(tensor).__name__}")
         letters = axes.split()
         got = list(tensor.shape)
         wanted = f"[{', '.join(letters)}]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchcaps.memory import keep_memory
 
@@ -177,10 +177,18 @@ def _parse_experiment(
     """What to train, the run's folder, and where to keep the result besides."""
     from jsonargparse import ArgumentParser
 
+    class OneLine(ArgumentParser):  # thirty lines of usage would hide what is wrong
+        def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+            del ex
+            raise ValueError(
+                f"{' '.join(message.split())}; torchcaps train {name or 'RECIPE'} --help lists what can be set"
+            )
+
     from torchcaps.experiments import Experiment
     from torchcaps.experiments.experiment import smoke
+    from torchcaps.experiments.run import placed
 
-    parser = ArgumentParser(
+    parser = OneLine(
         prog=f"torchcaps train {name or 'RECIPE'}",
         description="Train a recipe. Every field of it can be set; a run that was broken off is resumed.",
     )
@@ -197,6 +205,7 @@ def _parse_experiment(
     if parsed.recipe != defaults.recipe:
         raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
     config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
+    config = placed(config, config.data.root, config.threads, config.device)
     return smoke(config) if parsed.smoke else config, parsed.out, parsed.keep
 
 

@@ -461,7 +461,7 @@ def test_the_test_split_is_seen_once_at_the_end(tmp_path: Path, monkeypatch: pyt
     ("change", "message"),
     [
         ({"data": Data("nothing")}, "data.name must be one of"),
-        ({"model": Model("nothing")}, "model must be one of"),
+        ({"model": Model("nothing")}, "model.name must be one of"),
         ({"model": Model("capsnet", {"gradient": "x"})}, "gradient must be one of full, last; got 'x'"),
         ({"model": Model("capsnet", {"n_iters": 0})}, "n_iters must be an integer of at least 1, got 0"),
         ({"data": Data("digits", image_size=(12, 12))}, "a 9×9 kernel does not fit into a map of 4×4"),
@@ -469,6 +469,10 @@ def test_the_test_split_is_seen_once_at_the_end(tmp_path: Path, monkeypatch: pyt
         ({"data": Data("digits", pairs=True, shift=6)}, "data.shift must be left at 2 with data.pairs, .* got 6"),
         ({"data": Data("digits", blend="max")}, "data.blend must be left alone without data.pairs, got max"),
         ({"data": Data("digits", n_pairs=(8, 8))}, r"data.n_pairs must be left alone without data.pairs, got \(8, 8\)"),
+        (
+            {"optim": Optim(schedule="cosine", decay=0.5)},
+            "optim.decay must be left alone with the schedule cosine, got 0.5",
+        ),
         ({"margin": "sigmoid"}, "margin must be linear with loss margin, as it is the spread loss's; got sigmoid"),
         (
             {"model": CNN.model, "loss": "cross_entropy", "reconstruction": 0.01},

@@ -395,6 +395,12 @@ def test_dense_bad_input_speaks_of_dense_shapes() -> None:
             torch.zeros(1, 6, 4, 4), torch.zeros(1, 6), torch.zeros(6, 3, 4, 4), torch.zeros(3), torch.zeros(3),
             offset=torch.zeros(4, 4),
         )  # fmt: skip
+    dense = torch.zeros(2, 5, 4, 4), torch.zeros(2, 5), torch.zeros(5, 3, 4, 4), torch.zeros(3), torch.zeros(3)
+    em_routing(*dense, compete="positions", n_iters=1)
+    with pytest.raises(ValueError, match="compete must be 'all' in dense routing, got 'positions'"):
+        em_routing(*dense, compete="positions")
+    with pytest.raises(ValueError, match="pose must be a torch.Tensor, got a list"):
+        em_routing([[1.0]], *dense[1:])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="pose must end in 4×4"):
         em_routing(torch.zeros(2, 5, 3, 3), torch.zeros(2, 5), torch.zeros(5, 3, 3, 3), torch.zeros(3), torch.zeros(3))
     whole = torch.zeros(2, 5, 3, 4, 4, dtype=torch.int64), torch.zeros(2, 5, dtype=torch.int64)

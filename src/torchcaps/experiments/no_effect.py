@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from torchcaps.experiments.experiment import Data, Experiment
+from torchcaps.experiments.experiment import Data, Experiment, Optim
 from torchcaps.layers.routed_layer import RoutedLayer
 
 
@@ -26,6 +26,13 @@ def refuse_what_does_nothing(config: Experiment, model: nn.Module) -> None:
     for field in () if data.pairs else ("n_pairs", "blend"):
         if getattr(data, field) != getattr(Data(), field):
             raise ValueError(f"data.{field} must be left alone without data.pairs, got {getattr(data, field)}")
+    if config.optim.schedule != "exponential":
+        for field in ("decay", "decay_steps"):
+            if getattr(config.optim, field) != getattr(Optim(), field):
+                raise ValueError(
+                    f"optim.{field} must be left alone with the schedule {config.optim.schedule}, got "
+                    f"{getattr(config.optim, field)}"
+                )
     has_decoder = getattr(model, "decoder", None) is not None and not data.transformed
     if config.reconstruction not in (0, default) and not has_decoder:
         raise ValueError(

@@ -17,6 +17,7 @@ import lightning as L
 import torch
 from torch import nn
 
+from torchcaps.checks import check_choice
 from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape, split
 from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTime, Stop
@@ -31,7 +32,7 @@ from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.task import Task
 from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.models import PlainAutoencoder, Transformed, build
+from torchcaps.models import MODELS, PlainAutoencoder, Transformed, build
 from torchcaps.models.baseline_cnn import count_parameters
 
 Progress = Literal["bar", "lines", "none"]
@@ -100,6 +101,7 @@ def _train(
         torch.set_num_threads(config.threads)
     if config.compile:
         require_compiler()
+    check_choice("model.name", config.model.name, MODELS)  # before data are downloaded
     L.seed_everything(config.seed, verbose=False)
     dataset = load(config.data.name, config.data.root, config.data.image_size, **config.data.options)
     if (config.trial or config.stop_at is not None) and not dataset.held_out:
