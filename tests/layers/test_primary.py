@@ -44,6 +44,10 @@ def test_initial_capsules_have_length_one_half() -> None:
     [
         (torch.zeros(1, 2, 9, 9), r"x must be \[B, C=3, H, W\], got shape \[1, 2, 9, 9\]"),
         (torch.zeros(3, 9, 9), r"x must be \[B, C=3, H, W\], got shape \[3, 9, 9\]"),
+        (
+            torch.zeros(1, 3, 9, 9, dtype=torch.uint8),
+            "x must be floating point, got torch.uint8: torchcaps.data.to_float",
+        ),
         (torch.zeros(1, 3, 4, 9), "a 5×5 kernel does not fit into a map of 4×9"),
     ],
 )

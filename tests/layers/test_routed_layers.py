@@ -208,6 +208,10 @@ def test_bare_matrices_are_vectors_too() -> None:
 
 def test_bad_capsules() -> None:
     with pytest.raises(
+        ValueError, match=r"capsules must be a Routed or a tensor of poses, got a tuple: torchcaps.Routed"
+    ):
+        DenseCaps(6, 3, 4, 5)((torch.zeros(2, 6, 4), torch.zeros(2, 6)))
+    with pytest.raises(
         ValueError, match=r"capsules must be \[B, I=6, d_in=4\] or a map of as many, got shape \[2, 7, 4\]"
     ):
         DenseCaps(6, 3, 4, 5)(torch.zeros(2, 7, 4))

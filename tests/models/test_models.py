@@ -207,6 +207,13 @@ def test_iterations_and_couplings_of_one_call() -> None:
     assert model(x).capsules[-1].coupling is None
 
 
+def test_they_are_of_every_routing() -> None:
+    model, x = build("capsnet_stacked", (1, 24, 24), 3), torch.rand(2, 1, 24, 24)
+    _, hidden, classes = model(x, n_iters=1, return_coupling=True).capsules
+    torch.testing.assert_close(hidden.coupling, torch.full_like(hidden.coupling, 1 / 16))
+    torch.testing.assert_close(classes.coupling, torch.full_like(classes.coupling, 1 / 3))
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "options", "message"),
     [

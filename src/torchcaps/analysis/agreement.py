@@ -25,7 +25,8 @@ class RoutingStatistics(NamedTuple):
             couplings: 1 where nothing is decided, 0 where every capsule has one parent; ``[R, B]``.
         active_entropy: the same, weighted by the capsules' activations: those that see nothing have votes so
             short that they never decide, ``[R, B]``.
-        agreement: mean cosine of votes and the poses they go to, weighted by coupling, ``[R, B]``.
+        agreement: mean cosine of votes and the poses they go to, weighted by coupling, ``[R, B]``: over all classes,
+            of which an image shows one, and so near 0 as long as the couplings are even.
         scores: lengths of the class capsules, ``[R, B, J]``.
     """
 

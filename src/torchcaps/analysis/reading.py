@@ -56,10 +56,13 @@ def read(model: nn.Module, images: Tensor, batch_size: int = 100) -> Reading:
         :class:`Reading`.
 
     Raises:
-        ValueError: the shapes do not fit; the model returns no scores, or has neither capsules nor ``nn.Linear``.
+        ValueError: the shapes do not fit, images that are no floats; the model returns no scores, or has neither
+            capsules nor ``nn.Linear``.
     """
     sizes = check_shapes(images=(images, "B C H W"))
     check_at_least("the number of images", sizes["B"], 1)
+    if not images.is_floating_point():
+        raise ValueError(f"images must be floats 0 … 1, got {images.dtype}: torchcaps.data.to_float makes them")
     check_at_least("batch_size", batch_size, 1)
     with evaluating(model):
         found = [_read(model, part) for part in images.split(batch_size)]

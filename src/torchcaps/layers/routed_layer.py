@@ -111,8 +111,13 @@ class RoutedLayer(nn.Module):
         """Capsules with their poses as vectors, whether a layer's output or a bare tensor was handed over.
 
         Raises:
-            ValueError: bare poses, where the routing asks for activations too.
+            ValueError: neither of them; bare poses, where the routing asks for activations too.
         """
+        if not isinstance(capsules, Routed | Tensor):
+            raise ValueError(
+                f"capsules must be a Routed or a tensor of poses, got a {type(capsules).__name__}: "
+                "torchcaps.Routed(pose, activation) makes one"
+            )
         if isinstance(capsules, Routed):
             matrices = capsules.pose.dim() == capsules.activation.dim() + 2
             return capsules._replace(pose=capsules.pose.flatten(-2)) if matrices else capsules

@@ -38,11 +38,13 @@ def fitting(image_shape: tuple[int, int, int]) -> Iterator[None]:
 
 
 def require_map(x: Tensor, channels: int, kernel_size: int = 1, padding: int = 0) -> None:
-    """Refuse anything but ``[B, channels, H, W]`` of at least the kernel's size.
+    """Refuse anything but floats ``[B, channels, H, W]`` of at least the kernel's size.
 
     Raises:
         ValueError: saying what was got.
     """
+    if not x.is_floating_point():
+        raise ValueError(f"x must be floating point, got {x.dtype}: torchcaps.data.to_float makes pixels 0 … 1")
     if x.dim() != 4 or x.shape[1] != channels:
         raise ValueError(f"x must be [B, C={channels}, H, W], got shape {list(x.shape)}")
     conv_size((x.shape[2], x.shape[3]), kernel_size, 1, padding)

@@ -121,20 +121,19 @@ class CapsNet(nn.Module):
 
         Args:
             x: ``[B, C, H, W]``, values 0 … 1.
-            n_iters: overrides the class capsules' number of iterations.
-            return_coupling: keep the couplings of the class capsules.
+            n_iters: overrides the number of iterations of every routing.
+            return_coupling: keep the couplings of every routing.
 
         Returns:
             Scores: the class capsules' lengths ``[B, J]``.
 
         Raises:
-            ValueError: images of another shape than the model was made for.
+            ValueError: images of another shape than the model was made for, or no floats.
         """
         require_images(x, self.image_shape)
         capsules: list[Routed] = [self.primary(F.relu(self.conv(self.standardize(x))))]
-        for layer in self.hidden:
-            capsules.append(layer(capsules[-1]))
-        capsules.append(self.classes(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))
+        for layer in (*self.hidden, self.classes):
+            capsules.append(layer(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))
         return Output(capsules[-1].activation, tuple(capsules))
 
 
