@@ -159,7 +159,10 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "digits", "--epochs=0"], "epochs must be an integer of at least 1, got 0"),
         (["train", "digits", "--model.name=vgg"], "model.name must be one of affine_autoencoder, .*; got 'vgg'"),
         (["train", "mnist", "--data.root=/nowhere"], "data.root must hold train-images-idx3-ubyte.gz"),
-        (["train", "digits", "--data.root=/nowhere"], "data.root must be left alone for digits, which come with"),
+        (
+            ["train", "digits", "--data.root=/nowhere"],
+            "data.root must be left alone for digits, which has no files; got /nowhere",
+        ),
         (["train", "mnist", "--model.name=vgg", "--data.root=/nowhere"], "model.name must be one of .*; got 'vgg'"),
         (["evaluate", "nowhere"], "nowhere must be a run folder, but it has no config.json"),
         (

@@ -57,7 +57,7 @@ def test_beyond_the_edge_there_are_no_capsules() -> None:
 
 
 def test_what_a_layer_sets_itself_is_not_an_option() -> None:
-    with pytest.raises(ValueError, match="dynamic routing: .*multiple values for keyword argument 'dense'"):
+    with pytest.raises(ValueError, match="an option of layers with dynamic routing must be one of n_iters, .*'dense'"):
         DenseCaps(6, 3, 4, 5, dense=True)
     with pytest.raises(ValueError, match="n_places must be left to map_size, got 4"):
         ClassCaps(2, 3, 4, 5, n_places=4)

@@ -14,7 +14,7 @@ N_TEST, N_VALIDATION, SPLIT_SEED = 360, 180, 0
 
 
 def load_digits(
-    root: Path | None = None,
+    root: Path | None = None,  # noqa: ARG001 (every loader takes it)
     image_size: tuple[int, int] | None = None,
 ) -> Dataset:
     """1,797 handwritten digits (1,257 to train, 180 to validate, 360 to test), laid out as MNIST's.
@@ -23,16 +23,11 @@ def load_digits(
     in the middle of 28×28, which is how MNIST places its digits.
 
     Args:
-        root: None: the data come with scikit-learn.
+        root: not used: the data come with scikit-learn.
         image_size: (height, width) to resize to; 28×28 by default.
-
-    Raises:
-        ValueError: a ``root``.
 
     Source: UCI "Optical Recognition of Handwritten Digits" (Alpaydin, Kaynak 1998).
     """
-    if root is not None:  # who names one has other data in mind
-        raise ValueError(f"data.root must be left alone for digits, which come with scikit-learn; got {root}")
     from sklearn.datasets import load_digits as bundled
 
     pixels, target = bundled(return_X_y=True)  # [N, 64] in 0 … 16, [N]

@@ -32,7 +32,8 @@ class Data:
 
     Attributes:
         name: one of ``torchcaps.data.DATASETS``.
-        root: folder that has the files, as text or a path; None downloads into the cache.
+        root: folder that has the files, as text or a path; None downloads into the cache. (Commands that train also
+            take the folder of the data sets' folders.)
         image_size: (height, width) to resize to, whatever that does to an image's proportions; None keeps the data
             set's own, and makes those of a folder 28×28.
         n_train: take only the first so many training images (of the fixed order); None takes all.

@@ -162,7 +162,8 @@ def placed(config: Experiment, root: str | Path | None, threads: int, device: De
     if root is not None:
         root = Path(root).expanduser()
         own = root / config.data.name
-        config = replace(config, data=replace(config.data, root=str(own if own.is_dir() else root)))
+        found = own if config.data.name != "folder" and own.is_dir() else root  # a class may be called "folder"
+        config = replace(config, data=replace(config.data, root=str(found)))
     return replace(config, threads=threads, device=device)
 
 

@@ -11,6 +11,7 @@ from torchcaps.checks import check_at_least, check_choice
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.ops import Routed
 from torchcaps.ops.dynamic import GRADIENTS
+from torchcaps.ops.em_checks import check_dense_choice
 from torchcaps.ops.fused import IMPLS
 
 
@@ -78,6 +79,8 @@ class RoutedLayer(nn.Module):
         for name in options:
             check_choice(f"an option of layers with {routing} routing", name, known)
         made = ROUTINGS[routing].make(n_in, n_out, d_in, d_out, dense=self.dense, n_places=n_places, **options)
+        if self.dense and "settings" in made.options:
+            check_dense_choice(made.options["settings"], n_iters)
         self.options, self.pose_scale = made.options, made.pose_scale
         #: Names of the parameters. They are asked for by name: a replica, a pruned or a parametrised layer has some
         #: that are computed, which are not among its parameters.
@@ -113,14 +116,14 @@ class RoutedLayer(nn.Module):
         Raises:
             ValueError: neither of them; bare poses, where the routing asks for activations too.
         """
-        if not isinstance(capsules, Routed | Tensor):
+        if isinstance(capsules, Routed):
+            matrices = capsules.pose.dim() == capsules.activation.dim() + 2
+            return capsules._replace(pose=capsules.pose.flatten(-2)) if matrices else capsules
+        if not isinstance(capsules, Tensor):
             raise ValueError(
                 f"capsules must be a Routed or a tensor of poses, got a {type(capsules).__name__}: "
                 "torchcaps.Routed(pose, activation) makes one"
             )
-        if isinstance(capsules, Routed):
-            matrices = capsules.pose.dim() == capsules.activation.dim() + 2
-            return capsules._replace(pose=capsules.pose.flatten(-2)) if matrices else capsules
         if ROUTINGS[self.routing].activations:
             raise ValueError(
                 f"capsules must be a Routed, for {self.routing} routing needs activations; got poses alone"

@@ -65,7 +65,7 @@ class Routing(NamedTuple):
         conv: routes a map ``[B, T, H, W, ...]`` within receptive fields, with I = T·K_h·K_w; besides it is given
             ``kernel_size`` and ``stride``.
         activations: the lower capsules' are asked for; else bare poses will do.
-        options: names of the user's options.
+        options: names of the user's options, which ``make`` takes.
 
     Both are given the parameters and options that ``make`` names, and by every layer ``n_iters``, ``gradient``,
     ``impl`` and ``return_coupling``: they refuse what they cannot do.
@@ -75,7 +75,7 @@ class Routing(NamedTuple):
     dense: Callable[..., Routed]
     conv: Callable[..., Routed]
     activations: bool
-    options: tuple[str, ...]
+    options: tuple[str, ...] = ()
 
 
 def _make_dynamic(

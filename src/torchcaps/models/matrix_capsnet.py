@@ -38,8 +38,9 @@ class MatrixCapsNet(nn.Module):
         standardize: bring each image to zero mean and unit variance first.
         initial: initial values, "half-active" (:mod:`torchcaps.layers.em_init`) or "released" (those of the
             authors' released code, of whose capsules few are active).
-        options: of every routed layer: ``settings`` ("released" by default, or "paper"), ``gradient``, ``impl`` … The
-            recipes of small NORB have ``settings="released", initial="released"``.
+        options: of every routed layer: ``settings`` ("released" by default, or "paper"), ``gradient``, ``impl`` …;
+            ``compete="positions"`` of the convolutional ones. The recipes of small NORB have ``settings="released",
+            initial="released"``.
 
     Source: Hinton, Sabour, Frosst 2018, section 4, figure 1.
     """
@@ -92,6 +93,8 @@ class MatrixCapsNet(nn.Module):
                 size, types, scale = layer.output_size(*size), n_types, layer.pose_scale
         self.map_shape = (D, *size)  #: (T, H, W) of the capsules below the class capsules
         options |= _em_options(routing, pose, scale) | {"map_size": size}
+        if options.get("compete") == "positions":  # of which class capsules have one
+            options["compete"] = "all"
         if routing == "em" and coordinates is not None:
             options |= {"coordinates": coordinates, "spacing": (4.0, 4.0), "centre": _centre(image_shape[1:], size)}
         self.classes = ClassCaps(D, n_classes, 16, 16, n_iters, routing=routing, **options)
@@ -118,7 +121,7 @@ class MatrixCapsNet(nn.Module):
             Scores: the class capsules' activations ``[B, J]``.
 
         Raises:
-            ValueError: images of another shape than the model was made for.
+            ValueError: images of another shape than the model was made for, or no floats.
         """
         require_images(x, self.image_shape)
         capsules: list[Routed] = [self.primary(F.relu(self.conv(self.standardize(x))))]

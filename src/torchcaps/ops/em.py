@@ -14,6 +14,7 @@ from torchcaps.ops.em_checks import (
     check_betas,
     check_choices,
     check_dense,
+    check_dense_choice,
     check_maps,
     check_matrices,
     choose_impl,
@@ -80,12 +81,11 @@ def em_routing(
 
     Source: Hinton, Sabour, Frosst 2018 (ICLR), section 3 and procedure 1.
     """
-    axes = "B I d_in" if pose.dim() == 3 else "B I rows columns"
+    axes = "B I d_in" if getattr(pose, "ndim", 0) == 3 else "B I rows columns"
     check_shapes(pose=(pose, axes), activation=(activation, "B I"), weight=(weight, "I J rows_in rows_out"))
     check_dense(pose, weight, offset)
     given = em_settings(settings, dense=True, **changes)
-    if given.compete == "positions" and n_iters > 1:  # else it would be no routing, without a word
-        raise ValueError("compete must be 'all' in dense routing, got 'positions': no child would have a choice")
+    check_dense_choice(given, n_iters)
     routed = conv_em_routing(
         pose[:, :, None, None],
         activation[:, :, None, None],
@@ -146,7 +146,7 @@ def conv_em_routing(
 
     Source: Hinton, Sabour, Frosst 2018, section 4.
     """
-    matrices = pose.dim() == 6
+    matrices = getattr(pose, "ndim", 0) == 6
     given = em_settings(settings, dense=False, **changes)
     dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, gradient, matrices=matrices)
     chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset=offset, matrices=matrices)
@@ -198,7 +198,8 @@ def em_routing_from_votes(
     by the reference.
     """
     sizes = check_shapes(
-        votes=(votes, "B I J rows columns" if votes.dim() == 5 else "B I J d_out"), activation=(activation, "B I")
+        votes=(votes, "B I J rows columns" if getattr(votes, "ndim", 0) == 5 else "B I J d_out"),
+        activation=(activation, "B I"),
     )
     if votes.dim() == 5:
         check_matrices("votes", votes)
@@ -209,6 +210,7 @@ def em_routing_from_votes(
     check_choices(n_iters, gradient)
     check_choice("impl, for votes that are there already,", impl, ("auto", "reference"))
     given = em_settings(settings, dense=True, **changes)
+    check_dense_choice(given, n_iters)
     fields = Fields((sizes["I"], 1, 1), (1, 1), (1, 1))
     with without_autocast(votes):
         v, a = (at_least_float32(x.to(dtype)) for x in (votes, activation))

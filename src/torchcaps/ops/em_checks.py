@@ -7,6 +7,7 @@ from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_choice, check_shapes
 from torchcaps.ops.dynamic import GRADIENTS
+from torchcaps.ops.em_settings import EMSettings
 from torchcaps.ops.fused import IMPLS, which_impl
 from torchcaps.ops.fused.cpu.em import SIZE
 
@@ -56,6 +57,13 @@ def check_dense(pose: Tensor, weight: Tensor, offset: Tensor | None) -> None:
     elif pose.shape[-1] != weight.shape[-2]:
         raise ValueError(f"weight must be [I, J, d_in={pose.shape[-1]}, d_out], got shape {list(weight.shape)}")
     check_offset(offset, weight.shape[:1], weight, matrices=matrices)
+
+
+def check_dense_choice(settings: EMSettings, n_iters: int) -> None:
+    """Refuse dense routing over positions, of which there is one: it would be no routing, without a word."""
+    check_at_least("n_iters", n_iters, 1)
+    if settings.compete == "positions" and n_iters > 1:
+        raise ValueError("compete must be 'all' in dense routing, got 'positions': no child would have a choice")
 
 
 def check_offset(offset: Tensor | None, children: torch.Size, weight: Tensor, *, matrices: bool) -> None:

@@ -33,7 +33,7 @@ GEOMETRIES = [
     (1, (4, 5, 4), (3, 3), 1, (1, 1)),
     (1, (2, 13, 12), (3, 3), 17, (1, 1)),
     (1, (256, 6, 6), (6, 6), 2, (1, 1)),
-    (12, (6, 1, 1), (1, 1), 3, (1, 1)),
+    (12, (6, 1, 1), (1, 1), 3, (2, 3)),
 ]
 #: With the named settings' λ the activations hardly depend on so few votes; with a small floor of the variance,
 #: three iterations are chaotic in float32, in the reference as well.
@@ -116,6 +116,18 @@ def test_strides_do_not_matter(poses: str) -> None:
     plain = outcome(routing(stride=2), tensors, "cpu")
     for name, x in outcome(routing(stride=2), strided, "cpu").items():  # type: ignore[arg-type]
         torch.testing.assert_close(x, plain[name], rtol=0, atol=0, msg=name)
+
+
+@every_pose
+def test_a_broken_image_breaks_no_other(poses: str) -> None:
+    tensors = inputs(GEOMETRIES[-1], poses=poses)
+    whole, pose = routing()("cpu", tensors), tensors["pose"]
+    assert pose is not None
+    pose[3] = torch.nan
+    rest = torch.arange(len(pose)) != 3
+    for found, wanted in zip(routing()("cpu", tensors), whole, strict=True):
+        assert found[3].isnan().all()
+        torch.testing.assert_close(found[rest], wanted[rest], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("n_images", [2, 35])

@@ -37,17 +37,18 @@ SMALLNORB = Table(
         _row("CNN with as many parameters as the small capsules", "smallnorb-cnn-small"),
     ),
     note=(
-        "One toy of each category is held out of training for validation, but from `smallnorb-em-small`, which has "
-        "two iterations. Only rows that saw as many images can be compared. The images are copies of 48×48 pixels made "
-        "from the JPEGs of `mritunjaymusale/EM-matrix-capsule-net` (commit 543618a); the command line downloads the "
-        "official 96×96 images and halves them, which gives other pixels. The rows of the paper's table 1 are short "
-        "runs of one network each, and say how fast a choice learns, not where it ends: in 8 epochs two iterations "
-        "come further than three. With five hardly any of the first convolutional capsules is active, 0.0001 on "
-        "average instead of 0.13 to 0.18 with one to three (results/checks/em-activations.json): the released code's "
-        "constants are for fewer. Vector poses were not trained. "
-        "`smallnorb-cnn` ran before convolutions became faster. How many capsules are active before training: "
-        "results/checks/em-start.json. That 200 steps with 1, 2, 3 and 5 iterations give no NaN in float32 or "
-        "bfloat16, of an earlier version of the network: results/checks/em-iterations.json."
+        "One toy of each category is held out of training for validation, but from `smallnorb-em-small` and "
+        "`smallnorb-em-augmented`. These and `smallnorb-em-held-out` have two iterations. Only rows that saw as many "
+        "images can be compared. The images are copies of 48×48 pixels made from the JPEGs of "
+        "`mritunjaymusale/EM-matrix-capsule-net` (commit 543618a); the command line downloads the official 96×96 "
+        "images and halves them, which gives other pixels. The rows of the paper's table 1 are short runs of one "
+        "network each, and say how fast a choice learns, not where it ends: in 8 epochs two iterations come further "
+        "than three. With five hardly any of the first convolutional capsules is active, 0.0001 on average instead of"
+        " 0.13 to 0.18 with one to three (results/checks/em-activations.json): the released code's constants are for "
+        "fewer. Vector poses were not trained. `smallnorb-cnn` ran before convolutions became faster. How many "
+        "capsules are active before training: results/checks/em-start.json. That 200 steps with 1, 2, 3 and 5 "
+        "iterations give no NaN in float32 or bfloat16, of an earlier version of the network: "
+        "results/checks/em-iterations.json."
     ),
     tried=(
         "the released code's constants and initial values with two iterations, instead of the paper's constants, this "

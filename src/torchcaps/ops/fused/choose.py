@@ -17,7 +17,7 @@ _BACKENDS = {"cpu": cpu, "triton": triton}
 #: "reference" is the paper's procedure in plain PyTorch; "auto" takes the fastest one that is to be had.
 IMPLS = ("auto", "reference", *_BACKENDS)
 #: The routings that are compiled; of vectors by EM routing by "cpu" alone.
-FUSED = ("dynamic", "em", "em_vectors")
+_FUSED = ("dynamic", "em", "em_vectors")
 #: What "auto" takes, by the kind of device. Triton's kernels join when they have run on a GPU.
 _DEVICES = {"cpu": "cpu"}
 _NOTED: set[str] = set()
@@ -41,7 +41,7 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
         NotImplementedError: the one that was named, within torch.func or with forward derivatives.
         Unavailable: the one that was named cannot be had here; the message says why.
     """
-    check_choice("routing", routing, FUSED)
+    check_choice("routing", routing, _FUSED)
     check_choice("impl", impl, IMPLS)
     devices = {str(tensor.device) for tensor in tensors}
     kinds = {tensor.device.type for tensor in tensors}

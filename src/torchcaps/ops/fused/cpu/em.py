@@ -53,16 +53,12 @@ def routed(
     n = _side_by_side(pose)
     maps = [_as_one_map(x, n) for x in (pose, activation, mu, a)]
     given = *maps[:2], weight, beta_u, beta_a, offset
+    stride = stride if n == 1 else [1, 1]
     _call("forward", stride, choices, numbers, *given, *maps[2:], states, coupling if return_coupling else None)
     if n > 1:
         mu.copy_(_as_images(maps[2]))
         a.copy_(_as_images(maps[3]))
     return made
-
-
-def library_for(*, matrices: bool) -> str:
-    """Which library routes such poses: each has its own, as either takes a while to compile."""
-    return "em" if matrices else "em_vectors"
 
 
 def _made(
@@ -101,7 +97,7 @@ def routed_backward(
     )
     found = d_pose, d_activation, *made[2:]
     rest = weight, beta_u, beta_a, offset, states, d_mu, d_a, d_coupling
-    _call("backward", stride, choices, numbers, pose, activation, *rest, *found)
+    _call("backward", stride if n == 1 else [1, 1], choices, numbers, pose, activation, *rest, *found)
     if n > 1:
         made[0].copy_(_as_images(d_pose))
         made[1].copy_(_as_images(d_activation))
@@ -142,6 +138,6 @@ def _call(name: str, stride: list[int], choices: list[bool], numbers: list[float
     integers = [*sizes, *map(int, choices), torch.get_num_threads()]
     arguments: list[Any] = [(ctypes.c_int64 * len(integers))(*integers), (ctypes.c_double * len(numbers))(*numbers)]
     arguments += [ctypes.c_void_p() if x is None else ctypes.c_void_p(x.data_ptr()) for x in kept]
-    library = load(library_for(matrices=pose.dim() == 6))
+    library = load("em" if pose.dim() == 6 else "em_vectors")
     if getattr(library, f"{name}_{SUFFIXES[pose.dtype]}")(*arguments):
         raise MemoryError(f"EM routing of sizes {sizes} ran out of memory")

@@ -37,9 +37,10 @@ struct Forward : First<T, Pose> {
             for (const Visit& visit : run) {
               const Parent<V>& parent = parents[place_of<Pose>(run, visit) * JV + jv];
               const int64_t at = visit.slot * JV + jv;
-              r[at] = parent.c - T(0.5) * differences<T, Pose, kOffset>(
-                                              poses + int64_t(visit.child) * D, this->weights(row0 + visit.row, jv), parent.mu,
-                                              this->offset + (row0 + visit.row) * D, parent.w, e + at * D);
+              const V distance = differences<T, Pose, kOffset>(
+                  poses + int64_t(visit.child) * D, this->weights(row0 + visit.row, jv), parent.mu,
+                  this->offset + (row0 + visit.row) * D, parent.w, e + at * D);
+              r[at] = parent.c - T(0.5) * distance;
             }
         softmax<T>(r, block, JV, this->positions, top, inv);
         if (last && coupling) store_coupling(b, block, row0, r);

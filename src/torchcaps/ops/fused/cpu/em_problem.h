@@ -49,23 +49,26 @@ struct Problem {
 
   int64_t n_weights() const { return C * K * JV * Pose::kNumbers; }
 
-  // Where the transformations to L types of parents begin, in a row of weights: of a type of child at a kernel's position.
+  // Where the transformations to L types of parents begin. A row of weights: a type of child at a kernel's position.
   int64_t at(int64_t row, int64_t jv) const { return (row * JV + jv) * Pose::kNumbers; }
 
   const V* weights(int64_t row, int64_t jv) const { return weight.get() + at(row, jv); }
 
-  // The constants of the logits, from log sigmoid(logit) − ½ Σ log σ² of each parent. What is the same for all changes
-  // no share: without the greatest, less is lost to rounding. Lanes beyond the types hold −∞. They take no part in the
-  // softmax over all parents; in one of their own they may.
+  // The constants of the logits, from log sigmoid(logit) − ½ Σ log σ² of each parent. What is the same for all
+  // changes no share: without the greatest, less is lost to rounding; of each place where none sees another's
+  // children. Lanes beyond the types hold −∞. They take no part in the softmax over all parents; in one of their own
+  // they may.
   template <class Record>
   void level(const std::vector<double>& log_ap, Record* records) const {
     const double none = -std::numeric_limits<double>::infinity();
-    const double top = *std::max_element(log_ap.begin(), log_ap.end());
-    for (int64_t i = 0; i < P * JV; ++i)
-      for (int l = 0; l < L; ++l) {
-        const double x = log_ap[i * L + l];
-        records[i].c[l] = x == none && positions ? T(0) : T(x - top);
+    const int64_t together = (K == 1 ? 1 : P) * JV * L;
+    for (int64_t from = 0; from < P * JV * L; from += together) {
+      const double top = *std::max_element(log_ap.begin() + from, log_ap.begin() + from + together);
+      for (int64_t i = from; i < from + together; ++i) {
+        const double x = log_ap[i];
+        records[i / L].c[i % L] = x == none && positions ? T(0) : T(x - top);
       }
+    }
   }
 
   // β_u and Σ log σ² make the cost of describing one vote.

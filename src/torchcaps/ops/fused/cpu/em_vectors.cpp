@@ -1,4 +1,5 @@
-// EM routing of vector capsules, by the passes of em.cpp; a library of its own, for few need it.
+// EM routing of vector capsules, by the passes of em.cpp, but for votes that stay in L2; a library of its own, for few
+// need it.
 #include "em_calls.h"
 #include "em_vectors.h"
 

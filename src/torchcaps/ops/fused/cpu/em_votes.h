@@ -36,7 +36,7 @@ inline int64_t place_of(const std::vector<Visit>& run, const Visit& visit) {
   return (Pose::kEven ? run.data() : &visit)->place;
 }
 
-// s0 += Σ r, s1 += Σ r e, s2 += Σ r e² of the parents, over the children of a block; e and r as the votes' slots have it.
+// s0 += Σ r, s1 += Σ r e, s2 += Σ r e² of the parents, over the children of a block; e and r by the votes' slots.
 template <class Pose, class V, class Record>
 inline void add_moments(const Block& block, int64_t JV, const V* e, const V* r, Record* parents) {
   for (const auto& run : block.by_place()) {

@@ -9,13 +9,13 @@ namespace {
 // A child and a place that sees it.
 struct Visit {
   int32_t i, slot;            // the child's number in its block; which of the block's votes this is
-  int32_t child, place, row;  // of the image, and of the weights; child and row as for the block's first type
+  int32_t child, place, row;  // of the image, and of the weights; child and row from those of the block's first type on
 };
 
 // Children that are visited together. Those of a run of visits have in common what would come from far away each time.
 struct Block {
   struct Child {
-    int32_t child, slot, n_seen;  // as above; its votes' slots are slot … slot + n_seen − 1
+    int32_t child, slot, n_seen;  // likewise; its votes' slots are slot … slot + n_seen − 1
   };
   std::vector<Child> children;
   std::vector<std::vector<Visit>> runs;
