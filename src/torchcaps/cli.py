@@ -205,6 +205,10 @@ def _parse_experiment(
     if parsed.recipe != defaults.recipe:
         raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
     config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
+    if config.data.root is not None and config.data.name in ("digits", "faces"):  # who names one has other data in mind
+        raise ValueError(
+            f"data.root must be left alone for {config.data.name}, which has no files; got {config.data.root}"
+        )
     config = placed(config, config.data.root, config.threads, config.device)
     return smoke(config) if parsed.smoke else config, parsed.out, parsed.keep
 

@@ -42,7 +42,7 @@ def test_a_capsnet_layer_by_layer() -> None:
     model, x = build("capsnet_stacked", (1, 24, 26), 3, **options), torch.rand(2, 1, 24, 26)
     wanted = model.primary(model.conv(model.standardize(x)).clamp_min(0))
     for layer in model.hidden:
-        wanted = layer(wanted)  # with its own iterations
+        wanted = layer(wanted, n_iters=1)
     torch.testing.assert_close(model(x, n_iters=1).scores, model.classes(wanted, n_iters=1).activation)
 
 
