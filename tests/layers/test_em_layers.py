@@ -245,6 +245,10 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
         (lambda: DenseCaps(6, 3, 16, 12, routing="em"), "d_in and d_out must be 16 for 4×4 matrices, got 16 and 12"),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose="tensor"), "pose must be one of matrix, vector"),
         (
+            lambda: DenseCaps(6, 3, 16, 16, routing="em", compete="positions"),
+            "compete must be 'all' in dense routing, got 'positions'",
+        ),
+        (
             lambda: DenseCaps(6, 3, 16, 16, routing="em", leaky=True),
             "an option of layers with em routing must be one of n_iters, .*'leaky'",
         ),

@@ -207,6 +207,13 @@ def test_iterations_and_couplings_of_one_call() -> None:
     assert model(x).capsules[-1].coupling is None
 
 
+def test_positions_compete_in_convolutional_layers_alone() -> None:
+    model = build("matrix_capsnet_small", (1, 24, 24), 3, settings="paper", compete="positions")
+    competes = [layer.options["settings"].compete for layer in (*model.hidden, model.classes)]
+    assert competes == ["positions", "positions", "all"]
+    assert model(torch.rand(2, 1, 24, 24)).scores.shape == (2, 3)
+
+
 def test_they_are_of_every_routing() -> None:
     model, x = build("capsnet_stacked", (1, 24, 24), 3), torch.rand(2, 1, 24, 24)
     _, hidden, classes = model(x, n_iters=1, return_coupling=True).capsules

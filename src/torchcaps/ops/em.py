@@ -149,7 +149,8 @@ def conv_em_routing(
     matrices = getattr(pose, "ndim", 0) == 6
     given = em_settings(settings, dense=False, **changes)
     dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, gradient, matrices=matrices)
-    chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset=offset, matrices=matrices)
+    vectors = None if matrices else weight.shape[-2:]
+    chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset=offset, vectors=vectors)
     stride = stride if isinstance(stride, tuple) else (stride, stride)
     check_fields(pose.shape[2:4], weight.shape[1:3], stride)
     with without_autocast(pose):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -92,33 +94,26 @@ def check_choices(n_iters: int, gradient: str) -> None:
     check_choice("gradient", gradient, GRADIENTS)
 
 
-def choose_impl(
-    impl: str,
-    pose: Tensor,
-    activation: Tensor,
-    weight: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    *,
-    offset: Tensor | None,
-    matrices: bool,
-) -> str:
-    """The implementation to take. What none is made for is asked first, so that nothing is compiled in vain."""
-    tensors = pose, activation, weight, beta_u, beta_a, *(() if offset is None else (offset,))
+def choose_impl(impl: str, *tensors: Tensor, offset: Tensor | None, vectors: Sequence[int] | None) -> str:
+    """The implementation to take. What none is made for is asked first, so that nothing is compiled in vain.
+
+    ``vectors`` is their d_in and d_out, None for matrices.
+    """
     check_choice("impl", impl, IMPLS)
-    why = None if impl == "reference" else _not_made_for(impl, weight, offset, matrices=matrices)
+    why = None if impl == "reference" else _not_made_for(impl, offset, vectors)
     if why is not None and impl != "auto":
         raise ValueError(f"impl='{impl}' {why}")
-    return which_impl("em" if matrices else "em_vectors", impl if why is None else "reference", *tensors)
+    every = tensors if offset is None else (*tensors, offset)
+    return which_impl("em" if vectors is None else "em_vectors", impl if why is None else "reference", *every)
 
 
-def _not_made_for(impl: str, weight: Tensor, offset: Tensor | None, *, matrices: bool) -> str | None:
+def _not_made_for(impl: str, offset: Tensor | None, vectors: Sequence[int] | None) -> str | None:
     """What compiled code lacks: vectors of other sizes, Triton's all of them; and the gradient of an offset."""
     if offset is not None and offset.requires_grad and torch.is_grad_enabled():
         return "gives no gradient of offset"
-    if matrices:
+    if vectors is None:
         return None
     if impl == "triton":
         return "wants matrices, got vectors"
-    d_in, d_out = weight.shape[-2:]
+    d_in, d_out = vectors
     return None if d_in == d_out == SIZE else f"wants vectors of {SIZE} numbers, got d_in={d_in} and d_out={d_out}"

@@ -138,6 +138,8 @@ MULTIMNIST = Table(
     tried=(
         "ten trainings of 60,000 pairs: the factor 1/32 on the primary capsules with the learning rate 0.01 left "
         "fewest errors on validation pairs (27.3 %; 1/8 with 0.003 30.0 %; results/checks/capsnet-rates.json);",
+        "two more, with the row's settings and batches of 16 instead of 64: 25.1 % with the learning rate 0.003, 26.6 "
+        "% with 0.0015 (same file); of a million pairs not tried yet;",
         "a million pairs with it: 14.32 % (results/checks/multimnist-rate-0.01.json); of the validation pairs 30.3 % "
         "were misread after the first epoch, 22.2 % after the fifth, 14.5 % after the last "
         "(results/checks/multimnist-rate-0.01-epochs.csv);",

@@ -50,10 +50,9 @@ def routed(
     mu, a, coupling, states = made
     if not a.numel():  # no images, or no parents
         return made
-    n = _side_by_side(pose)
+    n, stride = _side_by_side(pose, stride)
     maps = [_as_one_map(x, n) for x in (pose, activation, mu, a)]
     given = *maps[:2], weight, beta_u, beta_a, offset
-    stride = stride if n == 1 else [1, 1]
     _call("forward", stride, choices, numbers, *given, *maps[2:], states, coupling if return_coupling else None)
     if n > 1:
         mu.copy_(_as_images(maps[2]))
@@ -91,13 +90,13 @@ def routed_backward(
     made = gradients(*given)
     if not d_a.numel():
         return tuple(x.zero_() for x in made)  # type: ignore[return-value]
-    n = _side_by_side(pose)
+    n, stride = _side_by_side(pose, stride)
     pose, activation, d_mu, d_a, d_pose, d_activation = (
         _as_one_map(x, n) for x in (pose, activation, d_mu, d_a, *made[:2])
     )
     found = d_pose, d_activation, *made[2:]
     rest = weight, beta_u, beta_a, offset, states, d_mu, d_a, d_coupling
-    _call("backward", stride if n == 1 else [1, 1], choices, numbers, pose, activation, *rest, *found)
+    _call("backward", stride, choices, numbers, pose, activation, *rest, *found)
     if n > 1:
         made[0].copy_(_as_images(d_pose))
         made[1].copy_(_as_images(d_activation))
@@ -107,15 +106,15 @@ def routed_backward(
 register(routed, routed_backward, "cpu", _made)
 
 
-def _side_by_side(pose: Tensor) -> int:
-    """How many images of dense vectors are routed as the places of one map, under a kernel of 1×1.
+def _side_by_side(pose: Tensor, stride: list[int]) -> tuple[int, list[int]]:
+    """How many images of dense vectors are routed as the places of one map, under a kernel of 1×1; and its stride.
 
     It is the same routing; but a row of weights, 16 times as long as that of matrices, comes from memory once for all
     of them. The number must not depend on that of threads, or results would.
     """
     if pose.dim() == 6 or pose.shape[2:4] != (1, 1):
-        return 1
-    return max(n for n in range(1, 9) if pose.shape[0] % n == 0)
+        return 1, stride
+    return max(n for n in range(1, 9) if pose.shape[0] % n == 0), [1, 1]
 
 
 def _as_one_map(x: Tensor, n: int) -> Tensor:
