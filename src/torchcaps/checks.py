@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def check_choice(name: str, value: object, known: Iterable[Any] | Mapping[Any, A
 
 
 def check_at_least(name: str, value: int, least: int) -> None:
-    """Refuse anything but an integer of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    """Refuse anything but an integer, numpy's too, of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 

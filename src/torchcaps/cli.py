@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 # torch and what stands on it are imported where they are used: --help must answer at once.
 
 
+_ROOT = "folder of the data files, or of the data sets' folders"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; bad input prints what is wrong and gives exit status 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -62,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     made = command("evaluate", _evaluate, "measure a trained model on one split of its data")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--split", default="test", help="val, test (the default), or a further one of these data")
-    made.add_argument("--data.root", dest="root", help="folder that has the data files already")
+    made.add_argument("--data.root", dest="root", help=_ROOT)
     made.add_argument("--data.test_crops", dest="test_crops", type=int, help="windows to average over: 1 or 13")
     made = command("reproduce", _reproduce, "train the rows of a paper's table and write it with our numbers beside")
     made.add_argument("table", metavar="TABLE", help="one of docs/results.md; a wrong name lists them")
@@ -82,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--to", metavar="FILE", default="docs/results.md", help="default: docs/results.md")
     made = command("report", _report, "write report.html: what a trained model has learned")
     made.add_argument("run", metavar="RUN", help=run_help)
-    made.add_argument("--data.root", dest="root", help="folder that has the data files already")
+    made.add_argument("--data.root", dest="root", help=_ROOT)
     made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other runs to compare it with")
     made = command("few-labels", _few_labels, "classify from a few labels, by what an auto-encoder learned without any")
     made.add_argument("run", metavar="RUN", help="the folder of an auto-encoder's run, such as runs/mnist-templates")
@@ -92,14 +95,14 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--unlabelled", type=int, help="training images to take without labels (default: all)")
     made.add_argument("--out", metavar="FOLDER", help="where to write (default: the run's folder)")
     made.add_argument("--steps", type=int, default=100, help="of the supervised networks, at least; 0 leaves them out")
-    made.add_argument("--data.root", dest="root", help="folder that has the data files already")
+    made.add_argument("--data.root", dest="root", help=_ROOT)
     made = command("measure", _measure, "ask more of a trained model than its error, as docs/protocols.md says")
     made.add_argument("name", metavar="NAME", help="such as robustness or equivariance; a wrong name lists them")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--beside", metavar="RUN", help="another run on the same data to compare it with, such as a CNN")
     made.add_argument("--n", type=int, help="test images (default: the measure's own number)")
     made.add_argument("--keep", metavar="FOLDER", help="also put JSON and picture there, such as results/measures")
-    made.add_argument("--data.root", dest="root", help="folder that has the data files already")
+    made.add_argument("--data.root", dest="root", help=_ROOT)
     made = command("predict", _predict, "say what is in images of your own")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("images", metavar="IMAGE", nargs="+", help="image files of any size")
@@ -121,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_place_of_runs(made: argparse.ArgumentParser) -> None:
     """Options of commands that train several runs: where, on what, and whether in earnest."""
-    made.add_argument("--data.root", dest="root", help="folder of the data files, or of the data sets' folders")
+    made.add_argument("--data.root", dest="root", help=_ROOT)
     made.add_argument("--runs", metavar="FOLDER", default="runs", help="where runs are kept (default: runs)")
     made.add_argument("--threads", type=int, default=0, help="threads on a CPU (default: all cores)")
     made.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
@@ -205,10 +208,6 @@ def _parse_experiment(
     if parsed.recipe != defaults.recipe:
         raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
     config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
-    if config.data.root is not None and config.data.name in ("digits", "faces"):  # who names one has other data in mind
-        raise ValueError(
-            f"data.root must be left alone for {config.data.name}, which has no files; got {config.data.root}"
-        )
     config = placed(config, config.data.root, config.threads, config.device)
     return smoke(config) if parsed.smoke else config, parsed.out, parsed.keep
 
@@ -235,15 +234,16 @@ def _evaluate(parsed: argparse.Namespace) -> None:
     from torchcaps.experiments.batches import split
     from torchcaps.experiments.devices import choose_device
     from torchcaps.experiments.evaluate import evaluate
-    from torchcaps.experiments.run import Run
+    from torchcaps.experiments.run import Run, with_data_in
     from torchcaps.experiments.saved import data_for, load_model
 
     run = Run(parsed.run)
     config, trained = run.experiment(), load_model(run)
     if config.trial and parsed.split != "val":
         raise ValueError(f"split must be val for a trial, which has seen no test image; got {parsed.split}")
-    asked = {"root": parsed.root, "test_crops": parsed.test_crops}
-    config = replace(config, data=replace(config.data, **{k: v for k, v in asked.items() if v is not None}))
+    config = with_data_in(config, parsed.root)
+    if parsed.test_crops is not None:
+        config = replace(config, data=replace(config.data, test_crops=parsed.test_crops))
     device = choose_device("auto")  # not necessarily where it was trained
     if not config.trial:  # before its data are loaded, or downloaded
         losses = [key for key in run.finished() if key.endswith("_loss")]

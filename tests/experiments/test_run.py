@@ -11,7 +11,7 @@ import pytest
 from torchcaps.experiments import Data, Experiment, Model, Optim
 from torchcaps.experiments.experiment import further_errors
 from torchcaps.experiments.files import write_atomically, write_json
-from torchcaps.experiments.run import Run, experiment_from
+from torchcaps.experiments.run import Run, experiment_from, with_data_in
 
 
 def test_configuration_survives_the_file(tmp_path: Path) -> None:
@@ -117,6 +117,19 @@ def test_data_that_were_moved_are_found_again(tmp_path: Path) -> None:
     run.metrics.write_text("epoch\n")
     run.open(Experiment("x", data=Data(root="/new"), threads=2))
     assert run.experiment() == Experiment("x", data=Data(root="/new"), threads=1)
+
+
+def test_the_folder_of_the_data_sets_folders_will_do(tmp_path: Path) -> None:
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "folder").mkdir()
+    mnist, own = Experiment("x", Data("mnist", root="gone")), Experiment("x", Data("folder", root="gone"))
+    for root in (tmp_path, tmp_path / "mnist", str(tmp_path)):
+        assert with_data_in(mnist, root).data.root == str(tmp_path / "mnist")
+    assert with_data_in(mnist, tmp_path / "folder").data.root == str(tmp_path / "folder")
+    assert with_data_in(own, tmp_path).data.root == str(tmp_path)  # whose class is called "folder"
+    assert with_data_in(mnist, None) == mnist
+    with pytest.raises(ValueError, match="data.root must be left alone for faces, which has no files; got .*there"):
+        with_data_in(Experiment("x", Data("faces")), "there")
 
 
 def test_no_run(tmp_path: Path) -> None:

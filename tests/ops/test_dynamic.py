@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -242,6 +243,13 @@ def test_autocast_does_not_narrow_the_routing(impl: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         inside = dynamic_routing(u, weight, impl=impl)
     torch.testing.assert_close(inside.pose, dynamic_routing(u, weight, impl=impl).pose, rtol=0, atol=0)
+
+
+@impls
+def test_an_integer_of_numpy_is_one(impl: str) -> None:
+    u, weight = torch.randn(2, 5, 3), torch.randn(5, 4, 3, 6)
+    numpys = dynamic_routing(u, weight, n_iters=np.int64(2), impl=impl)  # type: ignore[arg-type]
+    torch.testing.assert_close(numpys.pose, dynamic_routing(u, weight, n_iters=2, impl=impl).pose, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

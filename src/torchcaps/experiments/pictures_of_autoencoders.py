@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from torchcaps.experiments.batches import Batch, split
 from torchcaps.experiments.experiment import Data
 from torchcaps.experiments.files import read_json
 from torchcaps.experiments.following import N_PAIRS
-from torchcaps.experiments.run import Run
+from torchcaps.experiments.run import Run, with_data_in
 from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.models import PlainAutoencoder, TemplateAutoencoder
 from torchcaps.ops import AffineParts, affine_matrix
@@ -38,9 +37,7 @@ def pictures_of_autoencoder(album: Album, run: Run, root: str | Path | None = No
     Raises:
         ValueError: its model or its data cannot be loaded.
     """
-    config, trained = run.experiment(), load_model(run)
-    if root is not None:
-        config = replace(config, data=replace(config.data, root=str(root)))
+    config, trained = with_data_in(run.experiment(), root), load_model(run)
     model, result = trained.model, read_json(run.result)
     batch = _first(split(config, data_for(config, trained), "test", torch.device("cpu")))
     few = [_few_labels(album, run)] if (run.path / "few-labels.json").is_file() else []

@@ -159,12 +159,23 @@ def placed(config: Experiment, root: str | Path | None, threads: int, device: De
         threads: threads on a CPU; 0 takes all cores.
         device: where to train.
     """
-    if root is not None:
-        root = Path(root).expanduser()
-        own = root / config.data.name
-        found = own if config.data.name != "folder" and own.is_dir() else root  # a class may be called "folder"
-        config = replace(config, data=replace(config.data, root=str(found)))
-    return replace(config, threads=threads, device=device)
+    return replace(with_data_in(config, root), threads=threads, device=device)
+
+
+def with_data_in(config: Experiment, root: str | Path | None) -> Experiment:
+    """The experiment on the files in ``root``, which may be the folder of the data sets' folders; None leaves its own.
+
+    Raises:
+        ValueError: ``root`` is given for data that have no files.
+    """
+    if root is None:
+        return config
+    if config.data.name in ("digits", "faces"):  # who names one has other data in mind
+        raise ValueError(f"data.root must be left alone for {config.data.name}, which has no files; got {root}")
+    root = Path(root).expanduser()
+    own = root / config.data.name
+    found = own if config.data.name != "folder" and own.is_dir() else root  # a class may be called "folder"
+    return replace(config, data=replace(config.data, root=str(found)))
 
 
 def _partial(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from torchcaps.experiments.batches import split
 from torchcaps.experiments.devices import choose_device
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.objective import wrong
-from torchcaps.experiments.run import Run
+from torchcaps.experiments.run import Run, with_data_in
 from torchcaps.experiments.saved import data_for, load_model
 
 #: Pairs looked at.
@@ -51,11 +50,9 @@ def look(run: Run, root: str | Path | None = None) -> Tested:
     Raises:
         ValueError: its model or its data cannot be loaded, or it is an auto-encoder's.
     """
-    config, result = run.experiment(), run.finished()
+    config, result = with_data_in(run.experiment(), root), run.finished()
     if config.data.transformed:
         raise ValueError(f"{run.path} must hold a classifier, got an auto-encoder, which knows no classes")
-    if root is not None:
-        config = replace(config, data=replace(config.data, root=str(root)))
     trained, device = load_model(run), choose_device("auto")
     model = trained.model.to(device)
     dataset = data_for(config, trained)

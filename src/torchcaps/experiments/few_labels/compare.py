@@ -23,7 +23,7 @@ from torchcaps.experiments.few_labels.finished import Finished
 from torchcaps.experiments.few_labels.readouts import READOUTS, Draw, Readout, one_by_one
 from torchcaps.experiments.few_labels.supervised import NETWORKS, classes_of, train_on_few
 from torchcaps.experiments.provenance import versions
-from torchcaps.experiments.run import Run
+from torchcaps.experiments.run import Run, with_data_in
 from torchcaps.experiments.saved import Trained, data_for, load_model
 
 
@@ -80,9 +80,7 @@ def compare(
     Raises:
         ValueError: a run is no auto-encoder's, or the data do not fit.
     """
-    config = run.experiment()
-    if root is not None:
-        config = replace(config, data=replace(config.data, root=str(root)))
+    config = with_data_in(run.experiment(), root)
     trained = load_model(run)
     dataset = data_for(config, trained)
     if not dataset.held_out:
