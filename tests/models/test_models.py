@@ -346,6 +346,19 @@ def test_released_initial_values_are_those_of_the_authors_code() -> None:
             torch.testing.assert_close(part.detach(), torch.full_like(part, wanted), rtol=0, atol=0)
 
 
+def test_released_initial_values_activate_as_many_capsules_of_vectors() -> None:
+    """A number of a vote has 16 terms instead of four: of as wide weights next to no capsule would be active."""
+    images = torch.rand(8, 2, 32, 32)
+    found = []
+    for pose in ("matrix", "vector"):
+        torch.manual_seed(0)
+        model = build("matrix_capsnet", (2, 32, 32), 5, initial="released", pose=pose)
+        with torch.no_grad():
+            found.append([c.activation.mean().item() for c in model(images).capsules])
+    for of_matrices, of_vectors in zip(*found, strict=True):
+        assert 0.7 < of_vectors / of_matrices < 2, found
+
+
 def test_a_seed_gives_the_first_convolution_that_it_always_gave() -> None:
     torch.manual_seed(5)
     nn.Conv2d(1, 4, 9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ class MatrixCapsNet(nn.Module):
         coordinates: coordinate addition, "column" (the paper), "row" (the released code) or None.
         standardize: bring each image to zero mean and unit variance first.
         initial: initial values, "half-active" (:mod:`torchcaps.layers.em_init`) or "released" (those of the
-            authors' released code, of whose capsules few are active).
+            authors' released code, of whose capsules few are active; of half the width for vectors).
         options: of every routed layer: ``settings`` ("released" by default, or "paper"), ``gradient``, ``impl`` …;
             ``compete="positions"`` of the convolutional ones. The recipes of small NORB have ``settings="released",
             initial="released"``.
@@ -132,7 +133,11 @@ class MatrixCapsNet(nn.Module):
 
 @torch.no_grad()
 def _start_as_released(model: MatrixCapsNet) -> None:
-    """Initial values of the authors' code, whose truncated normals name the width before the cut."""
+    """Initial values of the authors' code, whose truncated normals name the width before the cut.
+
+    They are for matrices, where a number of a vote has four terms. Of a vector it has 16: with half the width votes
+    spread as far as those of matrices, and as many capsules are active.
+    """
     truncated_normal_(model.conv.weight, 0.05 * LEFT)
     nn.init.constant_(model.conv.bias, 0.1)  # type: ignore[arg-type]
     n_types = model.primary.n_types
@@ -143,7 +148,8 @@ def _start_as_released(model: MatrixCapsNet) -> None:
     nn.init.constant_(model.primary.activation_bias, -1.0)  # type: ignore[arg-type]
     for layer, std, beta_u, beta_a in (*((h, 0.3, 0.5, 0.5) for h in model.hidden), (model.classes, 0.01, 2.0, 1.0)):
         parameters = dict(layer.named_parameters())
-        truncated_normal_(parameters["weight"], std * LEFT)
+        terms = parameters["weight"].shape[-2]
+        truncated_normal_(parameters["weight"], std * LEFT * math.sqrt(4 / terms))
         parameters["beta_u"].fill_(beta_u)
         parameters["beta_a"].fill_(beta_a)
 
