@@ -51,9 +51,15 @@ def register(routed: Any, routed_backward: Any, impl: str, kept: int) -> None:
     def _(*arguments: Any) -> _Four:
         return gradients(*arguments[3:6])
 
-    def backward(ctx: Any, d_pose: Tensor, d_activation: Tensor, d_coupling: Tensor, _: Tensor) -> tuple[Any, ...]:
+    def backward(
+        ctx: Any, d_pose: Tensor | None, d_activation: Tensor | None, d_coupling: Tensor | None, _: None
+    ) -> tuple[Any, ...]:
         u, weight, prior, states = ctx.saved_tensors
-        asked = d_coupling if ctx.return_coupling else None
+        if d_pose is None:
+            d_pose = states.new_zeros(states.shape[2:])
+        if d_activation is None:
+            d_activation = states.new_zeros(states.shape[2:4])
+        asked = d_coupling if ctx.return_coupling else None  # else one of shape [0]
         du, d_weight, d_bias, d_prior = routed_backward(
             d_pose, d_activation, asked, u, weight, prior, states, ctx.leaky, ctx.full
         )
@@ -65,6 +71,7 @@ def register(routed: Any, routed_backward: Any, impl: str, kept: int) -> None:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: _Four) -> None:
+    ctx.set_materialize_grads(False)  # of zeros for all that is kept
     u, weight, bias, prior, _, ctx.leaky, ctx.full, ctx.return_coupling = inputs
     ctx.has_bias = bias is not None
     ctx.save_for_backward(u, weight, prior, output[3])

@@ -76,8 +76,14 @@ def register(routed: Any, routed_backward: Any, impl: str, made: Callable[..., t
     def _(*arguments: Any) -> tuple[Tensor, ...]:
         return gradients(*arguments[3:8])
 
-    def backward(ctx: Any, d_mu: Tensor, d_a: Tensor, d_coupling: Tensor, *_: Tensor) -> tuple[Any, ...]:
-        asked = d_coupling if ctx.return_coupling else None
+    def backward(
+        ctx: Any, d_mu: Tensor | None, d_a: Tensor | None, d_coupling: Tensor | None, *_: None
+    ) -> tuple[Any, ...]:
+        if d_mu is None or d_a is None:
+            zeros = outputs(ctx.saved_tensors[0], ctx.saved_tensors[2], ctx.stride, False)
+            d_mu = zeros[0].zero_() if d_mu is None else d_mu
+            d_a = zeros[1].zero_() if d_a is None else d_a
+        asked = d_coupling if ctx.return_coupling else None  # else one of shape [0]
         found = routed_backward(d_mu, d_a, asked, *ctx.saved_tensors, ctx.stride, ctx.choices, ctx.numbers)
         return *found, None, None, None, None, None
 
@@ -86,5 +92,6 @@ def register(routed: Any, routed_backward: Any, impl: str, made: Callable[..., t
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)  # of zeros for all that is kept
     *tensors, ctx.stride, ctx.choices, ctx.numbers, ctx.return_coupling = inputs
     ctx.save_for_backward(*tensors, *output[3:])

@@ -128,10 +128,10 @@ def routed_backward(
     numbers: list[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of :func:`routed`: pose, activation, weight, beta_u and beta_a."""
-    made = gradients(pose, activation, weight, beta_u, beta_a)
     if not d_a.numel():
-        return tuple(x.zero_() for x in made)  # type: ignore[return-value]
-    passes = Passes.of(pose, activation, weight, offset, stride, choices)
+        return tuple(x.zero_() for x in gradients(pose, activation, weight, beta_u, beta_a))  # type: ignore[return-value]
+    passes = Passes.of(pose, activation, weight, offset, stride, choices, backward=True)
+    d_coupling = None if d_coupling is None else d_coupling.contiguous()
     (given, lambdas), stop = _split(numbers), choices[2]
     last = len(lambdas) - 1
     d_mu = d_mu.flatten(4).flatten(2, 3).transpose(1, 2).contiguous()  # [B, P, J, 16]
@@ -170,8 +170,11 @@ def routed_backward(
         d_logit = s0 * (-earlier_logit).sigmoid()
         d_mu = given.damping * d_mu + s1 / earlier_variance
         d_variance = (s2 / earlier_variance - s0[..., None]) / (2 * earlier_variance)
-    d_pose, d_weight = passes.d_pose.to(pose.dtype), passes.d_weight.sum(dim=0).to(weight.dtype)
-    return d_pose, passes.d_activation, d_weight, d_beta_u, d_beta_a
+    d_pose, d_activation, d_weight = passes.d_pose, passes.d_activation, passes.d_weight
+    assert isinstance(d_pose, Tensor)  # as the others are, backward
+    assert isinstance(d_activation, Tensor)
+    assert isinstance(d_weight, Tensor)
+    return d_pose.to(pose.dtype), d_activation, d_weight.sum(dim=0).to(weight.dtype), d_beta_u, d_beta_a
 
 
 register(routed, routed_backward, "triton", _made)

@@ -32,7 +32,8 @@ class Passes(NamedTuple):
         tiles: states of the parents, ``[STATES, B, P, J, 16]``.
         numbers: constants of the logits, but for what all have in common, and slopes k: ``[2, B, P, J]``.
         found: of every child, or of every child and type: highest logit, inverse sum, mean slope.
-        d_pose, d_activation, d_weight: gradients so far; that of the weights in parts.
+        d_pose, d_activation, d_weight: gradients so far; that of the weights in parts. Forward there are none, nor
+            slopes.
         parts: cuts of receptive fields, and of all places for the gradient of the weights.
     """
 
@@ -41,10 +42,10 @@ class Passes(NamedTuple):
     begin: Tensor
     tiles: Tensor
     numbers: Tensor
-    found: Tensor
-    d_pose: Tensor
-    d_activation: Tensor
-    d_weight: Tensor
+    found: tuple[Tensor | None, ...]
+    d_pose: Tensor | None
+    d_activation: Tensor | None
+    d_weight: Tensor | None
     parts: tuple[int, int]
 
     @classmethod
@@ -56,6 +57,8 @@ class Passes(NamedTuple):
         offset: Tensor | None,
         stride: list[int],
         choices: list[bool],
+        *,
+        backward: bool = False,
     ) -> Passes:
         dtype = computed_in(pose, weight)
         (n_images, types, height, width), (rows, columns, n_out) = pose.shape[:4], weight.shape[1:4]
@@ -74,6 +77,7 @@ class Passes(NamedTuple):
 
         down, across = ((height, rows, stride[0]), (width, columns, stride[1]))
         seen = _seen(*down, pose.device)[:, None] * _seen(*across, pose.device)
+        found = zeros(3 if backward else 2, *activation.shape, *((n_out,) if choices[0] else ())).unbind()
         begin = 1 / (n_out * (torch.ones_like(seen) if choices[1] else seen.clamp_min(1)).to(dtype))
         return cls(
             sizes,
@@ -84,12 +88,12 @@ class Passes(NamedTuple):
                 None if offset is None else offset.contiguous(),
             ),
             begin,
-            zeros(STATES, n_images, math.prod(upper), n_out, 16),
-            zeros(2, n_images, math.prod(upper), n_out),
-            zeros(3, *activation.shape, *((n_out,) if choices[0] else ())),
-            zeros(*pose.shape),
-            zeros(*activation.shape),
-            zeros(math.ceil(blocks / over_places), *weight.shape),
+            zeros(STATES if backward else STATES - 2, n_images, math.prod(upper), n_out, 16),
+            zeros(2 if backward else 1, n_images, math.prod(upper), n_out),
+            found if backward else (*found, None),
+            zeros(*pose.shape) if backward else None,
+            zeros(*activation.shape) if backward else None,
+            zeros(math.ceil(blocks / over_places), *weight.shape) if backward else None,
             (over_rows, over_places),
         )
 
@@ -113,7 +117,7 @@ class Passes(NamedTuple):
     def children(self, *, first: bool = False, backward: bool = False, d_coupling: Tensor | None = None) -> None:
         """Highest logits and sums of exponentials; backward, mean slopes and the activations' gradient too."""
         pose, activation, weight, offset = self.given
-        given = pose, activation, weight, offset, self.begin, self.tiles, self.numbers, _packed(d_coupling)
+        given = pose, activation, weight, offset, self.begin, self.tiles, self.numbers, d_coupling
         with on(pose.device):
             load("em").child_pass[self._over_children()](
                 *given,
@@ -151,7 +155,7 @@ class Passes(NamedTuple):
                 offset,
                 self.tiles,
                 self.numbers,
-                _packed(d_coupling),
+                d_coupling,
                 *self.found,
                 again,
                 coupling,
@@ -169,8 +173,9 @@ class Passes(NamedTuple):
 
     def gradients(self, *, first: bool = False, stop: bool = False, d_coupling: Tensor | None = None) -> None:
         """Add the gradients of poses and weights of one iteration."""
+        assert self.d_weight is not None
         pose, activation, weight, offset = self.given
-        given = pose, activation, weight, offset, self.begin, self.tiles, self.numbers, _packed(d_coupling), *self.found
+        given = pose, activation, weight, offset, self.begin, self.tiles, self.numbers, d_coupling, *self.found
         choices, s = {"FIRST": first, "STOP": stop}, self.sizes
         n_images, n_places, n_out = self.tiles.shape[1:4]
         block = self._block(n_images * n_places)
@@ -202,7 +207,3 @@ def _seen(extent: int, kernel: int, stride: int, device: torch.device) -> Tensor
     first = torch.arange(0, extent - kernel + 1, stride, device=device)[:, None]
     place = torch.arange(extent, device=device)
     return ((first <= place) & (place < first + kernel)).sum(dim=0)
-
-
-def _packed(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.contiguous()

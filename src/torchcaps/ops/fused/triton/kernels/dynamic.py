@@ -9,6 +9,8 @@ All tensors are contiguous; offsets that grow with a tensor are of 64 bits.
 import triton
 import triton.language as tl
 
+from torchcaps.ops.fused.triton.kernels.exact import over, root
+
 
 @triton.jit
 def images_of(block, n_images, J: tl.constexpr, E: tl.constexpr, N: tl.constexpr, JP: tl.constexpr, EP: tl.constexpr):
@@ -47,7 +49,7 @@ def couple(votes, v, prior, at, j, J: tl.constexpr, LEAKY: tl.constexpr):
     total = tl.sum(c, 1)
     if LEAKY:
         total += tl.exp(-top)
-    return c / total[:, None]
+    return over(c, total[:, None])
 
 
 @triton.jit(do_not_specialize=["n_images", "per_part"])
@@ -212,13 +214,13 @@ def polar(s):
     largest = tl.max(tl.abs(s), 1)
     zero = largest == 0
     scale = tl.where(zero, 1.0, largest)
-    direction = s / scale[:, None]
+    direction = over(s, scale[:, None])
     squared = tl.sum(direction * direction, 1)
-    length = tl.sqrt(tl.where(zero, 1.0, squared))
-    direction = direction / length[:, None]
+    length = root(tl.where(zero, 1.0, squared))
+    direction = over(direction, length[:, None])
     norm = tl.where(zero, 0.0, length * scale)
     is_long = norm > 1
-    return direction, tl.where(is_long, 1.0 / tl.where(is_long, norm, 1.0), norm), is_long
+    return direction, tl.where(is_long, over(1.0, tl.where(is_long, norm, 1.0)), norm), is_long
 
 
 @triton.jit(do_not_specialize=["n_parts", "n_rows"])
@@ -247,7 +249,7 @@ def squash_pass(
         s += tl.load(bias + (row % J)[:, None] * E + e[None, :], mask=inside, other=0.0)
     tl.store(sums + at, s, mask=inside)
     direction, q, is_long = polar(s)
-    squashed = tl.where(is_long, 1.0, q * q) / (1.0 + q * q)
+    squashed = over(tl.where(is_long, 1.0, q * q), 1.0 + q * q)
     v = direction * squashed[:, None]
     if activation is None:
         v += tl.load(before + at, mask=inside, other=0.0)
@@ -280,8 +282,8 @@ def squash_backward_pass(
         g += sum_parts(parts, n_parts, row, n_rows, E, R, PP, EP)
         tl.store(dv + at, g, mask=inside)
     direction, q, is_long = polar(tl.load(sums + at, mask=inside, other=0.0))
-    across = q / (1.0 + q * q)  # ‖v‖/‖s‖
-    along = tl.where(is_long, 2.0 * across * across * q, 2.0 * across / (1.0 + q * q))  # d‖v‖/d‖s‖
+    across = over(q, 1.0 + q * q)  # ‖v‖/‖s‖
+    along = tl.where(is_long, 2.0 * across * across * q, over(2.0 * across, 1.0 + q * q))  # d‖v‖/d‖s‖
     radial = tl.sum(direction * g, 1)
     outward = radial
     if d_length is not None:

@@ -18,6 +18,7 @@ from torchcaps.ops.fused.triton.kernels.em_tiles import (
     slope_of,
     up_to,
 )
+from torchcaps.ops.fused.triton.kernels.exact import over
 
 
 @triton.jit(do_not_specialize=["n_images"])
@@ -95,7 +96,7 @@ def child_pass(
                 slopes += tl.sum(own_slopes, 1)
             elif POSITIONS:
                 to = child[:, None] * J + j[None, :]
-                share = 1.0 / own_total
+                share = over(1.0, own_total)
                 tl.store(top + to, own_top, mask=inside)
                 tl.store(inverse + to, share, mask=inside)
                 if BACKWARD:
@@ -112,7 +113,7 @@ def child_pass(
         if FIRST:
             slopes *= tl.load(start + y * W + x)
         elif not POSITIONS:
-            share = 1.0 / total
+            share = over(1.0, total)
             slopes *= share
             tl.store(top + child, highest, mask=there)
             tl.store(inverse + child, share, mask=there)
