@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchcaps import analysis
+from torchcaps import analysis, build
 
 pytest.importorskip("matplotlib")
 
@@ -272,6 +272,21 @@ def test_segmentation_is_red_and_green():
         ("cat", analysis.FIRST),
         ("hippopota…", analysis.SECOND),
     ]
+
+
+def test_models_of_bfloat16_are_drawn():
+    model, images = build("capsnet_small", (1, 28, 28), 10).bfloat16(), torch.rand(2, 1, 28, 28).bfloat16()
+    names, labels = [str(k) for k in range(10)], torch.tensor([1, 2])
+    analysis.draw_couplings(images[0], analysis.coupling_maps(model, images[:1]), names)
+    matrices = build("matrix_capsnet_small", (1, 28, 28), 10).bfloat16()
+    analysis.draw_parts(images, analysis.part_maps(matrices, images), labels, names)
+    analysis.draw_votes([analysis.class_votes(matrices, images[0], 1)], ["1"])
+    found = analysis.segment(model, images, labels[:, None] - torch.tensor([0, 1]), torch.rand(2, 2, 1, 28, 28))
+    analysis.draw_segmentation(found, names)
+    values = torch.rand(2, 3, 4).bfloat16()
+    views = analysis.Views(1, torch.tensor([30, 35]), torch.tensor([0, 20, 60]), values, values)
+    angles = torch.tensor([30, 30, 30, 35, 35]), torch.tensor([0, 20, 60, 20, 0])
+    analysis.draw_views(views, torch.rand(5, 1, 6, 6), *angles, "dog")
 
 
 def test_nothing_but_drawing_needs_matplotlib(monkeypatch):

@@ -126,3 +126,9 @@ def test_a_sweep_has_the_image_itself_where_nothing_is_done() -> None:
 def test_other_models_are_refused() -> None:
     with pytest.raises(ValueError, match="model must be a transforming auto-encoder, got a CapsNet"):
         recover(build("capsnet_small", (1, 28, 28), 10), torch.rand(1, 1, 28, 28), torch.rand(1, 1, 28, 28))
+
+
+def test_a_compiled_auto_encoder_is_the_network_within() -> None:
+    model, x = build("affine_autoencoder", (1, 12, 12), 1), torch.rand(2, 1, 12, 12)
+    compiled = torch.compile(model, backend="eager")
+    torch.testing.assert_close(recover(compiled, x, x), recover(model, x, x), equal_nan=True)  # type: ignore[arg-type]

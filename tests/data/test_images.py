@@ -305,6 +305,17 @@ def test_a_folder_below_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert load("folder", ".").name == folder.name
 
 
+def test_floats_are_not_divided_again() -> None:
+    with pytest.raises(ValueError, match=r"images must be uint8, got torch.float32"):
+        to_float(torch.rand(2, 1, 3, 3))
+
+
+@pytest.mark.parametrize("name", ["digits", "faces"])
+def test_bundled_data_have_no_root(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"data.root must be left alone for {name}, which has no files; got .*x"):
+        load(name, tmp_path / "x")
+
+
 def test_no_folder(tmp_path: Path) -> None:
     for root in (None, tmp_path / "absent"):
         with pytest.raises(ValueError, match=r"data.root must be a folder with one sub-folder a class"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from torchcaps.data.transformed import Limits, transformed_pairs
@@ -46,6 +47,12 @@ def test_each_stays_within_its_limits() -> None:
     parts = affine_parts(limits.draw(500, generator()))
     for values, most in ((parts.angle, math.radians(10)), (parts.scale - 1, 0.3), (parts.shear, 0.1), (parts.shift, 3)):
         assert 0.9 * most < values.abs().max() <= most * (1 + 1e-5)
+
+
+def test_a_scale_that_would_mirror_is_refused() -> None:
+    for scale in (1.0, -0.1):
+        with pytest.raises(ValueError, match=f"scale must be at least 0 and below 1, got {scale}"):
+            Limits(scale=scale).draw(2, torch.Generator())
 
 
 def test_whole_shifts_stay_below_a_limit_that_is_none() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import logging
 import math
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -403,6 +406,27 @@ def test_a_saved_model_is_what_it_was_whatever_the_defaults(unbroken: Path, capl
             torch.set_default_dtype(torch.float32)
         assert all(torch.equal(found[name], value) for name, value in wanted.items())
     assert not caplog.text
+
+
+def test_the_callers_draws_and_log_stay_the_callers(tmp_path: Path) -> None:
+    logger = logging.getLogger("lightning.pytorch")
+    level, before = logger.level, torch.get_rng_state()
+    fit(replace(TINY, epochs=1), tmp_path / "a")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert logger.level == level and "PL_GLOBAL_SEED" not in os.environ
+
+
+def test_a_model_is_loaded_from_its_file_alone(unbroken: Path, tmp_path: Path) -> None:
+    shutil.copy(unbroken / "model.pt", tmp_path / "mine.pt")
+    wanted = load_model(unbroken).model.state_dict()
+    for file in (tmp_path / "mine.pt", str(unbroken / "model.pt")):
+        found = load_model(file).model.state_dict()
+        assert all(torch.equal(found[name], value) for name, value in wanted.items())
+    with pytest.raises(ValueError, match=r"nowhere must hold a finished run, but it has no model.pt"):
+        load_model("nowhere")
+    (tmp_path / "cut.pt").write_bytes((tmp_path / "mine.pt").read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"cut.pt is not a whole model.pt"):
+        load_model(tmp_path / "cut.pt")
 
 
 def test_saved_model_needs_no_data(unbroken: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from torchcaps.layers import ConvCaps, DenseCaps, PrimaryCaps
+from torchcaps.models import build
 from torchcaps.ops import squash
 
 
@@ -29,6 +31,14 @@ def test_output_size_is_that_of_the_output(size: tuple[int, int], wanted: tuple[
     layer = PrimaryCaps(1, 2, 3, 9, stride=2)
     assert layer.output_size(*size) == wanted
     assert layer(torch.zeros(1, 1, *size)).pose.shape == (1, 2, *wanted, 3)
+
+
+def test_sizes_may_be_integers_of_numpy() -> None:
+    three = np.int64(3)
+    maps = PrimaryCaps(1, three, 3, three, stride=np.int32(2))(torch.rand(1, 1, 12, 13))
+    assert maps.pose.shape == (1, 3, 5, 6, 3)
+    assert ConvCaps(three, 2, 3, 4, three)(maps).pose.shape == (1, 2, 3, 4, 4)
+    assert build("capsnet_small", (np.int64(1), np.int64(28), 28), three).image_shape == (1, 28, 28)
 
 
 def test_initial_capsules_have_length_one_half() -> None:

@@ -364,6 +364,8 @@ def test_huge_logits_saturate_without_nan() -> None:
         ({"pose": torch.zeros(1, 2, 3, 4, 4, 3)}, "weight must be .* with columns=3 as in pose"),
         ({"pose": torch.zeros(1, 2, 3, 4, 3, 3), "weight": torch.zeros(2, 2, 2, 3, 3, 3)}, "pose must end in 4×4"),
         ({"activation": torch.zeros(1, 2, 3, 5)}, "activation must be .* with W=4"),
+        ({"activation": torch.full((1, 2, 3, 4), -0.5)}, "activation must hold probabilities 0 … 1, got -0.5 … -0.5"),
+        ({"activation": torch.full((1, 2, 3, 4), 1.5)}, "activation must hold probabilities 0 … 1, got 1.5 … 1.5"),
         ({"beta_u": torch.zeros(2)}, r"beta_u must be \[J=3\]"),
         ({"beta_a": torch.zeros(3, 1)}, r"beta_a must be \[J=3\]"),
         ({"weight": torch.zeros(2, 4, 2, 3, 4, 4)}, "kernel_size must fit into the map, got 4 where H=3"),
@@ -397,6 +399,13 @@ def test_dense_bad_input_speaks_of_dense_shapes() -> None:
         )  # fmt: skip
     dense = torch.zeros(2, 5, 4, 4), torch.zeros(2, 5), torch.zeros(5, 3, 4, 4), torch.zeros(3), torch.zeros(3)
     em_routing(*dense, compete="positions", n_iters=1)
+    with pytest.raises(ValueError, match="activation must hold probabilities"):
+        em_routing(dense[0], dense[1] + 2, *dense[2:])
+    with pytest.raises(ValueError, match="activation must hold probabilities"):
+        em_routing_from_votes(torch.zeros(2, 5, 3, 4, 4), dense[1] - 2, *dense[3:])
+    broken = dense[1].clone()
+    broken[0] = torch.nan  # one of a batch says so itself, and leaves its neighbours alone
+    assert em_routing(dense[0], broken, *dense[2:]).activation[1].isfinite().all()
     with pytest.raises(ValueError, match="compete must be 'all' in dense routing, got 'positions'"):
         em_routing(*dense, compete="positions")
     with pytest.raises(ValueError, match="pose must be a torch.Tensor, got a list"):

@@ -54,13 +54,14 @@ def em_classes_of(model: nn.Module) -> ClassCaps:
 
 
 def autoencoder(model: nn.Module) -> Transforming:
-    """The model itself, if its capsules have poses that a transformation applies to.
+    """The model itself, if its capsules have poses that a transformation applies to; from within a wrapper too.
 
     Raises:
         ValueError: it is another one.
     """
-    if isinstance(model, Transforming):
-        return model
+    bare = getattr(model, "_orig_mod", model)
+    if isinstance(bare, Transforming):
+        return bare
     raise ValueError(f"model must be a transforming auto-encoder, got a {type(model).__name__}")
 
 

@@ -54,7 +54,8 @@ def load(
         options: as the data set's own function says.
 
     Raises:
-        ValueError: an unknown name or option, no such size; files missing, broken or with a wrong checksum.
+        ValueError: an unknown name or option, no such size; files missing, broken or with a wrong checksum; ``root``
+            for data that have no files.
         ModuleNotFoundError: a package that the extra ``train`` brings is not installed.
     """
     check_choice("data.name", name, DATASETS)
@@ -65,6 +66,8 @@ def load(
         raise ValueError(f"data.options of {name} must {wanted}; got {', '.join(unknown)}")
     if image_size is not None:
         check_two("data.image_size", image_size, 1)
+    if root is not None and name in ("digits", "faces"):  # who names one has other data in mind
+        raise ValueError(f"data.root must be left alone for {name}, which has no files; got {root}")
     with torch.device("cpu"):  # whatever torch.set_default_device says
         try:
             return DATASETS[name](

@@ -111,7 +111,13 @@ class Dataset:
 
 
 def to_float(images: Tensor) -> Tensor:
-    """uint8 0 … 255 to float32 0 … 1."""
+    """uint8 0 … 255 to float32 0 … 1.
+
+    Raises:
+        ValueError: another dtype: floats may be 0 … 1 already.
+    """
+    if images.dtype != torch.uint8:
+        raise ValueError(f"images must be uint8, got {images.dtype}")
     return images.float() / 255
 
 

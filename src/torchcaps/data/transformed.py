@@ -33,7 +33,12 @@ class Limits(NamedTuple):
         Args:
             n: how many.
             generator: on the CPU, so that every device draws the same.
+
+        Raises:
+            ValueError: a scale of 1 or more, which would mirror.
         """
+        if not 0 <= self.scale < 1:
+            raise ValueError(f"scale must be at least 0 and below 1, got {self.scale}")
         draw = 2 * torch.rand(n, 6, generator=generator, device="cpu") - 1  # in −1 … 1
         shift = self.shift * draw[:, 4:]
         if not (self.degrees or self.scale or self.shear):

@@ -169,9 +169,9 @@ class Experiment:
     """
 
     recipe: str = "custom"
-    data: Data = Data()
-    model: Model = Model()
-    optim: Optim = Optim()
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    optim: Optim = field(default_factory=Optim)
     loss: Loss = "margin"
     margin: Margin = "linear"
     reconstruction: float = 0.0005
@@ -194,10 +194,9 @@ class Experiment:
         check_choice("device", self.device, DEVICES)
         check_choice("data.blend", data.blend, BLENDS)
         check_choice("optim.schedule", optim.schedule, SCHEDULES)
-        check_at_least("epochs", self.epochs, 1)
-        check_at_least("batch_size", self.batch_size, 1)
-        check_at_least("threads", self.threads, 0)
-        check_at_least("seed", self.seed, 0)
+        for name, least in {"epochs": 1, "batch_size": 1, "threads": 0, "seed": 0}.items():
+            check_at_least(name, getattr(self, name), least)
+            object.__setattr__(self, name, int(getattr(self, name)))  # of numpy's, which no file can hold
         _within("seed", self.seed, 0, 2**32 - 1)
         check_at_least("data.shift", data.shift, 0)
         for name in ("image_size", "n_pairs", "crop"):

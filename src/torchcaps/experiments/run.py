@@ -163,15 +163,9 @@ def placed(config: Experiment, root: str | Path | None, threads: int, device: De
 
 
 def with_data_in(config: Experiment, root: str | Path | None) -> Experiment:
-    """The experiment on the files in ``root``, which may be the folder of the data sets' folders; None leaves its own.
-
-    Raises:
-        ValueError: ``root`` is given for data that have no files.
-    """
+    """The experiment on the files in ``root``, or in the data sets' folders there; None leaves its own."""
     if root is None:
         return config
-    if config.data.name in ("digits", "faces"):  # who names one has other data in mind
-        raise ValueError(f"data.root must be left alone for {config.data.name}, which has no files; got {root}")
     root = Path(root).expanduser()
     own = root / config.data.name
     found = own if config.data.name != "folder" and own.is_dir() else root  # a class may be called "folder"

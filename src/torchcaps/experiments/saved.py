@@ -59,33 +59,36 @@ def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset)
 
 
 def load_model(run: Run | str | Path) -> Trained:
-    """The trained model of a run, or of its folder.
+    """The trained model of a run, of its folder, or of a ``model.pt`` alone, wherever it lies.
 
     Raises:
         ValueError: there is none, it is broken, or it is the checkpoint of another model than the
-            run's configuration says.
+            configuration in a run's folder says.
     """
-    run = run if isinstance(run, Run) else Run(run)
-    if not run.model.is_file():
-        raise ValueError(f"{run.path} must hold a finished run, but it has no model.pt")
+    path = run.path if isinstance(run, Run) else Path(run).expanduser()
+    file = path if path.is_file() else path / "model.pt"
+    if not file.is_file():
+        raise ValueError(f"{path} must hold a finished run, but it has no model.pt")
     try:
-        content = torch.load(run.model, weights_only=True, map_location="cpu")
+        content = torch.load(file, weights_only=True, map_location="cpu")
         name, options, shape, classes, weights = (
             content[key] for key in ("model", "options", "image_shape", "classes", "state_dict")
         )
     except Exception as error:  # torch raises whatever the broken bytes lead it to
-        raise ValueError(f"{run.model} is not a whole model.pt: {error}") from error
-    wanted = run.experiment().model
-    for what, mine, theirs in (("model", wanted.name, name), ("options", wanted.options, options)):
-        if differing({what: theirs}, {what: mine}):
-            raise ValueError(f"{run.model} must hold the {what} {mine} as {run.config} says, got {theirs}")
+        raise ValueError(f"{file} is not a whole model.pt: {error}") from error
+    if file != path:
+        folder = Run(path)
+        wanted = folder.experiment().model
+        for what, mine, theirs in (("model", wanted.name, name), ("options", wanted.options, options)):
+            if differing({what: theirs}, {what: mine}):
+                raise ValueError(f"{file} must hold the {what} {mine} as {folder.config} says, got {theirs}")
     with _plain_defaults():
         model = build(name, shape, len(classes), **options)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise ValueError(f"{run.model} does not fit the {name} that it names: {error}") from error
-    _note_what_is_computed_otherwise(run, model, content)
+        raise ValueError(f"{file} does not fit the {name} that it names: {error}") from error
+    _note_what_is_computed_otherwise(file, model, content)
     # Models that were saved before there were crops and notes have neither.
     uncropped, note = tuple(content.get("uncropped", shape[1:])), content.get("data", "")
     return Trained(model.eval(), tuple(shape), tuple(classes), uncropped, note)
@@ -103,7 +106,7 @@ def _plain_defaults() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _note_what_is_computed_otherwise(run: Run, model: nn.Module, content: dict[str, Any]) -> None:
+def _note_what_is_computed_otherwise(file: Path, model: nn.Module, content: dict[str, Any]) -> None:
     """Weights may fit another version of a model whose constants or defaults are others by now."""
     before = content.get("said")
     if before is None:
@@ -112,7 +115,7 @@ def _note_what_is_computed_otherwise(run: Run, model: nn.Module, content: dict[s
     if not torch.allclose(_says(model, content["image_shape"]), before, rtol=0, atol=near, equal_nan=True):
         logging.getLogger("torchcaps").warning(
             "%s computes otherwise than when it was saved, by torchcaps %s (this is %s): its errors may be others",
-            run.model, content["torchcaps"], __version__,
+            file, content["torchcaps"], __version__,
         )  # fmt: skip
 
 

@@ -43,12 +43,18 @@ def _quiet() -> Iterator[None]:
     """Without Lightning's advertisements, its advice on loader workers (batches are made on the device) and
     its own use of what torch is about to drop.
     """
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        for message in (".*does not have many workers.*", ".*isinstance.treespec, LeafSpec.*"):
-            warnings.filterwarnings("ignore", message=message)
-        yield
+    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in levels:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            for message in (".*does not have many workers.*", ".*isinstance.treespec, LeafSpec.*"):
+                warnings.filterwarnings("ignore", message=message)
+            yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 def train(
@@ -81,7 +87,8 @@ def train(
     """
     threads = torch.get_num_threads()
     try:
-        return _train(config, Run(out or default_folder(config)), progress, checkpoint_seconds, until)
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # the caller's draws are the caller's
+            return _train(config, Run(out or default_folder(config)), progress, checkpoint_seconds, until)
     finally:
         torch.set_num_threads(threads)
 
@@ -102,7 +109,7 @@ def _train(
     if config.compile:
         require_compiler()
     check_choice("model.name", config.model.name, MODELS)  # before data are downloaded
-    L.seed_everything(config.seed, verbose=False)
+    torch.manual_seed(config.seed)
     dataset = load(config.data.name, config.data.root, config.data.image_size, **config.data.options)
     if (config.trial or config.stop_at is not None) and not dataset.held_out:
         raise ValueError(

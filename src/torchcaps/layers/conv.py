@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch.nn.functional as F
@@ -68,7 +69,7 @@ class ConvCaps(RoutedLayer):
         padding: int = 0,
         **options: Any,
     ) -> None:
-        kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        kernel = kernel_size if isinstance(kernel_size, Sequence) else (kernel_size, kernel_size)
         check_two("kernel_size", kernel, 1)
         for name, value in (("n_in", n_in), ("stride", stride)):
             check_at_least(name, value, 1)

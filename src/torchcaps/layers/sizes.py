@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral
 
 from torch import Tensor
 
@@ -18,7 +19,7 @@ def conv_size(
     Raises:
         ValueError: the kernel is larger than the padded map.
     """
-    kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+    kernel = kernel_size if isinstance(kernel_size, Sequence) else (kernel_size, kernel_size)
     for extent, side in zip(size, kernel, strict=True):
         if extent + 2 * padding < side:
             raise ValueError(
@@ -80,7 +81,7 @@ def as_image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
     Raises:
         ValueError: not three positive integers.
     """
-    if len(shape) != 3 or not all(isinstance(size, int) and size >= 1 for size in shape):
+    if len(shape) != 3 or not all(isinstance(size, Integral) and size >= 1 for size in shape):
         raise ValueError(f"image_shape must be (channels, height, width), got {tuple(shape)}")
-    channels, height, width = shape
+    channels, height, width = map(int, shape)
     return channels, height, width

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchcaps.checks import check_choice, check_shapes
 from torchcaps.ops.em_checks import (
+    check_activation,
     check_betas,
     check_choices,
     check_dense,
@@ -205,6 +206,7 @@ def em_routing_from_votes(
     if votes.dim() == 5:
         check_matrices("votes", votes)
     check_betas(beta_u, beta_a, sizes["J"])
+    check_activation(activation)
     dtype = torch.promote_types(votes.dtype, activation.dtype)
     if not dtype.is_floating_point:
         raise ValueError(f"votes must be floating point, got {votes.dtype}")

@@ -11,6 +11,7 @@ from torchcaps.checks import check_at_least, check_choice, check_shapes
 from torchcaps.ops.dynamic import GRADIENTS
 from torchcaps.ops.em_settings import EMSettings
 from torchcaps.ops.fused import IMPLS, which_impl
+from torchcaps.ops.fused.constant import can_look
 from torchcaps.ops.fused.cpu.em import SIZE
 
 
@@ -44,6 +45,7 @@ def check_maps(
     check_offset(offset, weight.shape[:3], weight, matrices=matrices)
     check_betas(beta_u, beta_a, sizes["J"])
     check_choices(n_iters, gradient)
+    check_activation(activation)
     dtype = torch.promote_types(pose.dtype, weight.dtype)
     if not dtype.is_floating_point:
         raise ValueError(f"pose and weight must be floating point, got {pose.dtype} and {weight.dtype}")
@@ -86,6 +88,14 @@ def check_betas(beta_u: Tensor, beta_a: Tensor, n_out: int) -> None:
     for name, beta in (("beta_u", beta_u), ("beta_a", beta_a)):
         if list(beta.shape) != [n_out]:
             raise ValueError(f"{name} must be [J={n_out}], got shape {list(beta.shape)}")
+
+
+def check_activation(activation: Tensor) -> None:
+    """Refuse what is no probability: of logits, for one, NaN would come, without a word. (See :func:`can_look`.)"""
+    if can_look(activation) and bool(((activation < 0) | (activation > 1)).any()):
+        raise ValueError(
+            f"activation must hold probabilities 0 … 1, got {activation.min():.4g} … {activation.max():.4g}"
+        )
 
 
 def check_choices(n_iters: int, gradient: str) -> None:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import check_shapes
-from torchcaps.ops.fused.constant import within_func
+from torchcaps.ops.fused.constant import can_look, within_func
 from torchcaps.ops.routed import Routed
 from torchcaps.ops.squash import safe_norm
 
@@ -24,8 +24,7 @@ def multi_hot(target: Tensor, n_classes: int) -> Tensor:
             (looked at on the CPU only, where looking does not stop the device; and neither in compiled code nor
             within ``torch.func``, which cannot look).
     """
-    look = target.device.type == "cpu" and target.numel() > 0
-    look = look and not torch.compiler.is_compiling() and not within_func()
+    look = can_look(target)
     if target.dim() == 1 and target.dtype == torch.int64:
         if look and not 0 <= int(target.min()) <= int(target.max()) < n_classes:
             raise ValueError(

@@ -37,7 +37,12 @@ def pixels(images: Tensor) -> np.ndarray:
         images = images[..., :1, :, :]
     if images.shape[-3] != 3:
         images = images.mean(dim=-3, keepdim=True).expand(*images.shape[:-3], 3, *images.shape[-2:])
-    return images.detach().cpu().float().clamp(0, 1).movedim(-3, -1).numpy()
+    return numbers(images.clamp(0, 1).movedim(-3, -1))
+
+
+def numbers(x: Tensor) -> np.ndarray:
+    """As matplotlib takes them, which knows neither devices nor bfloat16."""
+    return x.detach().cpu().float().numpy()
 
 
 def tiled(rows: np.ndarray, gap: int = 1) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from torchcaps.analysis.couplings import Couplings
-from torchcaps.analysis.draw.canvas import INK, MUTED, TEXT, new_figure, pixels, shortened, show
+from torchcaps.analysis.draw.canvas import INK, MUTED, TEXT, new_figure, numbers, pixels, shortened, show
 from torchcaps.analysis.draw.heat import colour_bar, overlay
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def draw_couplings(
         row[0].set_ylabel(f"iteration {t + 1}", fontsize=TEXT, color=MUTED)
         best = int(scores[t].argmax())
         for axes, j in zip(row[1:], shown, strict=True):
-            drawn = overlay(axes, image, maps[t, j].numpy(), couplings.extent, largest)
+            drawn = overlay(axes, image, numbers(maps[t, j]), couplings.extent, largest)
             if t == 0:
                 axes.set_title(
                     shortened(classes[j], 8), fontsize=TEXT + (2 if len(classes[j]) < 4 else 0), color=INK, pad=4

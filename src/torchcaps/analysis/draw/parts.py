@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from torchcaps.analysis.draw.canvas import INK, MUTED, TEXT, new_figure, pixels, shortened, show
+from torchcaps.analysis.draw.canvas import INK, MUTED, TEXT, new_figure, numbers, pixels, shortened, show
 from torchcaps.analysis.draw.heat import colour_bar, overlay
 from torchcaps.analysis.draw.images import verdict
 from torchcaps.analysis.parts import Parts
@@ -50,7 +50,7 @@ def draw_parts(images: Tensor, parts: Parts, labels: Tensor, classes: Sequence[s
         show(grid[0, k], pixels(images[k]), text, colour)
         largest = float(maps[k, likeliest].max()) or 1.0
         for axes, j in zip(grid[1:, k], likeliest, strict=True):
-            drawn = overlay(axes, images[k], maps[k, j].numpy() / largest, parts.extent, 1.0)
+            drawn = overlay(axes, images[k], numbers(maps[k, j]) / largest, parts.extent, 1.0)
             axes.set_xlabel(f"{shortened(classes[j], 9)}: {scores[k, j]:.2f}", fontsize=TEXT, color=INK, labelpad=2)
     colour_bar(figure, drawn, grid, "given to the class (1: most in the image)")
     return figure

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchcaps.analysis.draw.canvas import FIRST, MUTED, RIGHT, SECOND, TEXT, WRONG, new_figure, pixels, shortened, show
+from torchcaps.analysis.draw.canvas import (
+    FIRST,
+    MUTED,
+    RIGHT,
+    SECOND,
+    TEXT,
+    WRONG,
+    new_figure,
+    numbers,
+    pixels,
+    shortened,
+    show,
+)
 from torchcaps.analysis.segment import Segmentation, red_and_green
 
 if TYPE_CHECKING:
@@ -26,8 +38,8 @@ def draw_segmentation(found: Segmentation, classes: Sequence[str]) -> Figure:
     n = len(found.images)
     rows = (
         ("input", pixels(found.images)),
-        ("the two\ntrue parts", red_and_green(found.parts).clamp(0, 1).cpu().numpy()),
-        ("the two\nreconstructions", red_and_green(found.reconstructions).clamp(0, 1).cpu().numpy()),
+        ("the two\ntrue parts", numbers(red_and_green(found.parts).clamp(0, 1))),
+        ("the two\nreconstructions", numbers(red_and_green(found.reconstructions).clamp(0, 1))),
     )
     height, width = found.images.shape[2:]
     names = 0.26 if max(map(len, classes)) <= _SHORT else 0.44

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from torchcaps.analysis.draw.canvas import INK, MUTED, SMALL, TEXT, bare, new_figure, pixels, scales
+from torchcaps.analysis.draw.canvas import INK, MUTED, SMALL, TEXT, bare, new_figure, numbers, pixels, scales
 from torchcaps.analysis.plane import principal_plane
 from torchcaps.analysis.views import Views
 from torchcaps.checks import check_shapes
@@ -67,13 +67,15 @@ def draw_views(
             style: dict[str, Any] = {"color": colour, "linewidth": 1.5, "label": f"{degrees:g}°"}
             if trained is not None:
                 style |= {"marker": "o", "markersize": 4, "markevery": trained[row].nonzero().squeeze(1).tolist()}
-            axes.plot(x, values[row], **style)
+            axes.plot(x, numbers(values[row]), **style)
         scales(axes, title, "azimuth, degrees" if axes is charts[-1] else "")
     others = found.activation.cpu().clone()
     others[..., found.label] = -1
     if sizes["J"] > 1:
         mean = others.amax(dim=2).nanmean(dim=0)
-        charts[0].plot(x, mean, color=MUTED, linestyle=(0, (4, 2)), label="strongest other class,\nmean of elevations")
+        charts[0].plot(
+            x, numbers(mean), color=MUTED, linestyle=(0, (4, 2)), label="strongest other class,\nmean of elevations"
+        )
     charts[0].set_ylim(-0.02, 1.02)
     handles, labels = charts[0].get_legend_handles_labels()
     text = {"fontsize": SMALL, "title_fontsize": SMALL, "labelcolor": INK, "frameon": False}

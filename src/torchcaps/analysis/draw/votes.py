@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchcaps.analysis.draw.canvas import INK, LINES, MUTED, SERIES, SMALL, TEXT, TITLE, new_figure
+from torchcaps.analysis.draw.canvas import INK, LINES, MUTED, SERIES, SMALL, TEXT, TITLE, new_figure, numbers
 from torchcaps.analysis.votes import Votes
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ def draw_votes(votes: Sequence[Votes], names: Sequence[str]) -> Figure:
     figure = new_figure(2.75 * n_iters + 0.7, 2.95 * len(votes) + 0.3)
     grid = figure.subplots(len(votes), n_iters, squeeze=False)
     for row, each, plane, name in zip(grid, votes, planes, names, strict=True):
-        points = plane.project(each.votes).cpu().numpy()
+        points = numbers(plane.project(each.votes))
         means, spreads = plane.project(each.mean).cpu(), plane.project_variance(each.variance).cpu()
-        opacity = (0.06 + 0.69 * each.activation.cpu().numpy()).clip(0, 0.75)
+        opacity = (0.06 + 0.69 * numbers(each.activation)).clip(0, 0.75)
         for t, axes in enumerate(row):
-            areas = _LARGEST * each.coupling[t].cpu().numpy()
+            areas = _LARGEST * numbers(each.coupling[t])
             axes.scatter(*points.T, s=areas, alpha=opacity, color=SERIES[0], linewidths=0, zorder=2)
             axes.plot(*_ellipse(means[t], spreads[t]), color=SERIES[1], linewidth=1.6, zorder=3)
             axes.plot(*means[t].tolist(), "+", color=SERIES[1], markersize=9, markeredgewidth=1.8, zorder=4)
@@ -77,7 +77,7 @@ def _ellipse(mean: Tensor, covariance: Tensor) -> np.ndarray:
     variance, axes = torch.linalg.eigh(covariance.double())
     angle = torch.linspace(0, 2 * math.pi, 100, dtype=torch.float64, device="cpu")
     circle = torch.stack((angle.cos(), angle.sin()))
-    return (mean[:, None] + axes @ (variance.clamp_min(0).sqrt()[:, None] * circle)).numpy()
+    return (mean.double()[:, None] + axes @ (variance.clamp_min(0).sqrt()[:, None] * circle)).numpy()
 
 
 def _plain(axes: Any, reach: float) -> None:

@@ -1,10 +1,12 @@
-"""Questions whose answer the compiler may take as a constant."""
+"""What the compiler may take as a constant, and what cannot be asked while it is at work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
+from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -24,3 +26,8 @@ def constant_when_compiled(function: Function) -> Function:
 def within_func() -> bool:
     """Whether a transform of ``torch.func`` is at work, of a function that may be compiled."""
     return peek_interpreter_stack() is not None
+
+
+def can_look(x: Tensor) -> bool:
+    """Whether values can be looked at: on the CPU, where that stops no device, and not while code is transformed."""
+    return x.device.type == "cpu" and x.numel() > 0 and not torch.compiler.is_compiling() and not within_func()
