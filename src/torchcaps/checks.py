@@ -60,7 +60,9 @@ def check_at_least(name: str, value: int, least: int) -> None:
 def check_classes(name: str, classes: Tensor, n_classes: int) -> None:
     """Refuse labels that are no classes 0 … ``n_classes`` − 1. (It waits for a device to tell.)"""
     if classes.numel() and not 0 <= int(classes.min()) <= int(classes.max()) < n_classes:
-        raise ValueError(f"{name} must be 0 … {n_classes - 1}, got {int(classes.min())} … {int(classes.max())}")
+        raise ValueError(
+            f"{name} must hold classes 0 … {n_classes - 1}, got {int(classes.min())} … {int(classes.max())}"
+        )
 
 
 def check_two(name: str, value: object, least: int | None = None) -> None:

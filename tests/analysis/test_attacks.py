@@ -365,7 +365,7 @@ def test_what_does_not_fit_is_named():
         pgd(Linear(), x, label, 0.1, n_restarts=0)
     with pytest.raises(ValueError, match=r"labels must be \[B\] with B=1"):
         fgsm(Linear(), x, torch.tensor([0, 1]), 0.1)
-    with pytest.raises(ValueError, match="labels must be 0 … 1, got 2 … 2"):
+    with pytest.raises(ValueError, match="labels must hold classes 0 … 1, got 2 … 2"):
         fgsm(Linear(), x, torch.tensor([2]), 0.1)
     with pytest.raises(ValueError, match="labels must be int64, got torch.float32"):
         bim(Linear(), x, torch.tensor([1.0]), 0.1)
@@ -377,7 +377,7 @@ def test_what_does_not_fit_is_named():
         robust_accuracy(Linear(), x, label, [0.2, 0.1], [fgsm])
     with pytest.raises(ValueError, match="attacks must be one or several, got none"):
         robust_accuracy(Linear(), x, label, [0.1], [])
-    with pytest.raises(ValueError, match="labels must be 0 … 2, got 3 … 3"):
+    with pytest.raises(ValueError, match="labels must hold classes 0 … 2, got 3 … 3"):
         random_targets(torch.tensor([3]), 3)
     with pytest.raises(ValueError, match="the number of images must be an integer of at least 1, got 0"):
         accuracy_under_attack(Linear(), x[:0], label[:0], [0.1], fgsm)

@@ -67,7 +67,7 @@ def test_what_cannot_be_read_is_named():
     with pytest.raises(ValueError, match="images must be floats 0 … 1, got torch.uint8"):
         read(nn.Flatten(), torch.zeros(2, 1, 2, 2, dtype=torch.uint8))
     found = read(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), torch.rand(2, 1, 2, 2))
-    with pytest.raises(ValueError, match="labels must be 0 … 2, got -1 … 0"):
+    with pytest.raises(ValueError, match="labels must hold classes 0 … 2, got -1 … 0"):
         found.of(torch.tensor([-1, 0]))
 
 

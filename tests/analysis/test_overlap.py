@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(ValueError, match=r"parts must be \[B, 2, C, H, W\], got shape \[1, 1, 1, 20, 18\]"):
         crowding(model, x, labels, parts[:, :1])
     whole = CapsNet(SHAPE, 3, channels=4, n_types=2, decoder=(4,))
-    with pytest.raises(ValueError, match="labels must be 0 … 2, got 3 … 3"):
+    with pytest.raises(ValueError, match="labels must hold classes 0 … 2, got 3 … 3"):
         crowding(whole, x, labels + 3, parts)
     with pytest.raises(ValueError, match="batch_size must be an integer of at least 1, got 0"):
         crowding(whole, x, labels, parts, batch_size=0)

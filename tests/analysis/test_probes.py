@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_named():
         ridge(x[:0], y[:0], 1.0)
     with pytest.raises(ValueError, match="n_classes must be an integer of at least 2, got 1"):
         logistic(x, torch.zeros(4, dtype=torch.int64), 1, 1.0)
-    with pytest.raises(ValueError, match="labels must be 0 … 1, got 0 … 2"):
+    with pytest.raises(ValueError, match="labels must hold classes 0 … 1, got 0 … 2"):
         logistic(x, torch.tensor([0, 1, 2, 0]), 2, 1.0)
     with pytest.raises(ValueError, match="shares must be positive and add up to 1"):
         divided(5, (0.5, 0.6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_shapes
+from torchcaps.checks import check_classes, check_shapes
 
 
 def confusion_matrix(labels: Tensor, predicted: Tensor, n_classes: int) -> Tensor:
@@ -24,8 +24,5 @@ def confusion_matrix(labels: Tensor, predicted: Tensor, n_classes: int) -> Tenso
     """
     check_shapes(labels=(labels, "B"), predicted=(predicted, "B"))
     for name, classes in (("labels", labels), ("predicted", predicted)):
-        if classes.numel() and not 0 <= int(classes.min()) <= int(classes.max()) < n_classes:
-            raise ValueError(
-                f"{name} must hold classes 0 … {n_classes - 1}, got {int(classes.min())} … {int(classes.max())}"
-            )
+        check_classes(name, classes, n_classes)
     return torch.bincount(labels * n_classes + predicted, minlength=n_classes**2).view(n_classes, n_classes)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from torchcaps.analysis.needs import evaluating
 from torchcaps.experiments.batches import Batch
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.objective import judge
@@ -25,11 +26,9 @@ def evaluate(
 
     Evaluated in float32, whatever the training's precision, with the model in evaluation mode.
     """
-    was_training = model.training
-    model.eval()
     sums, n = Counter[str](), 0
-    for batch in tqdm(batches, desc="evaluate", leave=False, disable=not progress):
-        sums.update(judge(config, model, batch.views()))
-        n += len(batch.images)
-    model.train(was_training)
+    with evaluating(model):
+        for batch in tqdm(batches, desc="evaluate", leave=False, disable=not progress):
+            sums.update(judge(config, model, batch.views()))
+            n += len(batch.images)
     return {name: total / n for name, total in sums.items()}
