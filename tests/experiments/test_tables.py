@@ -289,14 +289,15 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def made_up(root: Path | None = None, **_: object) -> Dataset:
         roots.append("" if root is None else root.name)
         images = Images(torch.randint(0, 256, (40, 1, 28, 28), dtype=torch.uint8), torch.arange(40) % 10)
-        return Dataset("digits", tuple("0123456789"), images, images, images)
+        return Dataset("toys", tuple("0123456789"), images, images, images)
 
     def short(name: str) -> Experiment:
         small = {"channels": 4, "n_types": 2, "decoder": None}
         plain = recipe("digits")
-        return replace(plain, recipe=name, epochs=2, batch_size=8, model=replace(plain.model, options=small))
+        data, model = replace(plain.data, name="toys"), replace(plain.model, options=small)
+        return replace(plain, recipe=name, epochs=2, batch_size=8, data=data, model=model)
 
-    monkeypatch.setitem(DATASETS, "digits", made_up)
+    monkeypatch.setitem(DATASETS, "toys", made_up)
     table = Table("Tiny", "Nowhere", (Row("first", "tiny-a", 80), Row("second", "tiny-b", 81)))
     for name in ("tiny-a", "tiny-b"):
         monkeypatch.setitem(RECIPES, name, lambda name=name: short(name))
@@ -305,12 +306,12 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_reproducing_trains_what_is_missing(tiny: list[str], tmp_path: Path) -> None:
-    own = tmp_path / "data" / "digits"
+    own = tmp_path / "data" / "toys"
     own.mkdir(parents=True)
     said: list[str] = []
     options: Mapping[str, Any] = {"runs": tmp_path / "runs", "progress": "none", "threads": 1, "device": "cpu"}
     reproduce("tiny", ["tiny-b"], root=tmp_path / "data", say=said.append, **options)
-    assert tiny == ["digits"]
+    assert tiny == ["toys"]
     assert said[0] == "second: tiny-b, seed 0" and not (tmp_path / "runs" / "tiny-a").exists()
     text = reproduce("tiny", seeds=2, keep_in=tmp_path / "kept", say=said.append, **options)
     assert len(tiny) == 4  # the first run is not trained again
