@@ -87,7 +87,8 @@ def train(
     """
     threads = torch.get_num_threads()
     try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # the caller's draws are the caller's
+        drawn_on = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+        with torch.random.fork_rng(devices=drawn_on):  # the caller's draws are the caller's
             return _train(config, Run(out or default_folder(config)), progress, checkpoint_seconds, until)
     finally:
         torch.set_num_threads(threads)
