@@ -14,6 +14,9 @@ from torchcaps.ops.fused import IMPLS, which_impl
 from torchcaps.ops.fused.constant import can_look
 from torchcaps.ops.fused.cpu.em import SIZE
 
+#: With what bfloat16 may round up.
+_ONE = 1.01
+
 
 def check_maps(
     pose: Tensor,
@@ -92,7 +95,7 @@ def check_betas(beta_u: Tensor, beta_a: Tensor, n_out: int) -> None:
 
 def check_activation(activation: Tensor) -> None:
     """Refuse what is no probability: of logits, for one, NaN would come, without a word. (See :func:`can_look`.)"""
-    if can_look(activation) and bool(((activation < 0) | (activation > 1)).any()):
+    if can_look(activation) and bool(((activation < 0) | (activation > _ONE)).any()):
         raise ValueError(
             f"activation must hold probabilities 0 … 1, got {activation.min():.4g} … {activation.max():.4g}"
         )
