@@ -445,11 +445,14 @@ def test_averaged(tmp_path, monkeypatch):
     monkeypatch.setitem(DATASETS, "digits", lambda root, image_size: again)
 
     finished(tmp_path / "another-loss", data, CAPSULES, loss="cross_entropy")
-    longer = Run(finished(tmp_path / "longer", data, CAPSULES, seed=2))
-    write_json(longer.result, longer.finished() | {"seed": 2, "epochs": 2})
+    longer = Run(finished(tmp_path / "longer", data, CAPSULES, seed=2, epochs=2))
+    write_json(longer.result, longer.finished() | {"seed": 2})
     finished(tmp_path / "trial", data, CAPSULES, seed=3, trial=True)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "result.json").write_text("{")
+    (tmp_path / "no-result").mkdir()
+    (tmp_path / "no-result" / "result.json").write_text("[]")
+    (tmp_path / "no-result" / "config.json").write_text(Run(tmp_path / "caps-0").config.read_text())
     other_data = Run(finished(tmp_path / "other-data", data, CAPSULES, seed=4))
     save_model(other_data, models[0], other_data.experiment(), replace(own, note="another split"))
 

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import torchcaps
-from torchcaps.data import load
+from torchcaps.data import DATASETS, load
 from torchcaps.experiments import Data, Experiment, Model, Optim
 from torchcaps.experiments.batches import Batches, split
 from torchcaps.experiments.callbacks import OutOfTime
@@ -195,7 +195,7 @@ def test_nan_stops_says_where_and_keeps_the_last_good_checkpoint(
         return loss
 
     monkeypatch.setattr(Task, "training_step", poisoned)
-    message = rf"the {what} became nan at step {step} \(epoch {step // 4}\); the last checkpoint is kept"
+    message = rf"the {what} became nan at step {step} \(epoch {step // 4}\); what was saved before is kept"
     with pytest.raises(NonFiniteLoss, match=message):
         fit(TINY, tmp_path / "a")
     run = Run(tmp_path / "a")
@@ -408,6 +408,16 @@ def test_a_saved_model_is_what_it_was_whatever_the_defaults(unbroken: Path, capl
     assert not caplog.text
 
 
+def test_an_empty_split_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = load("digits")
+    for name in ("train", "val", "test"):
+        empty = replace(whole, **{name: whole.test.take(torch.arange(0))})
+        monkeypatch.setitem(DATASETS, "toys", lambda root, image_size, empty=empty: empty)
+        with pytest.raises(ValueError, match=f"data must have {name} images, got none of toys"):
+            fit(replace(TINY, data=Data("toys")), tmp_path / name)
+        assert not (tmp_path / name).exists()
+
+
 def test_the_callers_draws_and_log_stay_the_callers(tmp_path: Path) -> None:
     logger = logging.getLogger("lightning.pytorch")
     level, before = logger.level, torch.get_rng_state()
@@ -497,6 +507,7 @@ def test_the_test_split_is_seen_once_at_the_end(tmp_path: Path, monkeypatch: pyt
             {"optim": Optim(schedule="cosine", decay=0.5)},
             "optim.decay must be left alone with the schedule cosine, got 0.5",
         ),
+        ({"optim": Optim(lr=1e-7)}, "optim.lr must be at least optim.floor, 1e-06, got 1e-07"),
         ({"margin": "sigmoid"}, "margin must be linear with loss margin, as it is the spread loss's; got sigmoid"),
         (
             {"model": CNN.model, "loss": "cross_entropy", "reconstruction": 0.01},

@@ -235,7 +235,9 @@ class Experiment:
         _within("optim.warmup", optim.warmup, 0, 0.99)
         _within("optim.decay", optim.decay, 1e-12, 1)
         _within("optim.decay_steps", optim.decay_steps, 1e-12)
-        _within("optim.floor", optim.floor, 0, optim.lr)
+        _within("optim.floor", optim.floor, 0)
+        if optim.lr < optim.floor:
+            raise ValueError(f"optim.lr must be at least optim.floor, {optim.floor}, got {optim.lr}")
         _within("optim.eps", optim.eps, 0)
         _within("optim.clip", optim.clip, 0)
         _within("optim.weight_decay", optim.weight_decay, 0)

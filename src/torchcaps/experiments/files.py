@@ -71,5 +71,5 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:  # of JSON, or of bytes that are no text
         raise ValueError(f"{path} cannot be read: {error}") from error

@@ -52,7 +52,10 @@ class Run:
             raise ValueError(f"{self.path} must hold a finished run, but it has no result.json")
         if self.experiment().trial:
             raise ValueError(f"{self.path} must hold a run in earnest, got a trial, which has seen no test image")
-        return read_json(self.result)
+        found = read_json(self.result)
+        if not (isinstance(found, dict) and {"recipe", "seed", "epochs"} <= found.keys()):
+            raise ValueError(f"{self.result} must hold the result of a run, got something else")
+        return found
 
     def check(self, config: Experiment) -> None:
         """See that the folder is free for this experiment, or belongs to it already. Writes nothing.

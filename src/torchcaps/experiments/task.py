@@ -80,7 +80,7 @@ class Task(L.LightningModule):
         if not math.isfinite(value):
             raise NonFiniteLoss(
                 f"the {name} became {value} at step {self.global_step} (epoch {self.current_epoch}); "
-                f"the last checkpoint is kept. A lower optim.lr or optim.clip may help."
+                f"what was saved before is kept. A lower optim.lr or optim.clip may help."
             )
 
     def on_validation_epoch_start(self) -> None:

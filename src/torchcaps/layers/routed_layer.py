@@ -79,7 +79,7 @@ class RoutedLayer(nn.Module):
         for name in options:
             check_choice(f"an option of layers with {routing} routing", name, known)
         made = ROUTINGS[routing].make(n_in, n_out, d_in, d_out, dense=self.dense, n_places=n_places, **options)
-        if self.dense and "settings" in made.options:
+        if self.dense and routing == "em":
             check_dense_choice(made.options["settings"], n_iters)
         self.options, self.pose_scale = made.options, made.pose_scale
         #: Names of the parameters. They are asked for by name: a replica, a pruned or a parametrised layer has some

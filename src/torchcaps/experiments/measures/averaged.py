@@ -68,7 +68,9 @@ def _members(tested: Tested) -> dict[int, nn.Module]:
         run = Run(path.parent)
         try:
             result = run.finished()
-            same = is_of(result, tested.config) and result["epochs"] == tested.result["epochs"]
+            same = is_of(result, tested.config) and result["config"]["epochs"] == tested.config.epochs
+            if tested.config.data.name == "folder":  # of which there are many
+                same = same and run.experiment().data.root == tested.run.experiment().data.root
             if same and result["seed"] not in found:
                 trained = load_model(run)
                 if (trained.data, trained.classes) == (tested.data.note, tested.classes):
