@@ -420,7 +420,7 @@ def test_averaged(tmp_path, monkeypatch):
     models = []
     for seed in (0, 1):
         run = Run(finished(tmp_path / f"caps-{seed}", data, CAPSULES, seed=seed))
-        write_json(run.result, run.finished() | {"seed": seed})
+        write_json(run.result, run.finished() | {"seed": seed, "epochs": 1 + seed})  # as stop_at would end them
         torch.manual_seed(seed)
         models.append(make_model(run.experiment(), own).eval())
         save_model(run, models[-1], run.experiment(), own)
@@ -462,6 +462,16 @@ def test_averaged(tmp_path, monkeypatch):
     assert found["alone"] == [wrong["alone"], wrong["other"]] and found["windows"][0] == wrong["windows"]
     assert (found["together"], found["together_windows"]) == (wrong["together"], wrong["both"])
     assert len({found["alone"][0], found["windows"][0], found["together"], found["together_windows"]}) == 4
+
+
+def test_networks_of_another_folder_of_images_are_no_other_seeds(tmp_path, monkeypatch):
+    own = load("digits")
+    monkeypatch.setitem(DATASETS, "folder", lambda root, image_size: own)
+    for seed, root in enumerate(("a", "a", "b")):
+        run = Run(finished(tmp_path / f"{seed}", replace(DIGITS, name="folder", root=root), CAPSULES, seed=seed))
+        write_json(run.result, run.finished() | {"seed": seed})
+        save_model(run, make_model(run.experiment(), own), run.experiment(), own)
+    assert measured("averaged", tmp_path / "0", n=20)["values"]["run"]["seeds"] == [0, 1]
 
 
 def test_averaged_over_one_network_and_one_window_is_its_error(folder):
