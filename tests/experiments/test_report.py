@@ -148,6 +148,14 @@ def test_two_folders_of_one_name_are_refused(folder, tmp_path):
         report(folder / "caps", (folder / "cnn & co", tmp_path / "caps"))
 
 
+def test_that_networks_were_tested_on_other_images_is_said(html, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "DPI", 30)
+    finished(tmp_path / "digits", Data("digits", n_eval=4), CAPSULES)
+    beside = report(folder / "cnn & co", (tmp_path / "digits",)).read_text(encoding="utf-8")
+    assert re.search(r"Their test images are not the same ones: 360 images, labels \w{8}; 6 images, labels", beside)
+    assert "not the same ones" not in html
+
+
 @pytest.mark.parametrize(
     ("commit", "said"),
     [

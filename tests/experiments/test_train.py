@@ -383,6 +383,15 @@ def test_another_split_of_the_data_is_not_tested_on(unbroken: Path) -> None:
         data_for(TINY, trained._replace(data="fold 1"))
 
 
+def test_images_that_came_or_went_since_training_are_told(unbroken: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained = load_model(Run(unbroken))
+    assert trained.splits["test"].startswith("360 images, labels ")
+    data_for(TINY, trained)
+    assert not caplog.messages
+    data_for(TINY, trained._replace(splits=trained.splits | {"test": "361 images, labels 00000000"}))
+    assert f"(test: 361 images, labels 00000000, now {trained.splits['test']})" in caplog.text
+
+
 def test_first_weights_are_those_of_the_seed_and_adams_epsilon_holds_them(tmp_path: Path) -> None:
     still = replace(TINY, epochs=1, optim=Optim(lr=1e-12, floor=0.0))
     held = replace(TINY, epochs=1, optim=Optim(lr=1e-3, eps=1e9))

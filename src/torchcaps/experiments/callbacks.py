@@ -6,14 +6,13 @@ import csv
 import time
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import lightning as L
 from torch import Tensor
 
 from torchcaps.data import Dataset
 from torchcaps.experiments.files import write_atomically
-from torchcaps.experiments.provenance import commit
+from torchcaps.experiments.provenance import commit, splits_in_words
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.task import Task
 
@@ -31,7 +30,7 @@ class Metrics(L.Callback):
     """
 
     def __init__(self, run: Run, data: Dataset) -> None:
-        self.run, self.data = run, {"note": data.note, "classes": list(data.classes), "sizes": _sizes(data)}
+        self.run, self.data = run, {"note": data.note, "classes": list(data.classes), "sizes": splits_in_words(data)}
         self.rows: list[dict[str, Any]] = []
         self.seconds, self.n = 0.0, 0
         self.started = time.monotonic()
@@ -93,15 +92,6 @@ class Metrics(L.Callback):
             writer = csv.DictWriter(file, [name for name in COLUMNS if name in self.rows[0]])
             writer.writeheader()
             writer.writerows(self.rows)
-
-
-def _sizes(data: Dataset) -> dict[str, str]:
-    """How many images each split has, and a checksum of their labels: tells data that were added to or rearranged.
-
-    Not of the images: where these are resized, another processor may round a pixel otherwise.
-    """
-    labels = {name: images.labels.cpu().numpy() for name, images in data.splits.items()}
-    return {name: f"{len(every):,} images, labels {crc32(every.tobytes()):08x}" for name, every in labels.items()}
 
 
 class Lines(L.Callback):

@@ -1,4 +1,4 @@
-"""Where a number comes from: versions and commit."""
+"""Where a number comes from: versions, commit, images."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import platform
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
+from zlib import crc32
 
 from torchcaps import __version__
+from torchcaps.data import Dataset
 
 
 def versions() -> dict[str, str]:
@@ -30,3 +32,12 @@ def commit() -> str | None:
         return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", "../..") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def splits_in_words(data: Dataset) -> dict[str, str]:
+    """How many images each split has, and a checksum of their labels: tells data that were added to or rearranged.
+
+    Not of the images: where these are resized, another processor may round a pixel otherwise.
+    """
+    labels = {name: images.labels.cpu().numpy() for name, images in data.splits.items()}
+    return {name: f"{len(every):,} images, labels {crc32(every.tobytes()):08x}" for name, every in labels.items()}

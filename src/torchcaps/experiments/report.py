@@ -69,9 +69,11 @@ def _name(run: Run) -> str:
 
 
 def _comparison(results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
-    rows = []
+    rows, tested = [], set[str]()
     for run, result in results:
-        model = load_model(run).model
+        trained = load_model(run)
+        model = trained.model
+        tested |= {trained.splits["test"]} if "test" in trained.splits else set()
         decoder = getattr(model, "decoder", None)
         n = count_parameters(model)
         rows.append(
@@ -89,6 +91,8 @@ def _comparison(results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
         "The same measures for each run. The decoder takes no part in classification, so networks are of equal "
         "size if their parameters without it are. A run on pairs is wrong unless it finds both classes."
     )
+    if len(tested) > 1:
+        text += f" Their test images are not the same ones: {'; '.join(sorted(tested))}."
     return page.section("Side by side", page.paragraph(text), page.table(head, rows))
 
 

@@ -18,6 +18,7 @@ from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import write_atomically
+from torchcaps.experiments.provenance import splits_in_words
 from torchcaps.experiments.run import Run, differing
 from torchcaps.models import Output, build
 
@@ -31,6 +32,7 @@ class Trained(NamedTuple):
         classes: their names, in the order of its scores.
         uncropped: (height, width) of the images whose central windows it takes.
         data: which form and split of its data it was trained on, as ``Dataset.note`` has it.
+        splits: how many images each split had then, with a checksum of their labels, by its name.
     """
 
     model: nn.Module
@@ -38,6 +40,7 @@ class Trained(NamedTuple):
     classes: tuple[str, ...]
     uncropped: tuple[int, int]
     data: str
+    splits: dict[str, str]
 
 
 def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset) -> None:
@@ -51,6 +54,7 @@ def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset)
         "uncropped": (dataset.image_shape if config.data.crop else image_shape(config, dataset))[1:],
         "classes": dataset.classes,
         "data": dataset.note,
+        "splits": splits_in_words(dataset),
         "torchcaps": __version__,
         "said": _says(model, image_shape(config, dataset)),
         "state_dict": {name: value.cpu() for name, value in model.state_dict().items()},
@@ -89,9 +93,9 @@ def load_model(run: Run | str | Path) -> Trained:
     except RuntimeError as error:
         raise ValueError(f"{file} does not fit the {name} that it names: {error}") from error
     _note_what_is_computed_otherwise(file, model, content)
-    # Models that were saved before there were crops and notes have neither.
-    uncropped, note = tuple(content.get("uncropped", shape[1:])), content.get("data", "")
-    return Trained(model.eval(), tuple(shape), tuple(classes), uncropped, note)
+    # Models that were saved by older versions lack what these did not know.
+    uncropped, note, splits = tuple(content.get("uncropped", shape[1:])), content.get("data", ""), content.get("splits")
+    return Trained(model.eval(), tuple(shape), tuple(classes), uncropped, note, splits or {})
 
 
 @contextmanager
@@ -132,6 +136,8 @@ def _says(model: nn.Module, shape: Sequence[int]) -> Tensor:
 def data_for(config: Experiment, trained: Trained) -> Dataset:
     """The run's data, once it is known to be what the model was trained on.
 
+    Images that came or went since, as in a folder of one's own, are told in a warning.
+
     Raises:
         ValueError: the data cannot be loaded, or have other classes, sizes or splits by now.
     """
@@ -144,4 +150,11 @@ def data_for(config: Experiment, trained: Trained) -> Dataset:
         )
     if dataset.note != trained.data:  # else it might be tested on what it was trained on
         raise ValueError(f"the data must be those of the model ({trained.data}), got {dataset.note}")
+    now = splits_in_words(dataset)
+    changed = [f"{name}: {before}, now {now[name]}" for name, before in trained.splits.items() if before != now[name]]
+    if changed:
+        logging.getLogger("torchcaps").warning(
+            "the data are not as they were when the model was trained (%s): its errors may be others",
+            "; ".join(changed),
+        )
     return dataset
