@@ -28,8 +28,9 @@ Hinton et al. 2011. Of each test image two copies are shown, each transformed at
 A(Tx)·A(x)⁻¹ of all capsules together says what leads from one to the other. R² is 1 − Σ(said − true)² /
 Σ(true − mean)², of shift and scale the mean over x and y. "One capsule": the lowest … the highest of those that are
 active, each asked alone. "Error told T": squared error of what is painted for (x, T) against what is painted for
-(T x, identity), as a share of that error when the network is not told T. The nine free numbers of `mnist-affine` need
-not make a matrix that has an inverse: hence R² far below 0. With few labels:
+(T x, identity), as a share of that error when the network is not told T. Nine free numbers need not
+make a matrix that has an inverse: hence R² far below 0. All but `mnist-translation` and `mnist-affine` were trained,
+besides, to make the poses of a transformed image the transformed poses, which is what R² measures. With few labels:
 [claims.md](claims.md#poses-without-labels).
 """
 
