@@ -45,7 +45,7 @@ SMALLNORB = Table(
         "network each, and say how fast a choice learns, not where it ends: in 8 epochs two iterations come further "
         "than three, at the rate 0.01. With five hardly any of the first convolutional capsules is active, 0.0001 on "
         "average instead of 0.13 to 0.18 with one to three (results/checks/em-activations.json); why is not known. "
-        "With three they are as few for the first 400 steps, but not at the rate 0.003 "
+        "With three they are as few after 400 steps, but not at the rate 0.003 "
         "(results/checks/em-rates.json), at which five were not tried. Vectors as poses learn at the rate 0.003, the "
         "other rows at 0.01, at which vectors learn slowly (results/checks/em-rates.json); matrices with coordinates "
         "come to 14.04 % at 0.003 (results/checks/smallnorb-rate-0.003.json), with a fifteenth of the weights. "
