@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.impls import needs_cpu
 from tests.ops.fused.test_em_pairing import GEOMETRIES, POSES, SETTINGS, every_pose, inputs, routing
@@ -138,6 +139,23 @@ def test_what_autograd_keeps_is_small() -> None:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         em_routing(*(x.requires_grad_() for x in leaves), impl="cpu")
     assert sum(x.numel() for x in kept) <= sum(x.numel() for x in leaves) + (3 * 34 + 16) * 8 * 10
+
+
+@needs_cpu
+@pytest.mark.parametrize("part", ["pose", "activation"])
+def test_activation_checkpointing_with_a_loss_of_one_output(part: str) -> None:
+    layer, pose, activation = DenseCaps(6, 3, 16, 16, routing="em"), torch.randn(2, 6, 4, 4), torch.rand(2, 6)
+
+    def one(pose: Tensor) -> Tensor:
+        return getattr(layer(Routed(pose, activation)), part)
+
+    gradients = []
+    for run in (one, lambda pose: checkpoint(one, pose, use_reentrant=False)):
+        leaf = pose.clone().requires_grad_()
+        run(leaf).square().sum().backward()
+        gradients.append(leaf.grad)
+    assert gradients[0].abs().sum() > 0
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0)
 
 
 def test_no_gradient_for_some() -> None:

@@ -79,12 +79,13 @@ def register(routed: Any, routed_backward: Any, impl: str, made: Callable[..., t
     def backward(
         ctx: Any, d_mu: Tensor | None, d_a: Tensor | None, d_coupling: Tensor | None, *_: None
     ) -> tuple[Any, ...]:
+        saved = ctx.saved_tensors  # once: activation checkpointing gives them out no second time
         if d_mu is None or d_a is None:
-            zeros = outputs(ctx.saved_tensors[0], ctx.saved_tensors[2], ctx.stride, False)
+            zeros = outputs(saved[0], saved[2], ctx.stride, False)
             d_mu = zeros[0].zero_() if d_mu is None else d_mu
             d_a = zeros[1].zero_() if d_a is None else d_a
         asked = d_coupling if ctx.return_coupling else None  # else one of shape [0]
-        found = routed_backward(d_mu, d_a, asked, *ctx.saved_tensors, ctx.stride, ctx.choices, ctx.numbers)
+        found = routed_backward(d_mu, d_a, asked, *saved, ctx.stride, ctx.choices, ctx.numbers)
         return *found, None, None, None, None, None
 
     routed.register_autograd(backward, setup_context=_keep)
