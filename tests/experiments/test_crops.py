@@ -155,14 +155,14 @@ def test_your_own_image_is_cut_at_its_centre(run: Run, tmp_path: Path) -> None:
 
 def test_a_model_from_before_there_were_windows(run: Run, tmp_path: Path) -> None:
     content = torch.load(run.model, weights_only=True)
-    del content["uncropped"], content["data"]
+    del content["uncropped"], content["data"], content["splits"]
     config = json.loads(run.config.read_text())
     for name in ("crop", "test_crops", "brightness", "contrast", "options"):
         del config["data"][name]
     old = Run(tmp_path)
     write_json(old.config, config)
     torch.save(content, old.model)
-    assert load_model(old)[3:] == ((20, 22), "") and old.experiment().data == Data("digits", n_train=64, shift=0)
+    assert load_model(old)[3:] == ((20, 22), "", {}) and old.experiment().data == Data("digits", n_train=64, shift=0)
 
 
 def test_evaluate_over_13_windows(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
