@@ -26,8 +26,7 @@ def check_shapes(**named: tuple[Tensor, str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}
     for name, (tensor, axes) in named.items():
-        if not hasattr(tensor, "dim"):  # without importing torch for it
-            raise ValueError(f"{name} must be a torch.Tensor, got a {type(tensor).__name__}")
+        check_tensor(name, tensor)
         letters = axes.split()
         got = list(tensor.shape)
         wanted = f"[{', '.join(letters)}]"
@@ -42,6 +41,12 @@ def check_shapes(**named: tuple[Tensor, str]) -> dict[str, int]:
                 )
             origin.setdefault(letter, name)
     return sizes
+
+
+def check_tensor(name: str, value: object) -> None:
+    """Refuse lists, numbers, and what else is no tensor."""
+    if not hasattr(value, "dim"):  # without importing torch for it
+        raise ValueError(f"{name} must be a torch.Tensor, got a {type(value).__name__}")
 
 
 def check_choice(name: str, value: object, known: Iterable[Any] | Mapping[Any, Any]) -> None:

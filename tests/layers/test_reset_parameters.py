@@ -73,6 +73,19 @@ def test_layers_are_copied_and_pickled(make: Callable[[], nn.Module]) -> None:
         assert other.state_dict().keys() == layer.state_dict().keys()
 
 
+def test_a_network_with_a_parametrised_layer_is_reset() -> None:
+    """Its other layers are; what is computed from other parameters stays, as in torch's own layers."""
+    model = build("matrix_capsnet_small", (2, 28, 28), 5, initial="released")
+    classes = model.get_submodule("classes")
+    nn.utils.parametrizations.weight_norm(classes, "weight")
+    weight, beta = model.get_submodule("hidden.0").get_parameter("weight"), classes.get_parameter("beta_u")
+    before = weight.detach().clone()
+    with torch.no_grad():
+        beta.fill_(torch.nan)
+    model.reset_parameters()  # type: ignore[operator]
+    assert beta.eq(2).all() and not weight.eq(before).any()
+
+
 @pytest.fixture
 def mesh() -> Iterator[DeviceMesh]:
     """The first of two processes, of which the second is made up."""

@@ -257,7 +257,7 @@ def test_an_integer_of_numpy_is_one(impl: str) -> None:
     [
         ({"n_iters": 0}, "n_iters must be an integer of at least 1, got 0"),
         ({"n_iters": 2.5}, "n_iters must be an integer of at least 1, got 2.5"),
-        ({"weight": torch.zeros(5, 4, 3, 0)}, "d_out must be an integer of at least 1, got 0"),
+        ({"weight": torch.zeros(5, 4, 3, 0)}, "d_out must be at least 1, got 0"),
         ({"gradient": "none"}, "gradient must be one of full, last; got 'none'"),
         ({"impl": "cuda"}, "impl must be one of auto, reference, cpu, triton; got 'cuda'"),
         ({"u": torch.zeros(2, 5)}, r"u must be \[B, I, d_in\], got shape \[2, 5\]"),
@@ -265,6 +265,7 @@ def test_an_integer_of_numpy_is_one(impl: str) -> None:
             {"weight": torch.zeros(6, 4, 3, 6)},
             r"weight must be \[I, J, d_in, d_out\] with I=5 as in u, got shape \[6, 4, 3, 6\]",
         ),
+        ({"bias": 0.0}, "bias must be a torch.Tensor, got a float"),
         ({"bias": torch.zeros(6)}, r"bias must be \[J, d_out\] = \[4, 6\], got shape \[6\]"),
         (
             {"u": torch.zeros(2, 5, 3, dtype=torch.int64), "weight": torch.zeros(5, 4, 3, 6, dtype=torch.int64)},

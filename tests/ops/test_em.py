@@ -368,6 +368,7 @@ def test_huge_logits_saturate_without_nan() -> None:
         ({"activation": torch.full((1, 2, 3, 4), 1.5)}, "activation must hold probabilities 0 … 1, got 1.5 … 1.5"),
         ({"beta_u": torch.zeros(2)}, r"beta_u must be \[J=3\]"),
         ({"beta_a": torch.zeros(3, 1)}, r"beta_a must be \[J=3\]"),
+        ({"beta_a": 0.0}, "beta_a must be a torch.Tensor, got a float"),
         ({"weight": torch.zeros(2, 4, 2, 3, 4, 4)}, "kernel_size must fit into the map, got 4 where H=3"),
         ({"stride": 0}, "stride must be an integer of at least 1"),
         ({"n_iters": 0}, "n_iters must be an integer of at least 1"),
@@ -377,9 +378,12 @@ def test_huge_logits_saturate_without_nan() -> None:
         ({"compete": "none"}, "compete must be one of all, positions"),
         ({"variance_floor": 0.0}, "variance_floor must be positive"),
         ({"damping": 1.0}, "damping must be at least 0 and below 1"),
-        ({"final_lambda": math.nan}, "final_lambda must be finite"),
+        ({"final_lambda": math.nan}, "final_lambda must be a finite number, got nan"),
+        ({"final_lambda": torch.tensor(0.01)}, "final_lambda must be a finite number, got tensor"),
+        ({"damping": "0.1"}, "damping must be a finite number, got '0.1'"),
         ({"lamda": 1.0}, "a setting of EM routing must be one of compete"),
         ({"offset": torch.zeros(2, 4, 4)}, "offset must be"),
+        ({"offset": [0.0]}, "offset must be a torch.Tensor, got a list"),
     ],
 )
 def test_bad_input(change: dict[str, Any], message: str) -> None:

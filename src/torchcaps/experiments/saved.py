@@ -151,7 +151,8 @@ def data_for(config: Experiment, trained: Trained) -> Dataset:
     if dataset.note != trained.data:  # else it might be tested on what it was trained on
         raise ValueError(f"the data must be those of the model ({trained.data}), got {dataset.note}")
     now = splits_in_words(dataset)
-    changed = [f"{name}: {before}, now {now[name]}" for name, before in trained.splits.items() if before != now[name]]
+    then = trained.splits.items()
+    changed = [f"{name}: {before}, now {now.get(name, 'gone')}" for name, before in then if before != now.get(name)]
     if changed:
         logging.getLogger("torchcaps").warning(
             "the data are not as they were when the model was trained (%s): its errors may be others",

@@ -13,6 +13,7 @@ from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.sizes import as_image_shape
 from torchcaps.ops import Routed, mask_capsules
 from torchcaps.ops.precision import at_least_float32
+from torchcaps.ops.routed import poses_of
 
 
 class Decoder(nn.Module):
@@ -82,7 +83,7 @@ class Decoder(nn.Module):
 
         Source: Sabour et al. 2017, section 6 (MultiMNIST).
         """
-        pose = capsules.pose if isinstance(capsules, Routed) else capsules
+        pose = poses_of(capsules)
         check_shapes(pose=(pose, "B J D" if pose.dim() < 4 else "B J 4 4"), classes=(classes, "B K"))
         images = self.forward(pose.repeat_interleave(classes.shape[1], dim=0), classes.flatten())
         return images.unflatten(0, classes.shape)

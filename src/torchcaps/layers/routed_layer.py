@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_choice
+from torchcaps.checks import check_at_least, check_choice, check_tensor
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.ops import Routed
 from torchcaps.ops.dynamic import GRADIENTS
 from torchcaps.ops.em_checks import check_dense_choice
 from torchcaps.ops.fused import IMPLS
+from torchcaps.ops.routed import poses_of
 
 
 class RoutedLayer(nn.Module):
@@ -114,16 +115,21 @@ class RoutedLayer(nn.Module):
         """Capsules with their poses as vectors, whether a layer's output or a bare tensor was handed over.
 
         Raises:
-            ValueError: neither of them; bare poses, where the routing asks for activations too.
+            ValueError: neither of them; bare poses, where the routing asks for activations too; activations that are
+                not one for each pose.
         """
         if isinstance(capsules, Routed):
-            matrices = capsules.pose.dim() == capsules.activation.dim() + 2
-            return capsules._replace(pose=capsules.pose.flatten(-2)) if matrices else capsules
-        if not isinstance(capsules, Tensor):
-            raise ValueError(
-                f"capsules must be a Routed or a tensor of poses, got a {type(capsules).__name__}: "
-                "torchcaps.Routed(pose, activation) makes one"
-            )
+            pose, activation = capsules.pose, capsules.activation
+            check_tensor("capsules.pose", pose)
+            check_tensor("capsules.activation", activation)
+            axes = pose.dim() - activation.dim()
+            if axes not in (1, 2) or pose.shape[:-axes] != activation.shape:
+                raise ValueError(
+                    f"capsules.activation must be one number for each pose, "
+                    f"got shape {list(activation.shape)} beside poses of shape {list(pose.shape)}"
+                )
+            return capsules if axes == 1 else capsules._replace(pose=pose.flatten(-2))
+        capsules = poses_of(capsules)
         if ROUTINGS[self.routing].activations:
             raise ValueError(
                 f"capsules must be a Routed, for {self.routing} routing needs activations; got poses alone"

@@ -146,12 +146,12 @@ def _start_as_released(model: MatrixCapsNet) -> None:
     truncated_normal_(activations, 3.0 * LEFT)
     model.primary.weight.copy_(torch.cat((poses, activations)))  # of a sharded weight the parts are copies
     nn.init.constant_(model.primary.activation_bias, -1.0)  # type: ignore[arg-type]
-    for layer, std, beta_u, beta_a in (*((h, 0.3, 0.5, 0.5) for h in model.hidden), (model.classes, 0.01, 2.0, 1.0)):
-        parameters = dict(layer.named_parameters())
-        terms = parameters["weight"].shape[-2]
-        truncated_normal_(parameters["weight"], std * LEFT * math.sqrt(4 / terms))
-        parameters["beta_u"].fill_(beta_u)
-        parameters["beta_a"].fill_(beta_a)
+    for layer, std, *betas in (*((h, 0.3, 0.5, 0.5) for h in model.hidden), (model.classes, 0.01, 2.0, 1.0)):
+        # By name: of a pruned or a parametrised layer they are not among its parameters.
+        weight, *prices = (getattr(layer, name) for name in ("weight", "beta_u", "beta_a"))
+        truncated_normal_(weight, std * LEFT * math.sqrt(4 / weight.shape[-2]))
+        for price, beta in zip(prices, betas, strict=True):
+            price.fill_(beta)
 
 
 def _em_options(routing: str, pose: str, scale: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torchcaps.layers.init import reset_layers
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.output import Transformed
 from torchcaps.ops import Routed
-from torchcaps.ops.fused.constant import within_func
+from torchcaps.ops.fused.constant import is_traced
 
 
 class PlainAutoencoder(nn.Module):
@@ -68,7 +68,7 @@ class PlainAutoencoder(nn.Module):
 
 def _is_identity(transformation: Tensor) -> bool:
     """Whether nothing is to be done, said as shifts ``[B, 2]`` or as matrices ``[B, 3, 3]``; yes if none can look."""
-    if transformation.is_meta or torch.compiler.is_compiling() or within_func():
+    if transformation.is_meta or torch.compiler.is_compiling() or is_traced():
         return True
     if transformation.dim() == 2:
         return not transformation.any()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_choice, check_shapes
+from torchcaps.checks import check_at_least, check_choice, check_shapes, check_tensor
 from torchcaps.ops.fused import which_impl
 from torchcaps.ops.fused.dynamic import fused_dynamic_routing
 from torchcaps.ops.precision import at_least_float32, without_autocast
@@ -139,11 +139,15 @@ def _leaky_softmax(b: Tensor) -> Tensor:
 
 def _check(sizes: dict[str, int], n_iters: int, bias: Tensor | None, prior: Tensor | None, gradient: str) -> None:
     check_at_least("n_iters", n_iters, 1)
-    check_at_least("d_out", sizes["d_out"], 1)
+    if sizes["d_out"] < 1:
+        raise ValueError(f"d_out must be at least 1, got {sizes['d_out']}")
     check_choice("gradient", gradient, GRADIENTS)
     for name, tensor, letters in (("bias", bias, ("J", "d_out")), ("prior", prior, ("I", "J"))):
+        if tensor is None:
+            continue
+        check_tensor(name, tensor)
         wanted = [sizes[letter] for letter in letters]
-        if tensor is not None and list(tensor.shape) != wanted:
+        if list(tensor.shape) != wanted:
             raise ValueError(f"{name} must be [{', '.join(letters)}] = {wanted}, got shape {list(tensor.shape)}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_choice, check_shapes
+from torchcaps.checks import check_at_least, check_choice, check_shapes, check_tensor
 from torchcaps.ops.dynamic import GRADIENTS
 from torchcaps.ops.em_settings import EMSettings
 from torchcaps.ops.fused import IMPLS, which_impl
@@ -75,8 +75,11 @@ def check_dense_choice(settings: EMSettings, n_iters: int) -> None:
 
 def check_offset(offset: Tensor | None, children: torch.Size, weight: Tensor, *, matrices: bool) -> None:
     """Refuse anything but one vote's numbers for each lower capsule that a parent sees."""
+    if offset is None:
+        return
+    check_tensor("offset", offset)
     wanted = [*children, *((4, 4) if matrices else (weight.shape[-1],))]
-    if offset is not None and list(offset.shape) != wanted:
+    if list(offset.shape) != wanted:
         raise ValueError(f"offset must be {wanted}, got shape {list(offset.shape)}")
 
 
@@ -89,6 +92,7 @@ def check_matrices(name: str, tensor: Tensor) -> None:
 def check_betas(beta_u: Tensor, beta_a: Tensor, n_out: int) -> None:
     """Refuse anything but one β for each upper capsule."""
     for name, beta in (("beta_u", beta_u), ("beta_a", beta_a)):
+        check_tensor(name, beta)
         if list(beta.shape) != [n_out]:
             raise ValueError(f"{name} must be [J={n_out}], got shape {list(beta.shape)}")
 

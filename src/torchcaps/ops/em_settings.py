@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Any
 
 from torchcaps.checks import check_choice
@@ -51,10 +52,12 @@ class EMSettings:
     def __post_init__(self) -> None:
         check_choice("compete", self.compete, COMPETE)
         check_choice("start", self.start, STARTS)
-        for name, value in vars(self).items():
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            # No tensor: compiled code would take its value for a constant, and give it no gradient.
             # Not math.isfinite, which the compiler refuses where it takes a setting for a variable.
-            if isinstance(value, float | int) and not -math.inf < value < math.inf:
-                raise ValueError(f"{name} must be finite, got {value}")
+            if not isinstance(value, Real) or not -math.inf < float(value) < math.inf:
+                raise ValueError(f"{name} must be a finite number, got {value!r}")
         for name in ("variance_floor", "mass_floor"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
@@ -68,6 +71,7 @@ class EMSettings:
 
 
 _FIELDS = tuple(field.name for field in fields(EMSettings))
+_NUMBERS = tuple(field.name for field in fields(EMSettings) if field.type == "float")
 _RELEASED = EMSettings(
     compete="positions",
     start="types",

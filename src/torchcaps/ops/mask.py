@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_shapes
-from torchcaps.ops.fused.constant import can_look, within_func
-from torchcaps.ops.routed import Routed
+from torchcaps.checks import check_shapes, check_tensor
+from torchcaps.ops.fused.constant import can_look, is_traced
+from torchcaps.ops.routed import Routed, poses_of
 from torchcaps.ops.squash import safe_norm
 
 
@@ -21,9 +21,10 @@ def multi_hot(target: Tensor, n_classes: int) -> Tensor:
 
     Raises:
         ValueError: neither form; an index that is not in 0 … J − 1, or a multi-hot value not in 0 … 1
-            (looked at on the CPU only, where looking does not stop the device; and neither in compiled code nor
-            within ``torch.func``, which cannot look).
+            (looked at on the CPU only, where looking does not stop the device; and not in code that is compiled,
+            traced or within ``torch.func``, which cannot look).
     """
+    check_tensor("target", target)
     look = can_look(target)
     if target.dim() == 1 and target.dtype == torch.int64:
         if look and not 0 <= int(target.min()) <= int(target.max()) < n_classes:
@@ -42,8 +43,8 @@ def multi_hot(target: Tensor, n_classes: int) -> Tensor:
 
 
 def _one_hot(classes: Tensor, n_classes: int) -> Tensor:
-    """torch's own, which looks at the values, or what does not have to within ``torch.func``."""
-    if within_func():
+    """torch's own, which looks at the values, or where there may be none what does not have to."""
+    if is_traced():
         return (classes.unsqueeze(-1) == torch.arange(n_classes, device=classes.device)).long()
     return F.one_hot(classes, n_classes)
 
@@ -64,7 +65,7 @@ def mask_capsules(capsules: Routed | Tensor, target: Tensor | None = None) -> Te
 
     Source: Sabour et al. 2017, section 4.1.
     """
-    pose = capsules.pose if isinstance(capsules, Routed) else capsules
+    pose = poses_of(capsules)
     if pose.dim() == 4:
         check_shapes(pose=(pose, "B J 4 4"))
         pose = pose.flatten(2)

@@ -30,3 +30,19 @@ class Routed(NamedTuple):
     pose: Tensor
     activation: Tensor
     coupling: Tensor | None = None
+
+
+def poses_of(capsules: Routed | Tensor) -> Tensor:
+    """The poses of capsules, which may be all that there is of them.
+
+    Raises:
+        ValueError: neither capsules nor poses, as a whole network's output is.
+    """
+    if isinstance(capsules, Routed):
+        return capsules.pose
+    if isinstance(capsules, Tensor):
+        return capsules
+    raise ValueError(
+        f"capsules must be a Routed or a tensor of poses, got a {type(capsules).__name__}: "
+        "torchcaps.Routed(pose, activation) makes one, and output.capsules[-1] are the classes of a model's output"
+    )

@@ -89,9 +89,11 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
     convolution theorem: one product of matrices a frequency, for all tiles and images at once, and as the numbers are
     complex, three real ones (Gauss). The tiles are so small that their Fourier transforms are products of matrices too.
 
-    In bfloat16 the rounding error is about three times that of a direct convolution, whose factors are not rounded
-    again. For the gradient, the coefficients of x and weight are kept: some three times as many numbers as x has, and
-    P/K² times as many as weight has, with P of the order of 1.5 times the inputs of a tile.
+    Rounding errors are relative to the largest number in a tile, where those of a direct convolution are relative to
+    what the kernel sees: beside a pixel a hundred times the others they are larger, and infinity or NaN fills the
+    tile. In bfloat16 they are about three times those of a direct convolution, whose factors are not rounded again.
+    For the gradient, the coefficients of x and weight are kept: some three times as many numbers as x has, and P/K²
+    times as many as weight has, with P of the order of 1.5 times the inputs of a tile.
 
     Args:
         x: ``[B, C, H, W]``.

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack
 from torch._C._functorch import peek_interpreter_stack
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -28,6 +29,12 @@ def within_func() -> bool:
     return peek_interpreter_stack() is not None
 
 
+@constant_when_compiled
+def is_traced() -> bool:
+    """Whether tensors may have no values: within ``torch.func``, ``FakeTensorMode``, ``make_fx`` and their like."""
+    return within_func() or _len_torch_dispatch_stack() > 0
+
+
 def can_look(x: Tensor) -> bool:
     """Whether values can be looked at: on the CPU, where that stops no device, and not while code is transformed."""
-    return x.device.type == "cpu" and x.numel() > 0 and not torch.compiler.is_compiling() and not within_func()
+    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not is_traced() and x.numel() > 0
