@@ -40,6 +40,8 @@ CASES: dict[str, Callable[[], Tensor | tuple[Tensor, ...]]] = {
     "halves": lambda: disarrange.shift_halves(IMAGES, 2),
     "shift": lambda: augment.random_shift(IMAGES, 2, drawn()),
     "flip": lambda: augment.random_flip(IMAGES, drawn()),
+    "gamma": lambda: augment.random_gamma(IMAGES, 0.5, drawn()),
+    "shading": lambda: augment.random_shading(IMAGES, 0.5, drawn()),
     "brightness": lambda: augment.random_brightness(IMAGES, 0.1, drawn()),
     "contrast": lambda: augment.random_contrast(IMAGES, (0.5, 1.5), drawn()),
     "affine": lambda: augment.random_affine(IMAGES, drawn(), degrees=20.0, scale=0.1, shear=0.1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ from torchcaps.data.augment import (
     random_contrast,
     random_corners,
     random_flip,
+    random_gamma,
+    random_shading,
     random_shift,
     shift,
 )
@@ -93,6 +97,32 @@ def test_brightness_as_defined() -> None:
     assert found.min() < 0 and found.max() > 1  # not clipped
     by = (found - images).mean(dim=(1, 2, 3))
     assert -0.25 <= by.min() < -0.2 and 0.2 < by.max() <= 0.25
+
+
+def test_gamma_as_defined() -> None:
+    images = torch.rand(50, 2, 4, 3)
+    found = random_gamma(images, 0.5, generator())
+    draws = torch.rand(50, 1, 1, 1, generator=generator()).flatten()
+    for image, draw, changed in zip(images, draws, found, strict=True):
+        torch.testing.assert_close(changed, image ** math.exp(-0.5 + draw))
+    powers = (found.log() / images.log())[:, 0, 0, 0]  # the same for all pixels, and on both sides of 1
+    torch.testing.assert_close(powers, (found.log() / images.log())[:, 1, 2, 1], rtol=1e-4, atol=1e-4)
+    assert math.exp(-0.5) <= powers.min() < 0.7 and 1.5 < powers.max() <= math.exp(0.5)
+    ends = torch.tensor([0.0, 1.0, -1e-9]).expand(1, 1, 1, 3)
+    assert random_gamma(ends, 0.5, generator()).tolist() == [[[[0, 1, 0]]]]
+
+
+def test_shading_as_defined() -> None:
+    images = torch.rand(50, 2, 5, 3)
+    found = random_shading(images, 0.4, generator())
+    draws = 0.4 * (2 * torch.rand(50, 2, generator=generator()) - 1)
+    for image, (down, right), changed in zip(images, draws.tolist(), found, strict=True):
+        for row in range(5):
+            for column in range(3):
+                light = math.exp(down * (row - 2) / 2 + right * (column - 1))
+                torch.testing.assert_close(changed[:, row, column], image[:, row, column] * light)
+    assert draws.min() < -0.35 and draws.max() > 0.35
+    torch.testing.assert_close(found[:, :, 2, 1], images[:, :, 2, 1])  # none in the middle
 
 
 def test_contrast_as_defined() -> None:

@@ -58,6 +58,14 @@ def test_training_cuts_anywhere_and_reconstructs_the_same_window() -> None:
     assert not order & {image.numpy().tobytes() for image in cut.images}
 
 
+@pytest.mark.parametrize("options", [{"gamma": 0.7}, {"shading": 0.7}])
+def test_light_is_seen_but_not_reconstructed(options: dict[str, Any]) -> None:
+    whole, both = next(iter(batches())), next(iter(batches(**options)))
+    assert torch.equal(both.parts, whole.parts)
+    changed = (both.images != whole.images).flatten(1).any(1)
+    assert changed.all() and both.images.min() >= 0
+
+
 def test_brightness_and_contrast_are_seen_but_not_reconstructed() -> None:
     """In the released code's order: brightness, contrast about the mean of the whole image, then the window."""
     options = {"brightness": 0.25, "contrast": (0.2, 1.8), "crop": (20, 22)}

@@ -109,6 +109,34 @@ def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(mirrored.to(images.device), images.flip(3), images)
 
 
+def random_gamma(images: Tensor, most: float, generator: torch.Generator) -> Tensor:
+    """Raise each image to its own power γ: γ below 1 lights up what is dark, γ above 1 darkens it.
+
+    Args:
+        images: floats 0 … 1, ``[B, C, H, W]``.
+        most: log γ is drawn evenly within ±``most``.
+        generator: on the CPU, so that every device draws the same.
+    """
+    log_gamma = most * (2 * torch.rand(len(images), 1, 1, 1, generator=generator, device="cpu") - 1)
+    return images.clamp_min(0) ** log_gamma.exp().to(images.device)  # of less than 0, NaN would come
+
+
+def random_shading(images: Tensor, most: float, generator: torch.Generator) -> Tensor:
+    """Let light fall off across each image, in a direction of its own, as if a lamp had been moved.
+
+    Args:
+        images: floats ``[B, C, H, W]``.
+        most: pixels at the centre of the lower edge are multiplied by e^a and those of the upper one by e^−a, with a
+            drawn evenly within ±``most``; those of the right and left edge likewise.
+        generator: on the CPU, so that every device draws the same.
+    """
+    n, _, height, width = images.shape
+    down, right = (most * (2 * torch.rand(n, 2, generator=generator, device="cpu") - 1)).to(images.device).T
+    rows, columns = (torch.linspace(-1, 1, size, device=images.device) for size in (height, width))
+    slope = down[:, None, None] * rows[:, None] + right[:, None, None] * columns  # [B, H, W]
+    return images * slope.exp().to(images.dtype).unsqueeze(1)
+
+
 def random_brightness(images: Tensor, most: float, generator: torch.Generator) -> Tensor:
     """Add to each image its own number within ±``most``, to all channels the same. Nothing is clipped.
 

@@ -19,6 +19,8 @@ from torchcaps.data.augment import (
     random_contrast,
     random_corners,
     random_flip,
+    random_gamma,
+    random_shading,
     random_shift,
 )
 from torchcaps.data.images import fixed_order, to_float
@@ -124,8 +126,8 @@ class Batches:
     def _augment(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """What the network is to see, and what it is to reconstruct.
 
-        That is without the change of brightness and contrast, which a network that standardises its
-        images cannot know of, and which may leave the 0 … 1 that a decoder can paint.
+        That is without the changes of light: of brightness and contrast a network that standardises its images cannot
+        know, and they may leave the 0 … 1 that a decoder can paint.
         """
         data = self.data
         if data.degrees or data.scale or data.shear:
@@ -134,6 +136,10 @@ class Batches:
         if data.flip:
             images = random_flip(images, generator)
         parts = images
+        if data.gamma:
+            images = random_gamma(images, data.gamma, generator)
+        if data.shading:
+            images = random_shading(images, data.shading, generator)
         if data.brightness:
             images = random_brightness(images, data.brightness, generator)
         if data.contrast != (1, 1):

@@ -19,6 +19,9 @@ BLENDS, SCHEDULES, LOSSES, MARGINS = get_args(Blend), get_args(Schedule), get_ar
 PRECISIONS, DEVICES, TEST_CROPS = get_args(Precision), get_args(Device), get_args(TestCrops)
 
 #: What the error on some of the further splits is called; that on others by the split's name.
+#: Fields of :class:`Data` that change the light, and leave all in its place.
+_LIGHT = ("gamma", "shading", "brightness", "contrast")
+
 _FURTHER = {
     "novel": "test error, novel viewpoints",
     "affine_mnist": "error on affine-MNIST",
@@ -52,6 +55,8 @@ class Data:
         scale: largest relative change of size in training.
         shear: largest horizontal shear in training.
         flip: mirror a training image left to right, half of the time.
+        gamma: largest |log γ| of the power γ to which a training image is raised, 0 … 1 throughout.
+        shading: largest share, as a logarithm, by which a slope of light brightens one side of a training image.
         brightness: largest number that is added to a training image, on the scale of 0 … 1.
         contrast: smallest and largest factor on a training image, about each channel's mean.
         crop: (height, width) of a window that is cut at random in training, last of all, and at the centre
@@ -77,6 +82,8 @@ class Data:
     scale: float = 0.0
     shear: float = 0.0
     flip: bool = False
+    gamma: float = 0.0
+    shading: float = 0.0
     brightness: float = 0.0
     contrast: tuple[float, float] = (1.0, 1.0)
     crop: tuple[int, int] | None = None
@@ -213,6 +220,8 @@ class Experiment:
         _within("data.degrees", data.degrees, 0, 180)
         _within("data.scale", data.scale, 0, 0.99)
         _within("data.shear", data.shear, 0)
+        _within("data.gamma", data.gamma, 0, 3)
+        _within("data.shading", data.shading, 0, 3)
         _within("data.brightness", data.brightness, 0)
         _within("data.contrast[1]", data.contrast[1], 0)
         _within("data.contrast[0]", data.contrast[0], 0, data.contrast[1])
@@ -245,7 +254,7 @@ class Experiment:
             wanted = "squared_error" if data.transformed else "another than squared_error"
             raise ValueError(f"loss must be {wanted} with data.transformed = {data.transformed}, got {self.loss}")
         if data.transformed:
-            _plain(data, "data.transformed", "pairs", "flip", "brightness", "contrast", "test_crops")
+            _plain(data, "data.transformed", "pairs", "flip", *_LIGHT, "test_crops")
             if self.stop_at is not None:
                 raise ValueError(
                     f"stop_at must be None with data.transformed, which knows no error; got {self.stop_at}"
@@ -255,7 +264,7 @@ class Experiment:
                 "loss must be margin or cross_entropy with data.pairs: spread asks for one class; got spread"
             )
         if data.pairs:
-            _plain(data, "data.pairs", "n_shown", "degrees", "scale", "shear", "flip", "brightness", "contrast", "crop")
+            _plain(data, "data.pairs", "n_shown", "degrees", "scale", "shear", "flip", *_LIGHT, "crop")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, as in ``config.json``."""
