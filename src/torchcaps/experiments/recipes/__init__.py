@@ -82,7 +82,6 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "smallnorb-elevation-cnn-fold-0": viewpoints.smallnorb_elevation_cnn_fold_0,
     "smallnorb-em-augmented": matrix.smallnorb_em_augmented,
     "smallnorb-em-held-out": matrix.smallnorb_em_held_out,
-    "smallnorb-em-relit": matrix.smallnorb_em_relit,
     "smallnorb-em-small": matrix.smallnorb_em_small,
     "smallnorb-em-weight-decay": matrix.smallnorb_em_weight_decay,
     "smallnorb-margin-loss": matrix.smallnorb_margin_loss,

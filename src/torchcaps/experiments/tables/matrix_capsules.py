@@ -23,7 +23,6 @@ SMALLNORB = Table(
         _row("matrix capsules A=64, B=8, C=D=16", "smallnorb-em-small", "2.2"),
         _row("the same, on turned, scaled and slanted images too", "smallnorb-em-augmented"),
         _row("the first one, weights decaying a hundred times as much", "smallnorb-em-weight-decay"),
-        _row("the last one, on images under changed light too", "smallnorb-em-relit"),
         _row("the first one, shorter, a toy of each category held out", "smallnorb-em-held-out"),
         _row("3 iterations, matrix, spread loss, coordinates", "smallnorb", "1.8", _ABLATION),
         _row("1 iteration", "smallnorb-1-iteration", "9.7", _ABLATION),
