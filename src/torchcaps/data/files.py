@@ -54,7 +54,8 @@ def require(name: str, checksum: str, *, root: Path | None, folder: str, address
     except (OSError, ValueError) as error:
         raise ValueError(
             f"could not download {address}{name}: {error}\n"
-            f"Where there is no network, put the file into a folder and name that as data.root."
+            f"Where there is no network, put the file into {cache_folder() / folder}, "
+            "or into another folder and name that as data.root."
         ) from error
 
 
