@@ -377,6 +377,13 @@ def test_what_does_not_fit_is_named():
         robust_accuracy(Linear(), x, label, [0.2, 0.1], [fgsm])
     with pytest.raises(ValueError, match="attacks must be one or several, got none"):
         robust_accuracy(Linear(), x, label, [0.1], [])
+    wrong = 1 - label  # where no image is left no attack looks at what it is given
+    with pytest.raises(ValueError, match=r"labels must hold classes 0 … 1, got 6 … 6"):
+        robust_accuracy(Linear(), x, label + 5, [0.1], [fgsm])
+    with pytest.raises(ValueError, match="images must be within 0 … 1"):
+        robust_accuracy(Linear(), 255 * x, wrong, [0.1], [fgsm])
+    with pytest.raises(ValueError, match="epsilon must be at least 0"):
+        robust_accuracy(Linear(), x, wrong, [-0.1], [fgsm])
     with pytest.raises(ValueError, match="labels must hold classes 0 … 2, got 3 … 3"):
         random_targets(torch.tensor([3]), 3)
     with pytest.raises(ValueError, match="the number of images must be an integer of at least 1, got 0"):

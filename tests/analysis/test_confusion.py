@@ -12,6 +12,11 @@ def test_rows_are_true_and_columns_predicted():
     assert confusion_matrix(labels, predicted, 3).tolist() == [[1, 0, 1], [0, 1, 0], [1, 0, 2]]
 
 
+def test_bytes_are_counted_like_any_integers():
+    labels = torch.arange(100, dtype=torch.uint8)
+    assert confusion_matrix(labels, labels.int(), 100).equal(torch.eye(100, dtype=torch.int64))
+
+
 def test_classes_that_never_occur_have_empty_rows():
     assert confusion_matrix(torch.tensor([1]), torch.tensor([1]), 3).tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
 

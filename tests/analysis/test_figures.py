@@ -64,6 +64,12 @@ def test_following_and_few_labels_show_their_numbers():
     assert list(axes.lines[0].get_xdata()) == [10, 25] and list(axes.lines[0].get_ydata()) == [50, 25]
 
 
+def test_no_error_at_all_is_drawn_too():
+    errors = {"10": {"test_error": 0.01, "test_std": None}, "100": {"test_error": 0.0, "test_std": None}}
+    axes = analysis.draw_few_labels([{"code": "a", "readout": "b", "errors": errors}]).axes[0]
+    assert list(axes.lines[0].get_ydata()) == [1, 0.1] and axes.get_ylim()[0] < 0.1
+
+
 def test_every_template_is_shown():
     units = torch.rand(100, 1, 1, 2, 2)
     assert picture(analysis.draw_units(units).axes[0]).shape[:2] == (13 * 3 - 1, 8 * 3 - 1)  # rows of eight, and gaps

@@ -29,6 +29,16 @@ def test_the_middle_column_is_the_plain_reconstruction():
 
 
 @torch.no_grad()
+def test_matrix_capsules_have_sixteen_dimensions():
+    model, x, classes = tiny(routing="em", d_primary=16, d_class=16), torch.rand(1, 3, 20, 18), torch.tensor([2])
+    grids = perturb(model, x, classes)
+    assert grids.shape == (1, 16, 11, 3, 20, 18)
+    pose = model(x).capsules[-1].pose.clone()
+    pose[:, :, 1, 2] += 0.25  # row by row, number 6
+    torch.testing.assert_close(grids[:, 6, 10], decoder_of(model)(pose, classes))
+
+
+@torch.no_grad()
 def test_a_compiled_network_is_the_network_within():
     model, x, classes = tiny(), torch.rand(1, 3, 20, 18), torch.tensor([2])
     compiled = torch.compile(model, backend="eager")

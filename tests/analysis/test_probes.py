@@ -57,6 +57,7 @@ def test_logistic_regression_is_that_of_scikit_learn():
     theirs = linear.LogisticRegression(C=1 / (120 * 0.05), tol=1e-9, max_iter=1000).fit(standard, labels)
     ours = logistic(x, labels, 3, 0.05)(x).softmax(dim=1)
     torch.testing.assert_close(ours, torch.from_numpy(theirs.predict_proba(standard)), atol=1e-4, rtol=1e-3)
+    assert torch.equal(logistic(x, labels.int(), 3, 0.05)(x), logistic(x, labels, 3, 0.05)(x))
 
 
 @pytest.mark.parametrize("fit", [lambda x, y: ridge(x, x[:, :1], 0.1), lambda x, y: logistic(x, y, 3, 0.1)])

@@ -134,6 +134,18 @@ def test_made_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         affine_mnist.affine_mnist(test)
 
 
+def test_other_digits_do_not_get_what_was_made_of_these(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHCAPS_DATA", str(tmp_path))
+    test = Images(torch.from_numpy(blobs())[:, None], torch.arange(12) % 10)
+    with pytest.raises(ValueError) as error:
+        affine_mnist.affine_mnist(test)
+    monkeypatch.setattr(affine_mnist, "SHA256", str(error.value).split()[-1])
+    affine_mnist.affine_mnist(test)
+    other = Images(test.images.flip(0), test.labels)
+    with pytest.raises(ValueError, match="but what was made has"):
+        affine_mnist.affine_mnist(other)
+
+
 def test_made_once_by_two_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes second waits for the first: of one process, or of two that think they have the same number."""
     monkeypatch.setenv("TORCHCAPS_DATA", str(tmp_path))

@@ -166,6 +166,27 @@ def test_turning_and_slanting_keep_the_area() -> None:
     torch.testing.assert_close(area, blob.sum(dim=(1, 2, 3)), rtol=0.01, atol=0)
 
 
+def test_affine_shifts_the_centre_as_far_as_it_says_whatever_else_it_does() -> None:
+    near = torch.exp(-((torch.arange(41.0) - 20) ** 2) / 8)
+    blob = (near[:, None] * near).repeat(300, 1, 1, 1)
+    warped = random_affine(blob, generator(), degrees=30.0, scale=0.3, shear=0.2, translate=4.0)
+    rows, columns = (warped.sum(dim=(1, dim)) for dim in (3, 2))
+    drawn = 4 * (2 * torch.rand(300, 5, generator=generator())[:, 3:] - 1)  # right, down
+    for profile, wanted in ((columns, drawn[:, 0]), (rows, drawn[:, 1])):
+        found = (profile * (torch.arange(41.0) - 20)).sum(dim=1) / profile.sum(dim=1)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_changes_keep_the_dtype(dtype: torch.dtype) -> None:
+    images = torch.rand(3, 1, 6, 6, dtype=dtype)
+    assert random_gamma(images, 0.5, generator()).dtype == dtype
+    assert random_shading(images, 0.5, generator()).dtype == dtype
+    assert random_brightness(images, 0.5, generator()).dtype == dtype
+    assert random_contrast(images, (0.5, 1.5), generator()).dtype == dtype
+    assert random_affine(images, generator(), degrees=5).dtype == dtype
+
+
 @pytest.mark.parametrize("options", [{"degrees": 30.0}, {"scale": 0.3}, {"shear": 0.3}, {"translate": 2.0}])
 def test_affine_moves_a_blob_but_keeps_what_it_should(options: dict[str, float]) -> None:
     rows, columns = torch.meshgrid(torch.arange(41.0), torch.arange(31.0), indexing="ij")

@@ -215,6 +215,15 @@ def test_folder_with_an_unreadable_file(folder: Path) -> None:
         load("folder", folder)
 
 
+def test_folder_with_an_image_that_pillow_has_no_name_for(folder: Path) -> None:
+    Image.fromarray(np.zeros((5, 5), np.uint8)).save(folder / "dog" / "palette.bmp")
+    raw = bytearray((folder / "dog" / "palette.bmp").read_bytes())
+    raw[46:50] = (300).to_bytes(4, "little")  # colours, of 256 that there can be
+    (folder / "dog" / "palette.bmp").write_bytes(raw)
+    with pytest.raises(ValueError, match=r"palette.bmp cannot be read as an image"):
+        load("folder", folder)
+
+
 def test_folder_with_a_cut_image(folder: Path) -> None:
     rng = np.random.default_rng(0)
     Image.fromarray(rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)).save(folder / "dog" / "noise.png")

@@ -67,7 +67,7 @@ def fgsm(
 
     Source: Goodfellow, Shlens, Szegedy 2015 ("Explaining and Harnessing Adversarial Examples"), section 4.
     """
-    _check(images, labels, epsilon)
+    check_attack(images, labels, epsilon)
     return _climb(model, images, images, labels, epsilon, 1, epsilon, targeted, loss)
 
 
@@ -94,7 +94,7 @@ def bim(
 
     Source: Kurakin, Goodfellow, Bengio 2017 ("Adversarial examples in the physical world"), section 2.2.
     """
-    step = _check(images, labels, epsilon, n_steps, step)
+    step = check_attack(images, labels, epsilon, n_steps, step)
     return _climb(model, images, images, labels, epsilon, n_steps, step, targeted, loss)
 
 
@@ -129,7 +129,7 @@ def pgd(
     Source: Madry et al. 2018 ("Towards Deep Learning Models Resistant to Adversarial Attacks"), section 2.
     """
     check_at_least("n_restarts", n_restarts, 1)
-    step = _check(images, labels, epsilon, n_steps, 2.5 * epsilon / max(1, n_steps) if step is None else step)
+    step = check_attack(images, labels, epsilon, n_steps, 2.5 * epsilon / max(1, n_steps) if step is None else step)
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device draws the same
     images = images.detach()
     found, left = images.clone(), torch.arange(len(images), device=images.device)
@@ -194,8 +194,8 @@ def _climb(
     return x
 
 
-def _check(images: Tensor, labels: Tensor, epsilon: float, n_steps: int = 1, step: float | None = None) -> float:
-    """See that all fits, and choose the step."""
+def check_attack(images: Tensor, labels: Tensor, epsilon: float, n_steps: int = 1, step: float | None = None) -> float:
+    """See that what every attack is given fits, and choose the step."""
     check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
     if labels.dtype != torch.int64:
         raise ValueError(f"labels must be int64, got {labels.dtype}")

@@ -12,8 +12,8 @@ def confusion_matrix(labels: Tensor, predicted: Tensor, n_classes: int) -> Tenso
     """Count how often each class was predicted for each true one.
 
     Args:
-        labels: true classes, ``[B]`` int64.
-        predicted: predicted classes, ``[B]`` int64.
+        labels: true classes, ``[B]``, integers.
+        predicted: predicted classes, ``[B]``, integers.
         n_classes: J.
 
     Returns:
@@ -25,4 +25,6 @@ def confusion_matrix(labels: Tensor, predicted: Tensor, n_classes: int) -> Tenso
     check_shapes(labels=(labels, "B"), predicted=(predicted, "B"))
     for name, classes in (("labels", labels), ("predicted", predicted)):
         check_classes(name, classes, n_classes)
-    return torch.bincount(labels * n_classes + predicted, minlength=n_classes**2).view(n_classes, n_classes)
+    return torch.bincount(labels.long() * n_classes + predicted.long(), minlength=n_classes**2).view(
+        n_classes, n_classes
+    )

@@ -34,7 +34,7 @@ def perturb(model: nn.Module, images: Tensor, classes: Tensor, offsets: tuple[fl
     check_at_least("the number of images", check_shapes(images=(images, "B C H W"), classes=(classes, "B"))["B"], 1)
     if not offsets:
         raise ValueError("offsets must hold at least one number, got none")
-    pose = capsnet(model)(images).capsules[-1].pose  # [B, J, D]
+    pose = capsnet(model)(images).capsules[-1].pose.flatten(2)  # [B, J, D], of matrices too
     n_dims, n = pose.shape[2], len(offsets)
     change = torch.eye(n_dims, dtype=pose.dtype, device=pose.device)[:, None] * pose.new_tensor(offsets)[:, None]
     change = change.flatten(0, 1)  # [D·K, D]

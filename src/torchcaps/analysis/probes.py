@@ -60,7 +60,7 @@ def logistic(features: Tensor, labels: Tensor, n_classes: int, penalty: float, n
 
     Args:
         features: ``[N, D]``, N ≥ 1; scaled as by :func:`ridge`.
-        labels: ``[N]`` int64.
+        labels: ``[N]``, integers.
         n_classes: J.
         penalty: above 0. (scikit-learn's C is 1 / (N · penalty).)
         n_steps: of L-BFGS, at most.
@@ -76,7 +76,7 @@ def logistic(features: Tensor, labels: Tensor, n_classes: int, penalty: float, n
     check_classes("labels", labels, n_classes)
     x, centre, spread = _scaled(features, penalty)
     with torch.inference_mode(False), torch.enable_grad():
-        x, labels = x.clone(), labels.clone()  # of inference mode none is derivable
+        x, labels = x.clone(), labels.clone().long()  # of inference mode none is derivable
         weight = x.new_zeros(x.shape[1], n_classes).requires_grad_()
         bias = x.new_zeros(n_classes).requires_grad_()
         search = torch.optim.LBFGS([weight, bias], max_iter=n_steps, line_search_fn="strong_wolfe")

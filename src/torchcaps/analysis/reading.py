@@ -31,7 +31,7 @@ class Reading(NamedTuple):
             ValueError: labels that are no classes.
         """
         check_classes("labels", labels, self.confidence.shape[1])
-        rows = torch.arange(len(labels), device=labels.device)
+        rows, labels = torch.arange(len(labels), device=labels.device), labels.long()
         features = self.features[rows, labels] if self.features.dim() == 3 else self.features
         return self.confidence[rows, labels], features
 

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.analysis.attacks import Attack, Loss, gradient, predict
+from torchcaps.analysis.attacks import Attack, Loss, check_attack, gradient, predict
+from torchcaps.analysis.needs import evaluating, scores_of
 from torchcaps.checks import check_at_least, check_classes, check_shapes
 
 
@@ -105,12 +106,15 @@ def robust_accuracy(
     """
     _check(images, labels, batch_size)
     tried = _several("attacks", attacks)
-    right = torch.cat([predict(model, some) for some in images.split(batch_size)]) == labels
-    left = right.nonzero().squeeze(1)
+    with torch.no_grad(), evaluating(model):
+        scores = torch.cat([scores_of(model, some) for some in images.split(batch_size)])
+    check_classes("labels", labels, scores.shape[1])
+    left = (scores.argmax(dim=1) == labels).nonzero().squeeze(1)
     strengths, accuracy = [], []
     for epsilon in epsilons:
         if strengths and epsilon < strengths[-1]:
             raise ValueError(f"epsilons must ascend, got {epsilon} after {strengths[-1]}")
+        check_attack(images, labels, epsilon)  # which the attacks do only where an image is left
         for attack in tried:
             if not len(left):
                 break

@@ -44,12 +44,14 @@ def affine_mnist(test: Images) -> Images:
     """
     from filelock import FileLock
 
-    path = cache_folder() / "affine-mnist" / f"{N_VARIANTS}x{len(test)}x{SIZE}x{SIZE}.bin"
+    digits = test.images[:, 0].numpy()
+    own = hashlib.sha256(digits.tobytes()).hexdigest()[:8]  # else other digits would get what was made of these
+    path = cache_folder() / "affine-mnist" / f"{N_VARIANTS}x{len(test)}x{SIZE}x{SIZE}-{own}.bin"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):  # whoever comes second waits, and finds it
             if not path.is_file():
-                _make(path, test.images[:, 0].numpy())
+                _make(path, digits)
     try:
         check_checksum(path, SHA256)
     except ValueError as error:

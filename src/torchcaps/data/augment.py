@@ -118,7 +118,7 @@ def random_gamma(images: Tensor, most: float, generator: torch.Generator) -> Ten
         generator: on the CPU, so that every device draws the same.
     """
     log_gamma = most * (2 * torch.rand(len(images), 1, 1, 1, generator=generator, device="cpu") - 1)
-    return images.clamp_min(0) ** log_gamma.exp().to(images.device)  # of less than 0, NaN would come
+    return images.clamp_min(0) ** log_gamma.exp().to(images)  # of less than 0, NaN would come
 
 
 def random_shading(images: Tensor, most: float, generator: torch.Generator) -> Tensor:
@@ -148,7 +148,7 @@ def random_brightness(images: Tensor, most: float, generator: torch.Generator) -
     Source: ``tf.image.random_brightness``; 63 of 255 in the released code of Hinton et al. 2018.
     """
     by = most * (2 * torch.rand(len(images), 1, 1, 1, generator=generator, device="cpu") - 1)
-    return images + by.to(images.device)
+    return images + by.to(images)
 
 
 def random_contrast(images: Tensor, factors: tuple[float, float], generator: torch.Generator) -> Tensor:
@@ -164,7 +164,7 @@ def random_contrast(images: Tensor, factors: tuple[float, float], generator: tor
     least, most = factors
     factor = least + (most - least) * torch.rand(len(images), 1, 1, 1, generator=generator, device="cpu")
     mean = images.mean(dim=(2, 3), keepdim=True)  # [B, C, 1, 1]
-    return mean + (images - mean) * factor.to(images.device)
+    return mean + (images - mean) * factor.to(images)
 
 
 def random_affine(
@@ -191,6 +191,9 @@ def random_affine(
     angle, size, slant = math.radians(degrees) * draw[:, 0], 1 + scale * draw[:, 1], shear * draw[:, 2]
     cos, sin = angle.cos() / size, angle.sin() / size
     # Rows of the inverse map from output to input, in units of half the image's width and height.
-    x_row = torch.stack((cos, (sin + slant * cos) * height / width, -2 * translate * draw[:, 3] / width), dim=1)
-    y_row = torch.stack((-sin * width / height, cos - slant * sin, -2 * translate * draw[:, 4] / height), dim=1)
-    return resample(images, torch.stack((x_row, y_row), dim=1)).to(images.dtype)
+    x_row = torch.stack((cos, (sin + slant * cos) * height / width), dim=1)
+    y_row = torch.stack((-sin * width / height, cos - slant * sin), dim=1)
+    linear = torch.stack((x_row, y_row), dim=1)  # [B, 2, 2]
+    shift = 2 * translate * draw[:, 3:] / draw.new_tensor([width, height])  # of the output, after all else
+    offset = -(linear * shift[:, None]).sum(dim=2, keepdim=True)  # no product of matrices: autocast would round it
+    return resample(images, torch.cat((linear, offset), dim=2)).to(images.dtype)

@@ -187,6 +187,10 @@ def _without_metadata(jpeg: bytes) -> bytes:
     return b"".join(kept) + jpeg[at:]
 
 
+class _OfTheFile(ValueError):
+    """Says already what is wrong with which file."""
+
+
 def read_image(path: Path, size: tuple[int, int], channels: int = 3) -> Tensor:
     """Read one image as ``[C, H, W]`` uint8, resized to (height, width); transparency becomes white.
 
@@ -204,7 +208,7 @@ def read_image(path: Path, size: tuple[int, int], channels: int = 3) -> Tensor:
     with _opened(path) as file:
         image = ImageOps.exif_transpose(file)
         if image.mode in ("I", "F"):
-            raise ValueError(f"{path} must have 8 or 16 bits a channel, got Pillow's mode {image.mode}")
+            raise _OfTheFile(f"{path} must have 8 or 16 bits a channel, got Pillow's mode {image.mode}")
         if image.mode.startswith("I;16"):  # Pillow would clip all 16-bit greys above 255
             image = Image.fromarray((np.array(image) >> 8).astype(np.uint8))
         if image.has_transparency_data:
@@ -222,5 +226,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     try:
         with Image.open(path) as file:
             yield file
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except _OfTheFile:
+        raise
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # Pillow has them all
         raise ValueError(f"{path} cannot be read as an image: {error}") from error

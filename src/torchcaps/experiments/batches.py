@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     """What one step trains on.
 
     Attributes:
-        images: ``[B, C, H, W]`` floats 0 … 1; beyond that where brightness or contrast was changed.
+        images: ``[B, C, H, W]`` floats 0 … 1; beyond that where shading, brightness or contrast was changed.
         labels: ``[B, K]``: the K different classes in each image (1, or 2 for pairs).
         parts: ``[B, K, C, H, W]`` floats 0 … 1: what is to be reconstructed from each class's capsule.
         transformation: T of each image, ``[B, 3, 3]`` in pixels, where the parts are the transformed images.

@@ -18,10 +18,10 @@ TestCrops = Literal[1, 13]
 BLENDS, SCHEDULES, LOSSES, MARGINS = get_args(Blend), get_args(Schedule), get_args(Loss), get_args(Margin)
 PRECISIONS, DEVICES, TEST_CROPS = get_args(Precision), get_args(Device), get_args(TestCrops)
 
-#: What the error on some of the further splits is called; that on others by the split's name.
 #: Fields of :class:`Data` that change the light, and leave all in its place.
 _LIGHT = ("gamma", "shading", "brightness", "contrast")
 
+#: What the error on some of the further splits is called; that on others by the split's name.
 _FURTHER = {
     "novel": "test error, novel viewpoints",
     "affine_mnist": "error on affine-MNIST",

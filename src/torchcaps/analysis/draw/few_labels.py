@@ -34,7 +34,7 @@ def draw_few_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
     for row in rows:
         colour, k = SERIES[codes.index(row["code"]) % len(SERIES)], readouts.index(row["readout"])
         x = [int(n) for n in row["errors"]]
-        y = [100 * found["test_error"] for found in row["errors"].values()]
+        y = [max(100 * found["test_error"], _LEAST) for found in row["errors"].values()]
         spread = [100 * (found["test_std"] or 0.0) for found in row["errors"].values()]
         low = [max(value - by, _LEAST / 2) for value, by in zip(y, spread, strict=True)]
         high = [value + by for value, by in zip(y, spread, strict=True)]
