@@ -51,6 +51,8 @@ def smallnorb_em_weight_decay() -> Experiment:
     """``smallnorb-em-small`` with a hundred times the weight decay of the released code.
 
     Chosen with three toys of each category held out, one after another (results/checks/em-regularisation.json).
+
+    Ours: 5.26 % (1 seed, 59 min a run; AMD EPYC, 1 thread).
     """
     base = smallnorb_em_small()
     return replace(base, recipe="smallnorb-em-weight-decay", optim=replace(base.optim, weight_decay=2e-5))
