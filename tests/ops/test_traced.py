@@ -19,7 +19,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "margin loss": lambda x: margin_loss(x[..., 0, 0], LABELS),
     "spread loss": lambda x: spread_loss(x[..., 0, 0], LABELS, 0.2),
     "mask of targets": lambda x: mask_capsules(x, LABELS),
-    "mask of the longest": mask_capsules,
+    "mask of the longest": lambda x: mask_capsules(x, None),
 }
 
 
