@@ -114,45 +114,41 @@ def test_the_generator_is_frozen() -> None:
     )
 
 
-def test_made_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Images:
+    """Digits with an empty cache; what is made of them has the recorded checksum, once it was refused for another."""
     monkeypatch.setenv("TORCHCAPS_DATA", str(tmp_path))
-    test = Images(torch.from_numpy(blobs())[:, None], torch.arange(12) % 10)
+    digits = Images(torch.from_numpy(blobs())[:, None], torch.arange(12) % 10)
     with pytest.raises(ValueError, match=f"must have the sha256 {SHA256}, but what was made has ([0-9a-f]+)") as error:
-        affine_mnist.affine_mnist(test)
+        affine_mnist.affine_mnist(digits)
     assert not list((tmp_path / "affine-mnist").glob("*.partial")) + list((tmp_path / "affine-mnist").glob("*.bin"))
     monkeypatch.setattr(affine_mnist, "SHA256", str(error.value).split()[-1])
-    made = affine_mnist.affine_mnist(test)
+    return digits
+
+
+def test_made_once_and_kept(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = affine_mnist.affine_mnist(digits)
     assert made.images.shape == (32 * 12, 1, 40, 40) and made.labels.tolist() == [*range(10), 0, 1] * 32
     again = affine_mnist.variants(blobs(), uniform(np.random.PCG64(0), (12, 6)))
     assert torch.equal(made.images[:12, 0], torch.from_numpy(again))
     (path,) = (tmp_path / "affine-mnist").glob("*.bin")
     monkeypatch.setattr(affine_mnist, "variants", None)  # it is not made again
     monkeypatch.setattr("filelock.FileLock", None)  # nor is anything written, which a shared cache may forbid
-    assert torch.equal(affine_mnist.affine_mnist(test).images, made.images)
+    assert torch.equal(affine_mnist.affine_mnist(digits).images, made.images)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match="must have the sha256 .* it is damaged or another file"):
-        affine_mnist.affine_mnist(test)
+        affine_mnist.affine_mnist(digits)
 
 
-def test_other_digits_do_not_get_what_was_made_of_these(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHCAPS_DATA", str(tmp_path))
-    test = Images(torch.from_numpy(blobs())[:, None], torch.arange(12) % 10)
-    with pytest.raises(ValueError) as error:
-        affine_mnist.affine_mnist(test)
-    monkeypatch.setattr(affine_mnist, "SHA256", str(error.value).split()[-1])
-    affine_mnist.affine_mnist(test)
-    other = Images(test.images.flip(0), test.labels)
+def test_other_digits_do_not_get_what_was_made_of_these(digits: Images) -> None:
+    affine_mnist.affine_mnist(digits)
+    other = Images(digits.images.flip(0), digits.labels)
     with pytest.raises(ValueError, match="but what was made has"):
         affine_mnist.affine_mnist(other)
 
 
-def test_made_once_by_two_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_made_once_by_two_at_a_time(digits: Images, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes second waits for the first: of one process, or of two that think they have the same number."""
-    monkeypatch.setenv("TORCHCAPS_DATA", str(tmp_path))
-    test = Images(torch.from_numpy(blobs())[:, None], torch.arange(12) % 10)
-    with pytest.raises(ValueError) as error:
-        affine_mnist.affine_mnist(test)
-    monkeypatch.setattr(affine_mnist, "SHA256", str(error.value).split()[-1])
     made: list[int] = []
 
     def slow(digits: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -162,7 +158,7 @@ def test_made_once_by_two_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(affine_mnist, "variants", slow)
     with ThreadPoolExecutor() as pool:
-        one, two = pool.map(affine_mnist.affine_mnist, (test, test))
+        one, two = pool.map(affine_mnist.affine_mnist, (digits, digits))
     assert torch.equal(one.images, two.images) and len(made) == 32
 
 
