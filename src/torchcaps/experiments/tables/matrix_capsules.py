@@ -23,6 +23,7 @@ SMALLNORB = Table(
         _row("matrix capsules A=64, B=8, C=D=16", "smallnorb-em-small", "2.2"),
         _row("the same, on turned, scaled and slanted images too", "smallnorb-em-augmented"),
         _row("the first one, weights decaying a hundred times as much", "smallnorb-em-weight-decay"),
+        _row("the last one, in changed light too", "smallnorb-em-light"),
         _row("the first one, shorter, a toy of each category held out", "smallnorb-em-held-out"),
         _row("3 iterations, matrix, spread loss, coordinates", "smallnorb", "1.8", _ABLATION),
         _row("1 iteration", "smallnorb-1-iteration", "9.7", _ABLATION),
