@@ -43,6 +43,16 @@ def test_several_classes_in_one_image() -> None:
     torch.testing.assert_close(decoder(pose, torch.tensor([[1, 0, 1]])), both)
 
 
+def test_classes_that_are_none() -> None:
+    decoder, pose = Decoder(3, 2, (1, 4, 4), (5,)), torch.randn(2, 3, 2)
+    with pytest.raises(ValueError, match=r"classes must be of torch\.int64, got torch\.int32"):
+        decoder.each(pose, torch.zeros(2, 1, dtype=torch.int32))
+    with pytest.raises(ValueError, match="classes must hold classes 0 … 2, got 0 … 3"):
+        decoder.each(pose, torch.tensor([[0], [3]]))
+    with pytest.raises(ValueError, match="hidden must be the widths of layers, got 5"):
+        Decoder(3, 2, (1, 4, 4), 5)  # type: ignore[arg-type]
+
+
 def test_layer_by_layer() -> None:
     decoder, pose, target = Decoder(4, 3, (1, 5, 6), (7, 9)), torch.randn(2, 4, 3), torch.tensor([1, 3])
     seen = torch.zeros(2, 12)

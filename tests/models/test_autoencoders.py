@@ -219,7 +219,7 @@ def test_a_shifted_answer_of_templates_is_the_shifted_answer() -> None:
         ("affine_autoencoder", {"n_capsules": 0}, "n_capsules must be an integer of at least 1, got 0"),
         ("local_autoencoder", {"patch": 12}, "patch must be larger than field=11 by an even number, got 12"),
         ("affine_autoencoder", {"patch": 12}, "patch must be None without a field, as the whole image is painted; got"),
-        ("local_autoencoder", {"field": 30}, "a 30×30 kernel does not fit into a map of 28×28"),
+        ("local_autoencoder", {"field": 30}, "field must be at most 28 in images of 28×28, got 30"),
         ("template_autoencoder", {"most_scale": 1.0}, "most_scale must be above 1 and finite, got 1.0"),
         ("template_autoencoder", {"template": 0}, "template must be an integer of at least 1, got 0"),
     ],
@@ -232,6 +232,17 @@ def test_bad_options_are_refused_by_name(name: str, options: dict[str, object], 
 def test_images_of_another_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"x must be images of \[1, 28, 28\], got \[1, 20, 20\]"):
         build("affine_autoencoder", (1, 28, 28), 10)(torch.rand(1, 1, 20, 20))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_transformations_that_do_not_fit(name: str) -> None:
+    model, x = build(name, (1, 28, 28), 10), torch.rand(2, 1, 28, 28)
+    with pytest.raises(ValueError, match=r"transformation must be \[B, (3, 3|2)\].*, got shape \[3, 3\]"):
+        model(x, torch.eye(3))
+    with pytest.raises(ValueError, match=r"transformation must be \[B, 3, 3\] with B=2 as in x, got shape \[1, 3, 3\]"):
+        model(x, torch.eye(3)[None])
+    with pytest.raises(ValueError, match=r"transformation must be a torch\.Tensor, got a list"):
+        model(x, [0.0, 1.0])
 
 
 @pytest.mark.parametrize("name", NAMES)

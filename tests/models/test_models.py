@@ -168,6 +168,29 @@ def test_matched_cnn_comes_near(n_parameters: int, shape: tuple[int, int, int]) 
     assert count == pytest.approx(n_parameters, rel=0.01)
 
 
+def test_a_matched_cnn_of_large_images_is_narrower() -> None:
+    for n in (20_000, 280_000):
+        model = build("matched_cnn", (1, 512, 512), 10, n_parameters=n)
+        neuron = model.dense[0].in_features + 1 + 10
+        assert abs(count_parameters(model) - n) <= neuron / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [(n, s) for n in MODELS if n not in BIG for s in ((1, 28, 28), (3, 28, 28))]
+)
+def test_parameters_are_contiguous(name: str, shape: tuple[int, int, int]) -> None:
+    """Else they make no one vector, as LBFGS and others want them."""
+    options = {} if name.endswith("_autoencoder") else {"n_classes": 3}
+    model = build(name, shape, **options)
+    assert len(torch.nn.utils.parameters_to_vector(model.parameters())) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("kernel_sizes", [(4, 4), (5,)])
+def test_kernels_that_keep_no_size(kernel_sizes: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="kernel_sizes must be 2 odd numbers, one for each of channels, got"):
+        BaselineCNN((1, 28, 28), 10, (8, 8), (16,), kernel_sizes=kernel_sizes)
+
+
 @pytest.mark.parametrize("name", [n for n in MODELS if n not in BIG and not n.endswith("_autoencoder")])
 @pytest.mark.parametrize(("shape", "n_classes"), [((1, 28, 28), 10), ((3, 25, 32), 2), ((2, 40, 29), 7)])
 def test_any_size_channels_and_classes(name: str, shape: tuple[int, int, int], n_classes: int) -> None:
@@ -211,6 +234,9 @@ def test_positions_compete_in_convolutional_layers_alone() -> None:
     model = build("matrix_capsnet_small", (1, 24, 24), 3, settings="paper", compete="positions")
     competes = [layer.options["settings"].compete for layer in (*model.hidden, model.classes)]
     assert competes == ["positions", "positions", "all"]
+    given = build("matrix_capsnet_small", (1, 24, 24), 3, settings=model.hidden[0].options["settings"])
+    assert [layer.options for layer in given.hidden] == [layer.options for layer in model.hidden]
+    assert given.classes.options["settings"] == model.classes.options["settings"]
     assert model(torch.rand(2, 1, 24, 24)).scores.shape == (2, 3)
 
 
@@ -265,6 +291,13 @@ def test_they_are_of_every_routing() -> None:
             {},
             r"image_shape .* larger, got \(1, 20, 28\): a 3×3 kernel does not fit into a map of 2×6",
         ),
+        ("capsnet", 28, {}, r"image_shape must be \(channels, height, width\), got 28"),
+        ("capsnet", (1, 28, 28), {"d_class": 0}, "d_class must be an integer of at least 1, got 0"),
+        ("capsnet", (1, 28, 28), {"d_primary": 0}, "d_primary must be an integer of at least 1, got 0"),
+        ("capsnet", (1, 28, 28), {"decoder": False}, "decoder must list layers, got False"),
+        ("capsnet", (1, 28, 28), {"hidden": 2}, "hidden must list layers, got 2"),
+        ("local_autoencoder", (1, 28, 28), {"field": 40}, "field must be at most 28 in images of 28×28, got 40"),
+        ("template_autoencoder", (1, 28, 28), {"channels": (32,)}, r"channels must be two numbers, got \(32,\)"),
         ("capsnet", (28, 28), {}, r"image_shape must be \(channels, height, width\), got \(28, 28\)"),
         ("matched_cnn", (1, 7, 28), {}, "image_shape must be at least 8×8"),
         ("matched_cnn", (1, 28, 28), {"n_parameters": 10}, "n_parameters must be at least"),

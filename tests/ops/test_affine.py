@@ -157,3 +157,15 @@ def test_bad_shapes_are_named() -> None:
         ValueError, match=r"must both be \[B, J, 2\] or \[B, J, 3, 3\], got \[1, 1, 2\] and \[1, 2, 2\]"
     ):
         pose_loss(torch.rand(1, 1, 2), torch.rand(1, 2, 2))
+    with pytest.raises(ValueError, match=r"wanted must be a torch\.Tensor, got a list"):
+        pose_loss(torch.rand(1, 1, 2), [2])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"pose must be a torch\.Tensor, got a list"):
+        transform_pose([1], torch.eye(3)[None])  # type: ignore[arg-type]
+
+
+def test_poses_and_matrices_of_two_dtypes() -> None:
+    for pose in (torch.rand(1, 2, 2), torch.rand(1, 2, 3, 3)):
+        moved = transform_pose(pose.double(), 2 * torch.eye(3)[None])
+        assert moved.dtype == torch.float64
+        if pose.dim() == 3:
+            torch.testing.assert_close(moved, 2 * pose.double())

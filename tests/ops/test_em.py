@@ -370,7 +370,8 @@ def test_huge_logits_saturate_without_nan() -> None:
         ({"beta_a": torch.zeros(3, 1)}, r"beta_a must be \[J=3\]"),
         ({"beta_a": 0.0}, "beta_a must be a torch.Tensor, got a float"),
         ({"weight": torch.zeros(2, 4, 2, 3, 4, 4)}, "kernel_size must fit into the map, got 4 where H=3"),
-        ({"stride": 0}, "stride must be an integer of at least 1"),
+        ({"stride": 0}, r"stride\[0\] must be an integer of at least 1, got 0"),
+        ({"stride": (1, 1, 1)}, r"stride must be two numbers, got \(1, 1, 1\)"),
         ({"n_iters": 0}, "n_iters must be an integer of at least 1"),
         ({"gradient": "some"}, "gradient must be one of full, last"),
         ({"impl": "fast"}, "impl must be one of"),
@@ -391,6 +392,19 @@ def test_bad_input(change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = dict(zip(names, (t.float() for t in drawn((2, 3, 4), (2, 2))), strict=True))
     with pytest.raises(ValueError, match=message):
         conv_em_routing(**(arguments | change))
+
+
+@impls
+def test_nothing_below_and_a_normalised_price(impl: str) -> None:
+    below = torch.zeros(2, 0, 4, 4), torch.zeros(2, 0), torch.zeros(0, 3, 4, 4), torch.zeros(3), torch.zeros(3)
+    plain, normalised = (em_routing(*below, normalise=normalise, impl=impl) for normalise in (False, True))
+    torch.testing.assert_close(normalised.activation, plain.activation)
+
+
+def test_a_list_is_a_stride_too() -> None:
+    given = drawn((2, 6, 5), (2, 2))
+    listed, pair = (conv_em_routing(*given, stride=stride) for stride in ([2, 1], (2, 1)))  # type: ignore[arg-type]
+    assert torch.equal(listed.pose, pair.pose)
 
 
 def test_dense_bad_input_speaks_of_dense_shapes() -> None:

@@ -59,6 +59,10 @@ def test_mask_keeps_the_target() -> None:
     assert mask_capsules(pose, torch.tensor([0])).tolist() == [[[1, 0], [0, 0], [0, 0]]]
     assert mask_capsules(pose).tolist() == [[[0, 0], [0, 2], [0, 0]]]
     assert mask_capsules(pose, torch.tensor([[1, 0, 1]])).tolist() == [[[1, 0], [0, 0], [0.5, 0.5]]]
+    broken = torch.tensor([[[1.0, 0.0], [float("inf"), float("nan")]]], requires_grad=True)
+    kept = mask_capsules(broken, torch.tensor([0]))
+    assert kept.tolist() == [[[1, 0], [0, 0]]]
+    assert torch.autograd.grad(kept.sum(), broken)[0].tolist() == [[[1, 1], [0, 0]]]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +108,7 @@ def test_spread_margin() -> None:
         (lambda: spread_loss(LENGTHS, torch.tensor([0]), 0.5), "target must be .* with B=2"),
         (lambda: spread_loss(LENGTHS, torch.tensor([0, 3]), 0.5), "target must hold classes 0 … 2"),
         (lambda: spread_loss(LENGTHS, torch.tensor([0, 1]), 0.0), "margin must be positive"),
+        (lambda: spread_loss(LENGTHS, torch.tensor([0, 1]), None), "margin must be positive, got None"),  # type: ignore[arg-type]
         (lambda: spread_margin(1.1), "progress must be within 0 … 1"),
         (lambda: spread_margin(0.5, "cosine"), "schedule must be one of linear, sigmoid"),
     ],

@@ -82,3 +82,5 @@ def test_bad_coordinates() -> None:
         coordinate_offset(2, 2, 16, placement="corner")
     with pytest.raises(ValueError, match="needs votes that are square matrices, got 6 elements"):
         coordinate_offset(2, 2, 6)
+    with pytest.raises(ValueError, match=r"scale must be positive, got 0\.0"):
+        coordinate_offset(2, 2, 16, scale=0.0)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.checks import check_at_least, check_classes, check_shapes
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.sizes import as_image_shape
 from torchcaps.ops import Routed, mask_capsules
+from torchcaps.ops.fused.constant import can_look
 from torchcaps.ops.precision import at_least_float32
 from torchcaps.ops.routed import poses_of
 
@@ -31,9 +34,11 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, n_classes: int, d_in: int, image_shape: tuple[int, int, int], hidden: tuple[int, ...] = (512, 1024)
+        self, n_classes: int, d_in: int, image_shape: tuple[int, int, int], hidden: Sequence[int] = (512, 1024)
     ) -> None:
         super().__init__()
+        if not isinstance(hidden, Sequence):
+            raise ValueError(f"hidden must be the widths of layers, got {hidden!r}")
         for name, value in (("n_classes", n_classes), ("d_in", d_in), *(("hidden", width) for width in hidden)):
             check_at_least(name, value, 1)
         self.n_classes, self.d_in, self.image_shape = n_classes, d_in, as_image_shape(image_shape)
@@ -81,9 +86,16 @@ class Decoder(nn.Module):
         Returns:
             ``[B, K, C, H, W]``.
 
+        Raises:
+            ValueError: as :meth:`forward`; classes that are none.
+
         Source: Sabour et al. 2017, section 6 (MultiMNIST).
         """
         pose = poses_of(capsules)
         check_shapes(pose=(pose, "B J D" if pose.dim() < 4 else "B J 4 4"), classes=(classes, "B K"))
+        if classes.dtype != torch.int64:
+            raise ValueError(f"classes must be of torch.int64, got {classes.dtype}")
+        if can_look(classes):
+            check_classes("classes", classes, self.n_classes)
         images = self.forward(pose.repeat_interleave(classes.shape[1], dim=0), classes.flatten())
         return images.unflatten(0, classes.shape)

@@ -39,6 +39,8 @@ class Windows:
         if field is not None:
             check_at_least("field", field, 1)
             check_at_least("stride", stride, 1)
+            if field > min(self.size):
+                raise ValueError(f"field must be at most {min(self.size)} in images of {height}×{width}, got {field}")
             places = conv_size(self.size, field, stride)
             patch = field + 2 * (field // 2) if patch is None else patch
             check_at_least("patch", patch, field)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 
@@ -81,7 +81,8 @@ def as_image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
     Raises:
         ValueError: not three positive integers.
     """
-    if len(shape) != 3 or not all(isinstance(size, Integral) and size >= 1 for size in shape):
-        raise ValueError(f"image_shape must be (channels, height, width), got {tuple(shape)}")
-    channels, height, width = map(int, shape)
+    got = tuple(shape) if isinstance(shape, Iterable) else shape
+    if not isinstance(got, tuple) or len(got) != 3 or not all(isinstance(n, Integral) and n >= 1 for n in got):
+        raise ValueError(f"image_shape must be (channels, height, width), got {got!r}")
+    channels, height, width = map(int, got)
     return channels, height, width

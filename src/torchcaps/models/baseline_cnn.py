@@ -22,7 +22,7 @@ class BaselineCNN(nn.Module):
         n_classes: number of classes.
         channels: filters of each convolution (stride 1, same size).
         hidden: widths of the fully connected layers.
-        kernel_sizes: of each convolution; 5×5 by default.
+        kernel_sizes: of each convolution, odd; 5×5 by default.
         pool: 2×2 max-pooling after each convolution; the paper has none.
         dropout: before the logits.
         standardize: bring each image to zero mean and unit variance first.
@@ -48,6 +48,10 @@ class BaselineCNN(nn.Module):
         self.image_shape, self.n_classes, self.pool, self.dropout = image_shape, n_classes, pool, dropout
         self.standardize = Standardize() if standardize else nn.Identity()
         sizes, kernels = (image_shape[0], *channels), kernel_sizes or (5,) * len(channels)
+        if len(kernels) != len(channels) or not all(k % 2 for k in kernels):
+            raise ValueError(
+                f"kernel_sizes must be {len(channels)} odd numbers, one for each of channels, got {kernels}"
+            )
         self.convs = nn.ModuleList(
             Conv2d(a, b, k, padding=k // 2) for (a, b), k in zip(itertools.pairwise(sizes), kernels, strict=True)
         )
@@ -140,19 +144,22 @@ def matched_cnn(
         ValueError: fewer parameters than the smallest such network has.
     """
     check_at_least("n_parameters", n_parameters, 1)
-    width = max(1, round((n_parameters / 500) ** 0.5))  # the convolutions' 250 width² take about half
 
-    def made(hidden: int) -> BaselineCNN:
+    def made(width: int, hidden: int) -> BaselineCNN:
         channels = (width, 2 * width, 4 * width)
         return BaselineCNN(
             image_shape, n_classes, channels, (hidden,), pool=True, dropout=dropout, standardize=standardize
         )
 
-    smallest = count_parameters(made(1))
-    hidden = 1 + round((n_parameters - smallest) / (count_parameters(made(2)) - smallest))
-    if hidden < 1:
-        raise ValueError(f"n_parameters must be at least {smallest} for {image_shape} images, got {n_parameters}")
-    return made(hidden)
+    width = max(1, round((n_parameters / 500) ** 0.5))  # the convolutions' 250 width² take about half
+    while True:
+        smallest = count_parameters(made(width, 1))  # which draws: a seed gives the network that it always gave
+        hidden = 1 + round((n_parameters - smallest) / (count_parameters(made(width, 2)) - smallest))
+        if hidden >= 1:
+            return made(width, hidden)
+        if width == 1:
+            raise ValueError(f"n_parameters must be at least {smallest} for {image_shape} images, got {n_parameters}")
+        width -= 1  # of large images even one neuron sees much
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -76,14 +76,16 @@ class CapsNet(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        for name, value in {"channels": channels, "kernel_size": kernel_size}.items():
+        sizes = {"n_classes": n_classes, "channels": channels, "kernel_size": kernel_size}
+        for name, value in (sizes | {"d_primary": d_primary, "d_class": d_class}).items():
             check_at_least(name, value, 1)
+        for name, value in {"hidden": hidden, "decoder": () if decoder is None else decoder}.items():
+            if not isinstance(value, Sequence):
+                raise ValueError(f"{name} must list layers, got {value!r}")
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()
         self.conv = FirstConv2d(image_shape[0], channels, kernel_size, padding=padding)
-        # Then its maps come channels last, as PrimaryCaps' convolution reads them.
-        self.conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         with fitting(image_shape):
             size = conv_size(image_shape[1:], kernel_size, 1, padding)
         self.primary = PrimaryCaps(
@@ -131,7 +133,9 @@ class CapsNet(nn.Module):
             ValueError: images of another shape than the model was made for, or no floats.
         """
         require_images(x, self.image_shape)
-        capsules: list[Routed] = [self.primary(F.relu(self.conv(self.standardize(x))))]
+        x = self.standardize(x).permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
+        x = x.permute(0, 3, 1, 2)  # then the map comes channels last, as PrimaryCaps' convolution reads it
+        capsules: list[Routed] = [self.primary(F.relu(self.conv(x)))]
         for layer in (*self.hidden, self.classes):
             capsules.append(layer(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))
         return Output(capsules[-1].activation, tuple(capsules))

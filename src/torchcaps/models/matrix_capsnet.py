@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torchcaps.layers.init import LEFT, reset_layers, truncated_normal_
 from torchcaps.layers.plain_conv import FirstConv2d
 from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
 from torchcaps.models.output import Output
-from torchcaps.ops import Routed
+from torchcaps.ops import EMSettings, Routed
 from torchcaps.ops.votes import check_overlap
 
 INITIAL = ("half-active", "released")
@@ -67,7 +68,7 @@ class MatrixCapsNet(nn.Module):
         check_choice("initial", initial, INITIAL)
         if initial == "released" and routing != "em":
             raise ValueError(f"initial must be half-active with {routing} routing, got released")
-        for name, value in {"A": A, "B": B, "C": C, "D": D}.items():
+        for name, value in {"n_classes": n_classes, "A": A, "B": B, "C": C, "D": D}.items():
             check_at_least(name, value, 1)
         if "pose_scale" in options:
             raise ValueError(f"pose_scale must be left to the layers, each has its own; got {options['pose_scale']}")
@@ -94,8 +95,7 @@ class MatrixCapsNet(nn.Module):
                 size, types, scale = layer.output_size(*size), n_types, layer.pose_scale
         self.map_shape = (D, *size)  #: (T, H, W) of the capsules below the class capsules
         options |= _em_options(routing, pose, scale) | {"map_size": size}
-        if options.get("compete") == "positions":  # of which class capsules have one
-            options["compete"] = "all"
+        options = _for_classes(options)
         if routing == "em" and coordinates is not None:
             options |= {"coordinates": coordinates, "spacing": (4.0, 4.0), "centre": _centre(image_shape[1:], size)}
         self.classes = ClassCaps(D, n_classes, 16, 16, n_iters, routing=routing, **options)
@@ -157,6 +157,14 @@ def _start_as_released(model: MatrixCapsNet) -> None:
 def _em_options(routing: str, pose: str, scale: float) -> dict[str, Any]:
     """What EM layers are told, and others do not know."""
     return {"pose": pose, "pose_scale": scale} if routing == "em" else {}
+
+
+def _for_classes(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with competition among all: of positions class capsules have one."""
+    settings = options.get("settings")
+    if isinstance(settings, EMSettings) and settings.compete == "positions":
+        options = options | {"settings": replace(settings, compete="all")}
+    return options | {"compete": "all"} if options.get("compete") == "positions" else options
 
 
 def _require_routing(layer: ConvCaps, size: tuple[int, int]) -> None:

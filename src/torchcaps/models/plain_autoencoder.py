@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least
+from torchcaps.checks import check_at_least, check_shapes, check_tensor
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.output import Transformed
@@ -53,6 +53,10 @@ class PlainAutoencoder(nn.Module):
             ValueError: images of another shape than the model was made for; a transformation (looked for neither in
                 compiled code nor within ``torch.func``, which cannot look).
         """
+        if transformation is not None:
+            check_tensor("transformation", transformation)
+            axes = "B 2" if transformation.dim() == 2 else "B 3 3"
+            check_shapes(x=(x, "B C H W"), transformation=(transformation, axes))
         if transformation is not None and not _is_identity(transformation):
             raise ValueError("transformation must be None or identity for an auto-encoder without poses, got another")
         found = self.recognise(x)

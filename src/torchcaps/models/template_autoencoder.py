@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least
+from torchcaps.checks import check_at_least, check_two
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.transforming import Transforming
 from torchcaps.ops import Routed
@@ -54,9 +54,9 @@ class TemplateAutoencoder(Transforming):
         most_scale: float = 2.0,
     ) -> None:
         super().__init__()
-        sizes = {"n_capsules": n_capsules, "template": template, "channels[0]": channels[0], "channels[1]": channels[1]}
-        for name, value in (sizes | {"width": width}).items():
+        for name, value in {"n_capsules": n_capsules, "template": template, "width": width}.items():
             check_at_least(name, value, 1)
+        check_two("channels", channels, 1)
         if not 1 < most_scale < math.inf:
             raise ValueError(f"most_scale must be above 1 and finite, got {most_scale}")
         self.image_shape = depth, *size = as_image_shape(image_shape)

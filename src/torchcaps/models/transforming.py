@@ -7,7 +7,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from torchcaps.checks import check_shapes
 from torchcaps.layers.init import reset_layers
+from torchcaps.layers.sizes import require_images
 from torchcaps.models.output import Transformed
 from torchcaps.ops import Routed
 from torchcaps.ops.affine import transform_pose
@@ -65,8 +67,11 @@ class Transforming(nn.Module, ABC):
             transformation: T of each, ``[B, 3, 3]`` in pixels (:mod:`torchcaps.ops.affine`); None for none.
 
         Raises:
-            ValueError: images of another shape than the model was made for.
+            ValueError: images of another shape than the model was made for, or not one transformation for each.
         """
+        require_images(x, self.image_shape)
+        if transformation is not None:
+            check_shapes(x=(x, "B C H W"), transformation=(transformation, "B 3 3"))
         found = self.recognise(x)
         pose = found.pose
         if transformation is not None:

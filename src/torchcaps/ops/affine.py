@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_shapes
+from torchcaps.checks import check_shapes, check_tensor
 from torchcaps.ops.precision import at_least_float32, without_autocast
 
 
@@ -93,14 +93,17 @@ def transform_pose(pose: Tensor, matrix: Tensor) -> Tensor:
         matrix: T, ``[B, 3, 3]``.
 
     Returns:
-        T(x, y), or T·A, of the pose's shape.
+        T(x, y), or T·A, of the pose's shape and the dtype that both promote to.
 
     Raises:
         ValueError: the shapes do not fit.
 
     Source: Hinton, Krizhevsky, Wang 2011.
     """
+    check_tensor("pose", pose)
     check_shapes(pose=(pose, "B J 2" if pose.dim() == 3 else "B J 3 3"), matrix=(matrix, "B 3 3"))
+    dtype = torch.promote_types(pose.dtype, matrix.dtype)
+    pose, matrix = pose.to(dtype), matrix.to(dtype)
     with without_autocast(pose):  # bfloat16 would round a pose by a tenth of a pixel
         if pose.dim() == 3:
             return torch.einsum("bxy,bjy->bjx", matrix[:, :2, :2], pose) + matrix[:, None, :2, 2]

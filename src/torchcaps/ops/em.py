@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_choice, check_shapes
+from torchcaps.checks import check_choice, check_shapes, check_two
 from torchcaps.ops.em_checks import (
     check_activation,
     check_betas,
@@ -153,7 +154,9 @@ def conv_em_routing(
     dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, gradient, matrices=matrices)
     vectors = None if matrices else weight.shape[-2:]
     chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset=offset, vectors=vectors)
-    stride = stride if isinstance(stride, tuple) else (stride, stride)
+    steps = stride if isinstance(stride, Sequence) else (stride, stride)
+    check_two("stride", steps, 1)
+    stride = steps[0], steps[1]
     check_fields(pose.shape[2:4], weight.shape[1:3], stride)
     with without_autocast(pose):
         m, a, w = pose, activation, weight
@@ -235,7 +238,7 @@ def _route(
     gradient: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Procedure 1 of the paper. Votes ``[B, P, N, J, D]`` of the N children in each of P receptive fields."""
-    ratio = len(beta_u) * fields.n_places / fields.n_lower if given.normalise else 1.0
+    ratio = len(beta_u) * fields.n_places / max(1, fields.n_lower) if given.normalise else 1.0
     n_parents = len(beta_u) * (fields.seen_by if given.start == "parents" else torch.ones_like(fields.seen_by))
     r = (1 / n_parents.to(votes))[..., None].expand(votes.shape[:4])  # R_ij, [B, P, N, J]
     mu = logit = votes.new_zeros(())

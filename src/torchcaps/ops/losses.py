@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_choice, check_shapes
+from torchcaps.checks import check_choice, check_shapes, check_tensor
 from torchcaps.ops.mask import multi_hot
 from torchcaps.ops.precision import at_least_float32
 
@@ -67,7 +67,7 @@ def spread_loss(activations: Tensor, target: Tensor, margin: float) -> Tensor:
     Source: Hinton, Sabour, Frosst 2018, section 4.1, equation 3.
     """
     sizes = check_shapes(activations=(activations, "B J"), target=(target, "B"))
-    if not margin > 0:
+    if margin is None or not margin > 0:
         raise ValueError(f"margin must be positive, got {margin}")
     activations = at_least_float32(activations)
     true = multi_hot(target, sizes["J"]).bool()  # [B, J]
@@ -137,6 +137,8 @@ def pose_loss(found: Tensor, wanted: Tensor, unit: float = 1.0) -> Tensor:
     Raises:
         ValueError: the shapes differ, or are not those of poses.
     """
+    check_tensor("found", found)
+    check_tensor("wanted", wanted)
     if found.shape != wanted.shape or list(found.shape[2:]) not in ([2], [3, 3]):
         raise ValueError(
             f"found and wanted must both be [B, J, 2] or [B, J, 3, 3], got {list(found.shape)} and {list(wanted.shape)}"

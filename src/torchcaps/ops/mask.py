@@ -77,4 +77,5 @@ def mask_capsules(capsules: Routed | Tensor, target: Tensor | None = None) -> Te
         mask = multi_hot(target, sizes["J"])
         if len(mask) != sizes["B"]:
             raise ValueError(f"target must have B={sizes['B']} rows as pose has, got shape {list(target.shape)}")
-    return pose * mask.unsqueeze(2).to(pose.dtype)
+    mask = mask.unsqueeze(2).to(pose.dtype)
+    return torch.where(mask == 0, 0, pose * mask)  # for ∞ · 0 is no zero

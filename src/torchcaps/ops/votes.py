@@ -117,7 +117,8 @@ def coordinate_offset(
         ``[H, W, d_out]``, on the CPU.
 
     Raises:
-        ValueError: an unknown placement; "column" of a vote that is not a square matrix of at least 2 × 2.
+        ValueError: an unknown placement; "column" of a vote that is not a square matrix of at least 2 × 2; a scale that
+            is not positive.
 
     Source: Hinton, Sabour, Frosst 2018, section 4.
     """
@@ -126,6 +127,8 @@ def coordinate_offset(
     if placement == "column" and (side * side != d_out or side < 2):
         raise ValueError(f"placement 'column' needs votes that are square matrices, got {d_out} elements")
     check_at_least("d_out", d_out, 2)
+    if not scale > 0:
+        raise ValueError(f"scale must be positive, got {scale}")
     row, column = (0, 1) if placement == "row" else (side - 1, 2 * side - 1)
     down, right = (torch.arange(n, device="cpu") - (n - 1) / 2 for n in (height, width))
     offset = torch.zeros(height, width, d_out, device="cpu")

@@ -53,7 +53,7 @@ def fused_em_routing(
         settings.damping,
         settings.variance_floor,
         settings.mass_floor,
-        parents / math.prod(pose.shape[1:4]) if settings.normalise else 1.0,
+        parents / max(1, math.prod(pose.shape[1:4])) if settings.normalise else 1.0,
         settings.beta_a_scale,
         settings.beta_u_scale,
         settings.cost_scale,
