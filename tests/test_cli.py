@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +85,10 @@ def test_the_configuration_of_a_run_is_one(run: Path, tmp_path: Path, capsys: py
 def test_a_file_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a").write_text("mine")
     assert main(["train", "digits", "--out", str(tmp_path / "a"), *TINY]) == 2
-    assert capsys.readouterr().err.startswith("torchcaps: ") and (tmp_path / "a").read_text() == "mine"
+    assert f"{tmp_path / 'a'} is a file: name a folder by --out" in capsys.readouterr().err
+    assert main(["train", "digits", "--out", str(tmp_path / "b"), "--keep", str(tmp_path / "a"), "--epochs=1"]) == 2
+    assert "keep must be a folder that can be written to, got" in capsys.readouterr().err
+    assert (tmp_path / "a").read_text() == "mine" and not (tmp_path / "b").exists()
 
 
 def test_evaluate_repeats_the_result(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,6 +156,15 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in out for name in ("mnist-cnn", "capsnet_small", "fashion-mnist"))
 
 
+def test_a_terminal_of_another_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as where Windows sends what is printed into a file."""
+    bytes_ = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(bytes_, encoding="ascii"))
+    assert main(["list"]) == 0
+    sys.stdout.flush()
+    assert b"capsnet_small" in bytes_.getvalue() and b"?" in bytes_.getvalue()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -176,8 +190,19 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
             "channels must be an integer of at least 1, got 'x'",
         ),
         (
-            ["train", "digits", '--model.options={"decoder": 5}'],
-            "model.options {'decoder': 5} make no capsnet_small for images of",
+            ["train", "digits", '--model.options={"hidden": [5]}'],
+            "model.options {'hidden': \\[5\\]} make no capsnet_small for images of",
+        ),
+        (["train", "digits", '--model.options={"decoder": 5}'], "decoder must list layers, got 5"),
+        (["train", "digits", "--out="], "out must name a folder, got an empty text"),
+        (["train", "digits", "--threads=100000"], "threads must be 0 … 1024 and finite, got 100000"),
+        (
+            ["train", "digits", "--data.shift=30000"],
+            "data.shift must be below 28, the images' size in pixels, got 30000",
+        ),
+        (
+            ["train", "digits-pairs", "--data.n_eval=1"],
+            "data must have two classes to make pairs of: data.n_eval, if given, and its val images leave one or none",
         ),
         (
             ["train", "digits", '--model.options={"kernel_size": 0}'],

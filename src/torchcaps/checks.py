@@ -74,6 +74,6 @@ def check_two(name: str, value: object, least: int | None = None) -> None:
     """Refuse anything but a pair; where ``least`` is given, of integers of at least that."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
         raise ValueError(f"{name} must be two numbers, got {value!r}")
-    for number in value:
+    for k, number in enumerate(value):
         if least is not None:
-            check_at_least(name, number, least)
+            check_at_least(f"{name}[{k}]", number, least)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,6 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; bad input prints what is wrong and gives exit status 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     keep_memory()
+    for stream in (sys.stdout, sys.stderr):  # of another encoding than UTF-8, to which not all can be written
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         if arguments[:1] == ["train"]:
             _train(arguments[1:])
@@ -151,6 +155,8 @@ def _train(arguments: list[str]) -> None:
     from torchcaps.experiments.tables.kept import keep, require_free
     from torchcaps.experiments.train import default_folder, train
 
+    if out == "":  # of an empty shell variable
+        raise ValueError("out must name a folder, got an empty text")
     out = out or default_folder(config)
     finished = Run(out).result.is_file()
     if keep_in is not None and not finished:

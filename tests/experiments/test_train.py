@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import torchcaps
@@ -346,6 +347,27 @@ def test_a_training_of_one_step_an_epoch_ends_in_time(tmp_path: Path, monkeypatc
         fit(config, tmp_path / "a", until=15)
     assert len(metrics(tmp_path / "a")) == 2
     assert fit(config, tmp_path / "a", until=35)["epochs"] == 3
+
+
+def test_a_finished_run_is_of_its_own_images(tmp_path: Path) -> None:
+    for name, n in (("mine", 20), ("others", 30)):
+        for label in ("blue", "red"):
+            (tmp_path / name / label).mkdir(parents=True)
+            for k in range(n):
+                Image.new("L", (12, 12), k).save(tmp_path / name / label / f"{k}.png")
+    config = replace(CNN, data=Data("folder", root=str(tmp_path / "mine"), image_size=(12, 12)), epochs=1)
+    result = train(config, tmp_path / "run", progress="none")
+    (tmp_path / "mine").rename(tmp_path / "moved")
+    moved = replace(config, data=replace(config.data, root=str(tmp_path / "moved")))
+    assert train(moved, tmp_path / "run", progress="none")["val_loss"] == result["val_loss"]
+    others = replace(config, data=replace(config.data, root=str(tmp_path / "others")))
+    with pytest.raises(
+        ValueError, match=r"holds the run of other images, .*mine: name another folder by --out, got .*"
+    ):
+        train(others, tmp_path / "run", progress="none")
+    gone = replace(config, data=replace(config.data, root=str(tmp_path / "nowhere")))
+    with pytest.raises(ValueError, match="nowhere"):
+        train(gone, tmp_path / "run", progress="none")
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:

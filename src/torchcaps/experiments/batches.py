@@ -71,8 +71,12 @@ class Batches:
         if train and data.n_shown is not None:
             n = data.n_shown
         self.n = n
+        self._pairs = Pairs(source, seed=mixed_seed(seed, 1), blend=data.blend) if data.pairs else None
         if data.crop is not None:
             _require_room(data.crop, data.test_crops, source)
+        side = min(source.images.shape[2:])
+        if data.shift >= side and not data.pairs:
+            raise ValueError(f"data.shift must be below {side}, the images' size in pixels, got {data.shift}")
         if train and n < batch_size:
             raise ValueError(f"batch_size must be at most the {n} training examples, got {batch_size}")
 
@@ -95,12 +99,11 @@ class Batches:
             yield batch
 
     def _batches(self, start: int) -> Iterator[Batch]:
-        if self.data.pairs:
-            pairs = Pairs(self.source, seed=mixed_seed(self.seed, 1), blend=self.data.blend)
+        if self._pairs is not None:
             first = self.epoch * self.n if self.train else 0
             for k in range(start, len(self)):
                 at = k * self.batch_size
-                batch = pairs.batch(first + at, min(self.batch_size, self.n - at))
+                batch = self._pairs.batch(first + at, min(self.batch_size, self.n - at))
                 yield Batch(batch.images, batch.labels, batch.parts)
             return
         limits = Limits(self.data.shift, self.data.degrees, self.data.scale, self.data.shear)
@@ -174,8 +177,8 @@ def split(config: Experiment, dataset: Dataset, name: str, device: torch.device)
     """Batches of "train", "val", "test" or one of the further splits, with the images on ``device``.
 
     Raises:
-        ValueError: fewer training examples than a batch, images smaller than their crop, or a split
-            that the data do not have.
+        ValueError: fewer training examples than a batch, images smaller than their crop or shift, pairs of a single
+            class, or a split that the data do not have.
     """
     if name not in dataset.splits:
         raise ValueError(f"split must be one of {', '.join(dataset.splits)} for these data, got {name!r}")
@@ -184,11 +187,18 @@ def split(config: Experiment, dataset: Dataset, name: str, device: torch.device)
         if asked is not None and asked > there:
             raise ValueError(f"data.n_train must be at most the {there:,} training images, got {asked:,}")
         images = dataset.train if asked is None else dataset.train.take(slice(asked))
+        _require_two_classes(config.data, images, "data.n_train, if given, and its training images")
         return Batches(config.data, images.to(device), config.batch_size, seed=config.seed, train=True)
     # The pairs to validate and to test on are the same ones for every seed.
     seed = {"val": 1, "test": 0}.get(name, 2)
     images = evaluated(config.data, dataset.splits[name])
+    _require_two_classes(config.data, images, f"data.n_eval, if given, and its {name} images")
     return Batches(config.data, images.to(device), config.batch_size, seed=seed, train=False)
+
+
+def _require_two_classes(data: Data, images: Images, what: str) -> None:
+    if data.pairs and len(images.labels.unique()) < 2:
+        raise ValueError(f"data must have two classes to make pairs of: {what} leave one or none, got {data.name}")
 
 
 def evaluated(data: Data, images: Images) -> Images:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, replace
+from numbers import Real
 from typing import Any, Literal, get_args
 
 from torchcaps.checks import check_at_least, check_choice, check_two
@@ -40,8 +41,8 @@ class Data:
         image_size: (height, width) to resize to, whatever that does to an image's proportions; None keeps the data
             set's own, and makes those of a folder 28×28.
         n_train: take only the first so many training images (of the fixed order); None takes all.
-        n_shown: training images that are shown in an epoch, going through all of them again and again; None
-            shows each once.
+        n_shown: training images that are shown in an epoch: all of them again and again, or, where they are more,
+            as many as are drawn anew each epoch; None shows each once.
         n_eval: validate and test on at most so many images each, which are drawn once for all seeds; None takes all.
         pairs: train on pairs of overlapping images of different classes.
         n_pairs: pairs in an epoch, and in validation and test.
@@ -194,7 +195,11 @@ class Experiment:
     trial: bool = False
 
     def __post_init__(self) -> None:
+        for name, kind in {"data": Data, "model": Model, "optim": Optim}.items():
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
         data, optim = self.data, self.optim
+        object.__setattr__(self, "precision", str(self.precision))  # of 32 without quotes, too
         check_choice("loss", self.loss, LOSSES)
         check_choice("margin", self.margin, MARGINS)
         check_choice("precision", self.precision, PRECISIONS)
@@ -204,6 +209,7 @@ class Experiment:
         for name, least in {"epochs": 1, "batch_size": 1, "threads": 0, "seed": 0}.items():
             check_at_least(name, getattr(self, name), least)
             object.__setattr__(self, name, int(getattr(self, name)))  # of numpy's, which no file can hold
+        _within("threads", self.threads, 0, 1024)
         _within("seed", self.seed, 0, 2**32 - 1)
         check_at_least("data.shift", data.shift, 0)
         for name in ("image_size", "n_pairs", "crop"):
@@ -228,14 +234,14 @@ class Experiment:
         check_choice("data.test_crops", data.test_crops, TEST_CROPS)
         if data.test_crops > 1 and data.crop is None:
             raise ValueError(f"data.crop must be given for data.test_crops = {data.test_crops}, got None")
+        _require_plain("data.options", data.options)
+        _require_plain("model.options", self.model.options)
         for name in ("name", "root", "image_size"):
             if name in data.options:
                 raise ValueError(f"data.options must not hold {name}, which is data.{name}; got {data.options}")
         for name in ("name", "image_shape", "n_classes"):
             if name in self.model.options:
                 raise ValueError(f"model.options must not hold {name}, which follows from model.name and the data")
-        _require_plain("data.options", data.options)
-        _require_plain("model.options", self.model.options)
         if self.consistency and not data.transformed:
             raise ValueError(
                 f"consistency must be 0 without data.transformed, as nothing moves; got {self.consistency}"
@@ -301,6 +307,8 @@ def _plain(data: Data, kind: str, *names: str) -> None:
 
 def _require_plain(name: str, options: dict[str, Any]) -> None:
     """Refuse what a file would not give back as it was."""
+    if not isinstance(options, dict):
+        raise ValueError(f"{name} must be a dict, got {options!r}")
     for key, value in options.items():
         if not _is_plain(value):
             raise ValueError(
@@ -318,6 +326,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _within(name: str, value: float, least: float, most: float = math.inf) -> None:
-    if not (math.isfinite(value) and least <= value <= most):
+    if isinstance(value, bool) or not (isinstance(value, Real) and math.isfinite(value) and least <= value <= most):
         limits = f"at least {least}" if most == math.inf else f"{least} … {most}"
         raise ValueError(f"{name} must be {limits} and finite, got {value!r}")

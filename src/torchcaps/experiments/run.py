@@ -63,6 +63,8 @@ class Run:
         Raises:
             ValueError: the folder holds a run of another experiment, or files that are no run.
         """
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.path} is a file: name a folder by --out")
         if not (self.config.is_file() and self.started()):
             self._require_free()
             return

@@ -29,7 +29,7 @@ from torchcaps.experiments.following import following
 from torchcaps.experiments.no_effect import refuse_what_does_nothing
 from torchcaps.experiments.provenance import versions
 from torchcaps.experiments.run import Run
-from torchcaps.experiments.saved import save_model
+from torchcaps.experiments.saved import load_model, save_model, splits_in_words
 from torchcaps.experiments.task import Task
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.models import MODELS, PlainAutoencoder, Transformed, build
@@ -99,6 +99,7 @@ def _train(
 ) -> dict[str, Any]:
     run.check(config)
     if run.result.is_file():
+        _require_same_folder(config, run)
         return read_json(run.result)
     if until is not None and time.monotonic() >= until:
         raise OutOfTime
@@ -164,6 +165,17 @@ def _train(
         }
         write_json(run.result, result)
     return result
+
+
+def _require_same_folder(config: Experiment, run: Run) -> None:
+    """Refuse to give the result of one folder of images for that of another: of other data the root says nothing."""
+    here, there = (Path(each.data.root or "").expanduser().resolve() for each in (config, run.experiment()))
+    if config.data.name != "folder" or here == there:
+        return
+    trained = load_model(run)  # perhaps it was moved
+    dataset = load("folder", here, config.data.image_size, **config.data.options)
+    if (dataset.classes, splits_in_words(dataset)) != (trained.classes, trained.splits):
+        raise ValueError(f"{run.path} holds the run of other images, {there}: name another folder by --out, got {here}")
 
 
 def _fit(run: Run, task: Task, device: torch.device, progress: Progress, callbacks: list[L.Callback]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchcaps.checks import check_at_least
 from torchcaps.experiments.experiment import Device, Experiment, smoke
-from torchcaps.experiments.files import read_json, write_json
+from torchcaps.experiments.files import read_json, require_folder, write_json
 from torchcaps.experiments.recipes import recipe
 from torchcaps.experiments.run import experiment_from, flat, placed
 from torchcaps.experiments.task import NonFiniteLoss
@@ -95,6 +95,8 @@ def tune(
             raise ValueError(f"{kept} holds the outcome of other settings or epochs: remove it to keep another")
         if not written.is_file() or read_json(kept) != read_json(written):
             raise ValueError(f"{kept} holds another outcome than {written}: remove it to keep that")
+    if kept is not None:
+        require_folder("keep_in", kept.parent)
     found = []
     for k, (settings, experiment) in enumerate(trials(config)):
         place = folder / config.recipe / f"{k}-of-{config.epochs}-epochs"

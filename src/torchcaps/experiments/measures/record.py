@@ -10,7 +10,7 @@ import torch
 
 from torchcaps.checks import check_at_least, check_choice
 from torchcaps.experiments.devices import choose_device, device_in_words
-from torchcaps.experiments.files import read_json, write_json, write_picture
+from torchcaps.experiments.files import read_json, require_folder, write_json, write_picture
 from torchcaps.experiments.measures import MEASURES
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.experiments.run import Run
@@ -61,6 +61,8 @@ def record(
     _not_another(path, names[1:], MEASURES[name].n if n is None else n)
     kept = None if keep_in is None else Path(keep_in).expanduser() / named / file
     _not_kept_yet(kept)
+    if kept is not None:
+        require_folder("keep_in", kept.parent)
     device = choose_device("auto")
     if device.type == "mps":  # which has no float64, in which probes are solved
         device = torch.device("cpu")

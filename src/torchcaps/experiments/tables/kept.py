@@ -10,7 +10,7 @@ from typing import Any
 
 from torchcaps.data import load
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.files import read_json, write_json
+from torchcaps.experiments.files import read_json, require_folder, write_json
 from torchcaps.experiments.recipes import RECIPES
 from torchcaps.experiments.run import WHERE, Run, experiment_from, flat
 from torchcaps.experiments.tables import TABLES
@@ -143,14 +143,15 @@ def require_free(config: Experiment, folder: Path) -> None:
     """See, before any work, that the result of this experiment can be kept.
 
     Raises:
-        ValueError: it is not that of a recipe, or one of this recipe and seed is kept already; see also
-            :func:`require_one_mean`.
+        ValueError: it is not that of a recipe, or one of this recipe and seed is kept already; the folder cannot be
+            written to; see also :func:`require_one_mean`.
     """
     _require_recipe(config.recipe, {"config": config.to_dict()})
     path = _path(config.recipe, config.seed, folder)
     if path.exists():
         raise ValueError(f"{path} holds another result of this recipe and seed: remove it to keep this one")
     require_one_mean(config, folder)
+    require_folder("keep", folder)
 
 
 def _require_recipe(name: str, result: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from torchcaps.checks import check_at_least, check_choice
 from torchcaps.experiments.callbacks import OutOfTime
 from torchcaps.experiments.experiment import Device, Experiment, smoke
-from torchcaps.experiments.files import read_json, write_json, write_picture, write_text
+from torchcaps.experiments.files import read_json, require_folder, write_json, write_picture, write_text
 from torchcaps.experiments.recipes import recipe
 from torchcaps.experiments.run import Run, placed
 from torchcaps.experiments.tables import TABLES
@@ -67,7 +67,8 @@ def reproduce(
     Raises:
         ValueError: unknown table or row, a number out of range, data that are not to be had; a result of another
             experiment is kept under a run's name, or a run of one lies in its folder; what is kept of a row is of other
-            epochs or data; a smoke run is to be kept. (A run that diverges is said to, and the others go on.)
+            epochs or data; a smoke run is to be kept, or the folder to keep in cannot be written to. (A run that
+            diverges is said to, and the others go on.)
     """
     check_choice("table", name, TABLES)
     check_at_least("seeds", seeds, 1)
@@ -90,6 +91,7 @@ def reproduce(
     if kept is not None:
         for config in {config.recipe: config for config in todo}.values():
             require_one_mean(placed(config, root, threads, device), kept)
+        require_folder("keep_in", kept)
     end = None if budget is None else time.monotonic() + 60 * budget
     try:
         for row, config in ((row, config) for row, every in planned for config in every):
