@@ -94,7 +94,7 @@ def test_rows_of_mnist_differ_from_it_in_what_they_name() -> None:
 def test_fewer_labels_take_as_many_steps(name: str, n: int) -> None:
     every, fewer = recipe(name), recipe(f"{name}-{n}-labels")
     assert replace(fewer, recipe=name, data=every.data) == every
-    pixels = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(55_000, 1, 1, 1)
+    pixels = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(55_000, 1, 28, 28)
     part = Images(pixels, torch.zeros(55_000, dtype=torch.int64))
     data = Dataset("mnist", ("0",), part, part, part)
     made = [split(config, data, "train", torch.device("cpu")) for config in (every, fewer)]

@@ -184,8 +184,10 @@ def cifar10_em() -> Experiment:
     """The network of ``smallnorb`` with 256 first channels on CIFAR-10: 11.9 % in the paper's section 5.
 
     Windows of 24×24, mirrored, of changed brightness and contrast, as dynamic routing was trained on. At the rate 0.01
-    of the other networks it learned nothing in ten epochs of a tenth of the images
-    (results/checks/cifar10-em-rates.json).
+    of the other networks it learned next to nothing in ten epochs of a tenth of the images
+    (results/checks/cifar10-em-rates.json), on which our number is too.
+
+    Ours: 52.20 % (``--epochs 61``, 1 seed, 59 min a run; AMD EPYC, 1 thread).
     """
     data = Data("cifar10", shift=0, flip=True, brightness=63 / 255, contrast=(0.2, 1.8), crop=(24, 24))
     row = _row("cifar10-em", A=256)
