@@ -184,7 +184,10 @@ def test_what_was_trained_on_is_said_to_be(tmp_path):
     run = Run(finished(tmp_path / "caps", Data("digits"), CAPSULES))
     assert "<dt>validation error</dt>" in headline(run)
     write_json(run.result, run.finished() | {"held_out": False})
-    assert "<dt>validation error (trained on too)</dt>" in headline(run)
+    assert "<dt>validation error (trained on too)</dt>" in headline(run) and "images that it never saw" in headline(run)
+    note = "; 3 of its 9 test images are copies of training images"
+    write_json(run.result, run.finished() | {"data": note})
+    assert note in headline(run) and "never saw" not in headline(run)
 
 
 def test_a_name_is_no_formula(tmp_path, monkeypatch):

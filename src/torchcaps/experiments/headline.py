@@ -15,9 +15,10 @@ def headline(run: Run) -> str:
     config, result = run.experiment(), run.finished()
     n_classes = len(load_model(run).classes)
     what = "pairs of overlapping images" if config.data.pairs else "images"
+    seen = f" ({result['data']})" if "copies of training images" in result.get("data", "") else " that it never saw"
     on = f"{config.data.name} ({'without labels' if config.data.transformed else f'{n_classes} classes'})"
     text = (
-        f"{config.model.name}, trained for {result['epochs']} epochs on {on}, measured on {what} that it never saw. "
+        f"{config.model.name}, trained for {result['epochs']} epochs on {on}, measured on {what}{seen}. "
         f"Seed {result['seed']}, commit {_commit(result)}, on {result['device']}."
     )
     facts = [
