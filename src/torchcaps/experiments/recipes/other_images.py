@@ -18,7 +18,10 @@ BRIGHTNESS, CONTRAST = 63 / 255, (0.2, 1.8)
 def cifar10() -> Experiment:
     """64 types of capsules, leaky routing, no reconstruction, on CIFAR-10: 10.6 % in the paper, by an ensemble of 7.
 
-    This is one network. Convolutions keep the size of its 24×24 windows, so that 9,216 capsules vote.
+    This is one network. Convolutions keep the size of its 24×24 windows, so that 9,216 capsules vote. Our number is
+    that of a tenth of the images.
+
+    Ours: 33.86 % (``--epochs 61``, 1 seed, 103 min a run; AMD EPYC, 1 thread).
     """
     options = {"padding": 4, "n_types": 64, "leaky": True, "decoder": None, "standardize": True}
     data = Data("cifar10", shift=0, flip=True, brightness=BRIGHTNESS, contrast=CONTRAST, crop=(24, 24))

@@ -21,9 +21,9 @@ table anew, going on where it stopped, and shows its own numbers beside the reco
 recipe's own epochs. What was recorded with others says so, and is made again by `torchcaps reproduce TABLE --row RECIPE
 --epochs 5`, several seeds by `--seeds 3`. Whole tables take days on a CPU: `--budget 60` stops after an hour.
 
-Learning rates fall along a cosine. The CapsNets and CNNs of MNIST, MultiMNIST, expanded MNIST and Fashion-MNIST and
-`smallnorb-capsnet` were trained in bfloat16, all others in float32. Other numbers of threads, processors and
-convolution code round differently, and a run may differ by a few images. Times are no comparison between rows: they
+Learning rates fall along a cosine. The CapsNets and CNNs of MNIST, MultiMNIST, expanded MNIST and Fashion-MNIST,
+`smallnorb-capsnet` and `cifar10` were trained in bfloat16, all others in float32. Other numbers of threads, processors
+and convolution code round differently, and a run may differ by a few images. Times are no comparison between rows: they
 were taken on shared machines. Recipes without a number run, but have no recorded run yet.
 """
 
