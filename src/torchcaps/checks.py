@@ -74,6 +74,16 @@ def check_two(name: str, value: object, least: int | None = None) -> None:
     """Refuse anything but a pair; where ``least`` is given, of integers of at least that."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
         raise ValueError(f"{name} must be two numbers, got {value!r}")
-    for k, number in enumerate(value):
-        if least is not None:
-            check_at_least(f"{name}[{k}]", number, least)
+    if least is not None:
+        for number in value:
+            if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
+                raise ValueError(f"{name} must be two integers of at least {least}, got {value!r}")
+
+
+def as_two(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
+    """A number for rows and columns alike, or one for each, as two; all of at least ``least``."""
+    if isinstance(value, Sequence):
+        check_two(name, value, least)
+        return value[0], value[1]
+    check_at_least(name, value, least)
+    return value, value

@@ -181,8 +181,8 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         ({"reconstruction": float("nan")}, "reconstruction must be at least 0 and finite, got nan"),
         ({"data": Data(shift=-1)}, "data.shift must be an integer of at least 0, got -1"),
         ({"data": Data(n_train=0)}, "data.n_train must be an integer of at least 1, got 0"),
-        ({"data": Data(n_pairs=(64, 0))}, r"data.n_pairs\[1\] must be an integer of at least 1, got 0"),
-        ({"data": Data(image_size=(0, 5))}, r"data.image_size\[0\] must be an integer of at least 1, got 0"),
+        ({"data": Data(n_pairs=(64, 0))}, r"data.n_pairs must be two integers of at least 1, got \(64, 0\)"),
+        ({"data": Data(image_size=(0, 5))}, r"data.image_size must be two integers of at least 1, got \(0, 5\)"),
         ({"data": Data(image_size=28)}, "data.image_size must be two numbers, got 28"),  # type: ignore[arg-type]
         ({"data": Data(crop=(20, 20, 20))}, r"data.crop must be two numbers, got \(20, 20, 20\)"),  # type: ignore[arg-type]
         ({"data": Data(n_pairs=(500,))}, r"data.n_pairs must be two numbers, got \(500,\)"),  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         ({"data": Data(blend="mean")}, "data.blend must be one of sum, max; got 'mean'"),
         ({"data": Data(scale=1.0)}, "data.scale must be 0 … 0.99 and finite, got 1.0"),
         ({"data": Data(degrees=-3.0)}, "data.degrees must be 0 … 180 and finite, got -3.0"),
-        ({"data": Data(crop=(0, 5))}, r"data.crop\[0\] must be an integer of at least 1, got 0"),
+        ({"data": Data(crop=(0, 5))}, r"data.crop must be two integers of at least 1, got \(0, 5\)"),
         (
             {"data": Data(options={"root": "x"})},
             "data.options must not hold root, which is data.root; got {'root': 'x'}",

@@ -370,7 +370,7 @@ def test_huge_logits_saturate_without_nan() -> None:
         ({"beta_a": torch.zeros(3, 1)}, r"beta_a must be \[J=3\]"),
         ({"beta_a": 0.0}, "beta_a must be a torch.Tensor, got a float"),
         ({"weight": torch.zeros(2, 4, 2, 3, 4, 4)}, "kernel_size must fit into the map, got 4 where H=3"),
-        ({"stride": 0}, r"stride\[0\] must be an integer of at least 1, got 0"),
+        ({"stride": 0}, "stride must be an integer of at least 1, got 0"),
         ({"stride": (1, 1, 1)}, r"stride must be two numbers, got \(1, 1, 1\)"),
         ({"n_iters": 0}, "n_iters must be an integer of at least 1"),
         ({"gradient": "some"}, "gradient must be one of full, last"),

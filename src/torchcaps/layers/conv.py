@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_two
+from torchcaps.checks import as_two, check_at_least
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.layers.sizes import conv_size
@@ -69,8 +68,7 @@ class ConvCaps(RoutedLayer):
         padding: int = 0,
         **options: Any,
     ) -> None:
-        kernel = kernel_size if isinstance(kernel_size, Sequence) else (kernel_size, kernel_size)
-        check_two("kernel_size", kernel, 1)
+        kernel = as_two("kernel_size", kernel_size, 1)
         for name, value in (("n_in", n_in), ("stride", stride)):
             check_at_least(name, value, 1)
         check_at_least("padding", padding, 0)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_choice, check_shapes, check_two
+from torchcaps.checks import as_two, check_choice, check_shapes
 from torchcaps.ops.em_checks import (
     check_activation,
     check_betas,
@@ -154,9 +153,7 @@ def conv_em_routing(
     dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, gradient, matrices=matrices)
     vectors = None if matrices else weight.shape[-2:]
     chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset=offset, vectors=vectors)
-    steps = stride if isinstance(stride, Sequence) else (stride, stride)
-    check_two("stride", steps, 1)
-    stride = steps[0], steps[1]
+    stride = as_two("stride", stride, 1)
     check_fields(pose.shape[2:4], weight.shape[1:3], stride)
     with without_autocast(pose):
         m, a, w = pose, activation, weight
