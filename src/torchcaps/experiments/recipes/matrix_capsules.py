@@ -63,6 +63,8 @@ def smallnorb_em_light() -> Experiment:
 
     Not chosen on validation: on the mean of three held-out toys changed light misreads more than it mends
     (results/checks/em-regularisation.json), in runs too short to tell.
+
+    Ours: 3.93 % (1 seed, 84 min a run; AMD EPYC, 2 threads).
     """
     base = smallnorb_em_weight_decay()
     return replace(base, recipe="smallnorb-em-light", data=replace(base.data, gamma=0.4, shading=0.5))
