@@ -58,7 +58,7 @@ def check_choice(name: str, value: object, known: Iterable[Any] | Mapping[Any, A
 
 def check_at_least(name: str, value: int, least: int) -> None:
     """Refuse anything but an integer, numpy's too, of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+    if not _is_at_least(value, least):
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
@@ -74,10 +74,8 @@ def check_two(name: str, value: object, least: int | None = None) -> None:
     """Refuse anything but a pair; where ``least`` is given, of integers of at least that."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
         raise ValueError(f"{name} must be two numbers, got {value!r}")
-    if least is not None:
-        for number in value:
-            if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
-                raise ValueError(f"{name} must be two integers of at least {least}, got {value!r}")
+    if least is not None and not all(_is_at_least(number, least) for number in value):
+        raise ValueError(f"{name} must be two integers of at least {least}, got {value!r}")
 
 
 def as_two(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
@@ -87,3 +85,7 @@ def as_two(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]
         return value[0], value[1]
     check_at_least(name, value, least)
     return value, value
+
+
+def _is_at_least(value: object, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
