@@ -44,11 +44,12 @@ def by_frequencies(y: Tensor) -> bool:
         ((8, 7), (2, 3), 4),  # a stride beyond the kernel
     ],
 )
-def test_is_convolution(size: tuple[int, int], kernel: tuple[int, int], stride: int) -> None:
+@pytest.mark.parametrize("padding", [0, 3])
+def test_is_convolution(size: tuple[int, int], kernel: tuple[int, int], stride: int, padding: int) -> None:
     x, weight = torch.randn(3, 4, *size, dtype=torch.float64), torch.randn(5, 4, *kernel, dtype=torch.float64)
-    library = lambda x, weight: F.conv2d(x, weight, stride=stride)  # noqa: E731
+    library = lambda x, weight: F.conv2d(x, weight, stride=stride, padding=padding)  # noqa: E731
     upstream = torch.randn_like(library(x, weight))
-    ours = gradients(lambda x, weight: spectral_conv2d(x, weight, stride), x, weight, upstream)
+    ours = gradients(lambda x, weight: spectral_conv2d(x, weight, stride, padding), x, weight, upstream)
     torch.testing.assert_close(ours, gradients(library, x, weight, upstream), rtol=1e-11, atol=1e-11)
 
 

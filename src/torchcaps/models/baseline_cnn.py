@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchcaps.checks import check_at_least
 from torchcaps.layers import Conv2d, Standardize
 from torchcaps.layers.init import reset_layers
+from torchcaps.layers.layout import channels_last
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.output import Output
 
@@ -74,11 +75,10 @@ class BaselineCNN(nn.Module):
             ValueError: images of another shape than the model was made for.
         """
         require_images(x, self.image_shape)
-        x = self.standardize(x)
+        x = channels_last(self.standardize(x))
         for conv in self.convs:
-            x = F.relu(conv(x))
-            if self.pool:
-                x = F.max_pool2d(x, 2)
+            x = conv(x)
+            x = F.relu(F.max_pool2d(x, 2) if self.pool else x)  # pooled first: the same, of a quarter as many
         x = x.flatten(1)
         for layer in self.dense:
             x = F.relu(layer(x))

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least
 from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import reset_layers
+from torchcaps.layers.layout import channels_last
 from torchcaps.layers.plain_conv import FirstConv2d
 from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
 from torchcaps.models.output import Output
@@ -133,8 +133,7 @@ class CapsNet(nn.Module):
             ValueError: images of another shape than the model was made for, or no floats.
         """
         require_images(x, self.image_shape)
-        x = self.standardize(x).permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
-        x = x.permute(0, 3, 1, 2)  # then the map comes channels last, as PrimaryCaps' convolution reads it
+        x = channels_last(self.standardize(x))  # as PrimaryCaps' convolution reads the map
         capsules: list[Routed] = [self.primary(F.relu(self.conv(x)))]
         for layer in (*self.hidden, self.classes):
             capsules.append(layer(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))

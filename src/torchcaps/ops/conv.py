@@ -30,7 +30,7 @@ def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int
     dtype = _dtype(x, weight)
     if dtype is not None and _by_frequencies(x, weight, bias, stride, padding):
         with torch.autocast("cpu", enabled=False):
-            y = spectral_conv2d(F.pad(x, (padding,) * 4).to(dtype), weight.to(dtype), stride)
+            y = spectral_conv2d(x.to(dtype), weight.to(dtype), stride, padding)
             return y if bias is None else y + bias.to(dtype)[:, None, None]
     return F.conv2d(x, weight, bias, stride=stride, padding=padding)
 

@@ -47,16 +47,19 @@ class Cut(NamedTuple):
 
     @property
     def inputs(self) -> int:
-        """Inputs of all tiles together."""
-        return self.tiles * self.step + self.kernel - 1
+        """Inputs of all tiles together, and what fills the last step."""
+        return self.tile if self.tiles == 1 else (self.tiles + 1) * self.step
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[inputs, …]`` to ``[tiles, tile, …]``."""
         if self.tiles == 1:
             return x[None]
-        rest = F.pad(x, (0, 0) * (x.dim() - 1) + (0, self.step - self.kernel + 1))
-        blocks = rest.unflatten(0, (self.tiles + 1, self.step))
-        return torch.cat((blocks[:-1], blocks[1:, : self.kernel - 1]), 1)
+        blocks = x.unflatten(0, (self.tiles + 1, self.step))
+        # Split, not sliced: the gradients of slices are each written into zeros as large as x.
+        own, _ = blocks.split((self.tiles, 1))
+        _, later = blocks.split((1, self.tiles))
+        shared, _ = later.split((self.kernel - 1, self.step - self.kernel + 1), 1)
+        return torch.cat((own, shared), 1)
 
 
 def cuts(x: Sequence[int], weight: Sequence[int], stride: int) -> tuple[Cut, Cut]:
@@ -82,8 +85,8 @@ def worthwhile(x: Sequence[int], weight: Sequence[int], stride: int) -> bool:
     return 2 * points * (products + there + back) < direct
 
 
-def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
-    """Two-dimensional convolution without bias or padding, as :func:`torch.nn.functional.conv2d`.
+def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
+    """Two-dimensional convolution without bias, as :func:`torch.nn.functional.conv2d`.
 
     A strided convolution is a sum of plain ones, of each phase of the stride. These are taken in tiles, by the
     convolution theorem: one product of matrices a frequency, for all tiles and images at once, and as the numbers are
@@ -99,19 +102,20 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
         x: ``[B, C, H, W]``.
         weight: ``[C', C, K_h, K_w]``, of the same dtype.
         stride: in both directions.
+        padding: zeros on every side.
 
     Returns:
         ``[B, C', H', W']``, with the strides of channels last.
 
     Source: Mathieu, Henaff, LeCun 2014 (products at frequencies); Lavin, Gray 2016 (tiles, and transforms as matrices).
     """
-    rows, columns = cuts(x.shape, weight.shape, stride)
+    rows, columns = cuts([size + 2 * padding for size in x.shape], weight.shape, stride)
     matrices = _matrices(rows.tile, columns.tile, rows.kernel, columns.kernel)
     signal, response, inverse = (torch.from_numpy(matrix).to(x.device, x.dtype) for matrix in matrices)
     n_images, n_in, n_out = len(x), stride**2 * x.shape[1], len(weight)
     n_tiles = rows.tiles * columns.tiles
 
-    phases = _phases(x.permute(2, 3, 0, 1), rows.inputs, columns.inputs, stride)  # [Y, X, s, s, B, C]
+    phases = _phases(x.permute(2, 3, 0, 1), rows.inputs, columns.inputs, stride, padding)  # [Y, X, s, s, B, C]
     tiles = rows(columns(phases.transpose(0, 1)).movedim(2, 0))  # [Y/y, y, X/x, x, s, s, B, C]
     tiles = tiles.permute(1, 3, 0, 2, 6, 4, 5, 7).reshape(rows.tile * columns.tile, n_tiles * n_images * n_in)
     spectra = (signal @ tiles).view(len(signal), n_tiles * n_images, n_in)
@@ -125,9 +129,10 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
     return y[:, : rows.out, : columns.out].permute(0, 3, 1, 2)
 
 
-def _phases(x: Tensor, rows: int, columns: int, stride: int) -> Tensor:
-    """``[H, W, …]``, cropped or filled up with zeros, to ``[rows, columns, stride, stride, …]``."""
-    x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, columns * stride - x.shape[1], 0, rows * stride - x.shape[0]))
+def _phases(x: Tensor, rows: int, columns: int, stride: int, padding: int = 0) -> Tensor:
+    """``[H, W, …]``, padded, and cropped or filled up with zeros, to ``[rows, columns, stride, stride, …]``."""
+    before, (height, width) = padding, (size - padding for size in (rows * stride, columns * stride))
+    x = F.pad(x, (0, 0) * (x.dim() - 2) + (before, width - x.shape[1], before, height - x.shape[0]))
     return x.unflatten(1, (columns, stride)).unflatten(0, (rows, stride)).transpose(1, 2)
 
 
