@@ -119,6 +119,24 @@ def test_killed_in_mid_epoch_and_resumed_is_as_never_killed(
     assert not list(out.rglob("*.partial"))
 
 
+def test_metrics_that_another_program_holds_are_written_when_it_lets_go(
+    unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows, where a file that is shown cannot be replaced: this one until training ends."""
+    replace_file, refused = Path.replace, []
+
+    def held(self: Path, target: Path) -> Path:
+        if target.name == "metrics.csv" and len(refused) < 2:
+            refused.append(target)
+            raise PermissionError(13, "Access is denied", str(target))
+        return replace_file(self, target)
+
+    monkeypatch.setattr(Path, "replace", held)
+    with pytest.warns(UserWarning, match=r"metrics.csv cannot be written now, and waits: .*Access is denied"):
+        fit(TINY, tmp_path / "a")
+    assert len(refused) == 2 and len(metrics(tmp_path / "a")) == 2
+
+
 def test_result_has_what_it_must(unbroken: Path) -> None:
     result = json.loads((unbroken / "result.json").read_text())
     wanted = "recipe seed val_error test_error epochs seconds n_parameters device versions commit"

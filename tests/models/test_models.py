@@ -296,6 +296,7 @@ def test_they_are_of_every_routing() -> None:
         ("capsnet", (1, 28, 28), {"d_primary": 0}, "d_primary must be an integer of at least 1, got 0"),
         ("capsnet", (1, 28, 28), {"decoder": False}, "decoder must list layers, got False"),
         ("capsnet", (1, 28, 28), {"hidden": 2}, "hidden must list layers, got 2"),
+        ("capsnet", (1, 28, 28), {"hidden": [{"n_types": 0}]}, r"hidden\[0\].n_types must be .* at least 1, got 0"),
         ("local_autoencoder", (1, 28, 28), {"field": 40}, "field must be at most 28 in images of 28×28, got 40"),
         ("template_autoencoder", (1, 28, 28), {"channels": (32,)}, r"channels must be two numbers, got \(32,\)"),
         ("capsnet", (28, 28), {}, r"image_shape must be \(channels, height, width\), got \(28, 28\)"),

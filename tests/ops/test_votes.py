@@ -20,6 +20,20 @@ def test_a_vote_is_the_part_s_pose_times_the_part_s_place_in_the_whole() -> None
     assert vote.tolist() == [[0, -1, 0, 3], [1, 0, 0, 3], [0, 0, 1, 0], [0, 0, 0, 1]]
 
 
+@pytest.mark.parametrize(
+    ("pose", "weight", "message"),
+    [
+        ((2, 5, 4, 4), (6, 3, 4, 4), r"pose must be \[..., I=6, rows, d=4\] as weight says, got shape \[2, 5, 4, 4\]"),
+        ((2, 6, 4, 3), (6, 3, 4, 4), r"pose must be .*, got shape \[2, 6, 4, 3\]"),
+        ((6, 4), (6, 3, 4, 4), r"pose must be .*, got shape \[6, 4\]"),
+        ((2, 6, 4, 4), (6, 4, 4), r"weight must be \[I, J, d, columns\], got shape \[6, 4, 4\]"),
+    ],
+)
+def test_matrices_that_fit_no_poses(pose: tuple[int, ...], weight: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        matrix_votes(torch.zeros(pose), torch.zeros(weight))
+
+
 def similarity(degrees: float, scale: float, x: float, y: float) -> torch.Tensor:
     """Rotate counter-clockwise, rescale, then translate: a 4×4 pose in the plane z = 0."""
     cos, sin = scale * math.cos(math.radians(degrees)), scale * math.sin(math.radians(degrees))

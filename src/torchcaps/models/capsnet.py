@@ -102,8 +102,10 @@ class CapsNet(nn.Module):
             size = self.primary.output_size(*size)
         types, d_in = n_types, d_primary
         self.hidden = nn.ModuleList()
-        for given in hidden:
+        for place, given in enumerate(hidden):
             spec = given if isinstance(given, HiddenCaps) else HiddenCaps(**given)
+            for name, value in {"n_types": spec.n_types, "d_out": spec.d_out}.items():
+                check_at_least(f"hidden[{place}].{name}", value, 1)
             layer = ConvCaps(
                 types, spec.n_types, d_in, spec.d_out, spec.kernel_size, n_iters, stride=spec.stride, **options
             )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_choice, check_shapes
+from torchcaps.checks import check_at_least, check_choice, check_shapes, check_tensor
 
 PLACEMENTS = ("column", "row")
 
@@ -42,8 +42,17 @@ def matrix_votes(pose: Tensor, weight: Tensor) -> Tensor:
     Returns:
         ``[..., I, J, rows, columns]``.
 
+    Raises:
+        ValueError: the shapes do not fit each other.
+
     Source: Hinton, Sabour, Frosst 2018, section 2.
     """
+    sizes = check_shapes(weight=(weight, "I J d columns"))
+    check_tensor("pose", pose)
+    if pose.dim() < 3 or (pose.shape[-3], pose.shape[-1]) != (sizes["I"], sizes["d"]):
+        raise ValueError(
+            f"pose must be [..., I={sizes['I']}, rows, d={sizes['d']}] as weight says, got shape {list(pose.shape)}"
+        )
     return torch.einsum("...irk,ijkc->...ijrc", pose, weight)
 
 
