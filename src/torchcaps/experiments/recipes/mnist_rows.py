@@ -104,7 +104,10 @@ def mnist_cnn_1000_labels() -> Experiment:
 
 
 def mnist_cnn_10000_labels() -> Experiment:
-    """The CNN of ``mnist-cnn`` on the first 10,000 training digits, in as many steps; not in the paper."""
+    """The CNN of ``mnist-cnn`` on the first 10,000 training digits, in as many steps; not in the paper.
+
+    Ours: 0.66 % (``--epochs 5``, 1 seed, 117 min a run; AMD EPYC, 1 thread).
+    """
     return _fewer(mnist_cnn(), 10_000)
 
 
