@@ -99,7 +99,10 @@ def mnist_cnn_100_labels() -> Experiment:
 
 
 def mnist_cnn_1000_labels() -> Experiment:
-    """The CNN of ``mnist-cnn`` on the first 1,000 training digits, in as many steps; not in the paper."""
+    """The CNN of ``mnist-cnn`` on the first 1,000 training digits, in as many steps; not in the paper.
+
+    Ours: 1.79 % (``--epochs 5``, 1 seed, 117 min a run; AMD EPYC, 1 thread).
+    """
     return _fewer(mnist_cnn(), 1000)
 
 
