@@ -33,7 +33,6 @@ class Metrics(L.Callback):
     def __init__(self, run: Run, data: Dataset) -> None:
         self.run, self.data = run, {"note": data.note, "classes": list(data.classes), "sizes": splits_in_words(data)}
         self.rows: list[dict[str, Any]] = []
-        self.waits = False  #: whether the file is still without the last of them
         self.seconds, self.n = 0.0, 0
         self.started = time.monotonic()
         self.total: float | Tensor = 0.0
@@ -88,18 +87,13 @@ class Metrics(L.Callback):
         # An epoch whose end was reached twice, before and after a kill, has one row.
         self.rows = [old for old in self.rows if old["epoch"] != row["epoch"]] + [row]
         try:
-            self._save()
+            write_atomically(self.run.metrics, self._write)
         except PermissionError as error:  # on Windows, as long as another program shows it
             warnings.warn(f"{self.run.metrics} cannot be written now, and waits: {error}", stacklevel=2)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self.waits:
-            self._save()
-
-    def _save(self) -> None:
-        self.waits = True
-        write_atomically(self.run.metrics, self._write)
-        self.waits = False
+        if self.rows:
+            write_atomically(self.run.metrics, self._write)
 
     def _write(self, path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
