@@ -102,6 +102,14 @@ def test_a_step_of_bim_is_a_share_of_one_and_a_quarter_epsilon():
     torch.testing.assert_close(found, x + 1.25 * 0.2 / 3)
 
 
+def test_every_attack_climbs_the_loss_it_is_given():
+    """This one rises with w·x where the cross-entropy of class 1 falls."""
+    x, label, rising = image(0.5, 0.5, 0.5, 0.5), torch.tensor([1]), lambda scores, _: scores[:, 1].sum()
+    for attack in (fgsm, bim, pgd):
+        found = attack(Linear(), x, label, 0.1, loss=rising).flatten()
+        torch.testing.assert_close(found[[0, 1, 3]], torch.tensor([0.6, 0.4, 0.6]))
+
+
 def test_pgd_starts_twice_in_the_ball_and_the_pixels_range_and_takes_forty_steps():
     x, label = torch.tensor([0.02, 0.97]).view(1, 1, 1, 2), torch.tensor([1])  # nothing of 0.1 makes it class 0
     starts = []

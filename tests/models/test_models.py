@@ -11,7 +11,7 @@ from torch import nn
 
 from torchcaps.data import load
 from torchcaps.data.images import to_float
-from torchcaps.layers import Standardize
+from torchcaps.layers import ClassCaps, Standardize
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.plain_conv import FirstConv2d
 from torchcaps.layers.routed_layer import RoutedLayer
@@ -34,6 +34,7 @@ def test_defaults_that_recorded_results_rest_on() -> None:
     assert isinstance(build("norb_cnn", (2, 32, 32), 5).standardize, Standardize)
     model = build("matrix_capsnet_small", (2, 32, 32), 5)
     assert isinstance(model.standardize, Standardize) and model.classes.coordinates == "column"
+    assert ClassCaps(2, 3, 16, 16).coordinate_scale == 100  # pixels, as in the released code
     assert [layer.n_iters for layer in (*model.hidden, model.classes)] == [3, 3, 3]
 
 

@@ -77,18 +77,23 @@ def test_logsumexp_over_the_places_that_see_a_child() -> None:
 
 def test_coordinates_in_the_right_hand_column() -> None:
     # Two rows 8 pixels apart about a centre 1 pixel below the image's: −3 and 5; three columns 4 apart: −4, 0, 4.
-    offset = coordinate_offset(2, 3, 16, spacing=(8, 4), centre=(1, 0), scale=10).unflatten(-1, (4, 4))
+    # The centre lies 2 to the left of it besides: −6, −2, 2.
+    offset = coordinate_offset(2, 3, 16, spacing=(8, 4), centre=(1, -2), scale=10).unflatten(-1, (4, 4))
     assert offset.shape == (2, 3, 4, 4)
     torch.testing.assert_close(offset[:, 0, 0, 3], torch.tensor([-0.3, 0.5]))
-    torch.testing.assert_close(offset[0, :, 1, 3], torch.tensor([-0.4, 0.0, 0.4]))
+    torch.testing.assert_close(offset[0, :, 1, 3], torch.tensor([-0.6, -0.2, 0.2]))
     offset[:, :, :2, 3] = 0
     assert not offset.any()
 
 
 def test_coordinates_in_the_top_row() -> None:
     offset = coordinate_offset(2, 3, 16, placement="row", spacing=(8, 4), scale=10)
-    torch.testing.assert_close(offset[1, 2, :2], torch.tensor([0.4, 0.4]))
+    torch.testing.assert_close(offset[1, 0, :2], torch.tensor([0.4, -0.4]))  # 4 pixels down, 4 to the left
     assert not offset[:, :, 2:].any()
+
+
+def test_a_hundred_pixels_add_one_as_in_the_released_code() -> None:
+    torch.testing.assert_close(coordinate_offset(1, 1, 16, centre=(100, 50))[0, 0, [3, 7]], torch.tensor([1.0, 0.5]))
 
 
 def test_bad_coordinates() -> None:
