@@ -15,7 +15,8 @@ def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int
     Where autograd is on, on a CPU, in float32 or bfloat16 (autocast's or the tensors' own), convolutions with large
     kernels and many channels go by :func:`~torchcaps.ops.spectral.spectral_conv2d`: CapsNet's in half the time, for
     more memory, and with rounding errors relative to the largest number nearby, as said there. (Without autograd
-    torch's own are taken, which are faster in small batches.) All others are torch's own, and all that are compiled or exported.
+    torch's own are taken, which are faster in small batches.) All others are torch's own, and all that are compiled or
+    exported.
 
     Args:
         x: ``[B, C, H, W]``.
