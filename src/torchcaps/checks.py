@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,6 +61,18 @@ def check_at_least(name: str, value: int, least: int) -> None:
     """Refuse anything but an integer, numpy's too, of at least ``least``."""
     if not _is_at_least(value, least):
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse anything but True and False: a text is true, whatever it says."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+def check_several(name: str, value: object) -> None:
+    """Refuse one text or path where several are wanted: its letters are none."""
+    if isinstance(value, str | PurePath):
+        raise ValueError(f"{name} must be several, such as [{value!r}], got one")
 
 
 def check_classes(name: str, classes: Tensor, n_classes: int) -> None:

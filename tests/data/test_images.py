@@ -11,7 +11,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from sklearn.datasets import load_digits as bundled
 
-from torchcaps.data import Dataset, Images, load, to_float
+from torchcaps.data import DATASETS, Dataset, Images, load, to_float
 from torchcaps.data.folder import _content, _without_metadata, read_image
 from torchcaps.data.images import fixed_order, resized
 
@@ -47,6 +47,35 @@ def test_shapes_and_dtypes() -> None:
         Images(torch.zeros(2, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match=r"labels must be \[N=2\] int64, got \[3\]"):
         images(2, [0, 1, 0])
+
+
+def test_what_is_no_tensor_or_no_images() -> None:
+    good = images(2, [0, 1])
+    with pytest.raises(ValueError, match=r"images must be a torch.Tensor, got a ndarray"):
+        Images(good.images.numpy(), good.labels)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"labels must be a torch.Tensor, got a list"):
+        Images(good.images, [0, 1])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"toy: val must be Images, got a Tensor"):
+        Dataset("toy", ("a", "b"), good, good.images, good)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"images must be a torch.Tensor, got a ndarray"):
+        to_float(good.images.numpy())  # type: ignore[arg-type]
+
+
+def test_classes_are_texts_however_they_are_given() -> None:
+    good = images(2, [0, 1])
+    assert Dataset("toy", [0, 1], good, good, good).classes == ("0", "1")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"toy: classes must be a name for each, got 'ab'"):
+        Dataset("toy", "ab", good, good, good)  # type: ignore[arg-type]
+
+
+def test_functions_of_ones_own_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = images(2, [0, 1])
+    monkeypatch.setitem(DATASETS, "mine", lambda root, image_size: (good, good))
+    with pytest.raises(ValueError, match=r"DATASETS\['mine'\] must return a Dataset, got a tuple"):
+        load("mine")
+    monkeypatch.setitem(DATASETS, "mine", lambda root: good)
+    with pytest.raises(ValueError, match=r"DATASETS\['mine'\] must take root and image_size, .* without image_size"):
+        load("mine")
 
 
 def write(path: Path, size: tuple[int, int], colour: tuple[int, int, int]) -> None:

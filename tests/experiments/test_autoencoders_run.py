@@ -147,6 +147,11 @@ def test_a_report_of_little(
     assert not (out / "pictures" / "one-capsule.png").exists()
 
 
+def test_one_run_beside_is_a_list_too() -> None:
+    with pytest.raises(ValueError, match=r"beside must be several, such as \['runs/b'\], got one"):
+        write.few_labels("runs/a", "runs/b", compare.Settings())
+
+
 def test_few_labels_beside_all_alternatives(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

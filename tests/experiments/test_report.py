@@ -148,6 +148,20 @@ def test_two_folders_of_one_name_are_refused(folder, tmp_path):
         report(folder / "caps", (folder / "cnn & co", tmp_path / "caps"))
 
 
+def test_metrics_without_what_is_drawn(tmp_path):
+    path = finished(tmp_path / "cut", Data("digits"), CAPSULES)
+    Run(path).metrics.write_text("epoch,step\n1,2\n")
+    with pytest.raises(
+        ValueError, match=r"runs must have epoch, lr, train_loss, val_loss in every row, got epoch, step"
+    ):
+        report(path)
+
+
+def test_one_run_beside_is_a_list_too(folder):
+    with pytest.raises(ValueError, match=r"beside must be several, such as \['runs/cnn'\], got one"):
+        report(folder / "caps", beside="runs/cnn")
+
+
 def test_that_networks_were_tested_on_other_images_is_said(html, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "DPI", 30)
     finished(tmp_path / "digits", Data("digits", n_eval=4), CAPSULES)

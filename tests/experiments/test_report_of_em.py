@@ -46,9 +46,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A function that gives the folder of a finished run on toys."""
     monkeypatch.setattr(files, "DPI", 30)
 
-    def run(dataset: Dataset, loss: str = "spread", **options: Any) -> Path:
-        monkeypatch.setitem(DATASETS, "toys", lambda root, image_size: dataset)
-        data = Data("toys", shift=0, crop=(24, 26), test_crops=1)
+    def run(dataset: Dataset, loss: str = "spread", name: str = "smallnorb", **options: Any) -> Path:
+        monkeypatch.setitem(DATASETS, name, lambda root, image_size: dataset)
+        data = Data(name, shift=0, crop=(24, 26), test_crops=1)
         return finished(tmp_path / "em", data, Model("matrix_capsnet", SIZES | options), loss=loss)
 
     return run
@@ -75,7 +75,20 @@ def test_every_section_is_there_and_its_picture_too(make):
         assert grey[0] < 100 and grey[1] == 255, f"{name} is empty"
     assert "The spread loss asks for a margin that grows" in html
     assert "new to it" not in html
+    assert "which was trained on, from every azimuth" in html  # these toys are in every split
     assert report(path).read_text(encoding="utf-8") == html
+
+
+def test_angles_of_ones_own_data_are_in_degrees_already(make):
+    toy = _sides_of(look(Run(make(toys(), name="mine"))), 0)
+    assert set(toy.azimuth.tolist()) == {0, 2, 4} and set(toy.elevation.tolist()) == {0, 1}
+
+
+def test_a_toy_that_was_not_trained_on_is_called_so(make):
+    every = toys()
+    first = every.train.factors["instance"] == 0
+    html = report(make(replace(every, train=every.train.take(first), test=every.test.take(~first))))
+    assert "which was not trained on, from every azimuth" in html.read_text(encoding="utf-8")
 
 
 def test_without_viewpoints_the_section_says_why_it_is_empty(make):

@@ -120,10 +120,27 @@ def test_data_that_were_moved_are_found_again(tmp_path: Path) -> None:
     assert run.experiment() == Experiment("x", data=Data(root="/new"), threads=1)
 
 
-def test_integers_of_numpy_can_be_written(tmp_path: Path) -> None:
-    config, run = Experiment("x", epochs=np.int64(3), seed=np.uint8(2)), Run(tmp_path)  # type: ignore[arg-type]
+def test_numbers_of_numpy_can_be_written(tmp_path: Path) -> None:
+    config, run = (
+        Experiment(
+            "x",
+            Data(n_train=np.int64(9), flip=np.bool_(True), contrast=[np.float32(0.5), 2], options={"k": [np.int8(1)]}),  # type: ignore[arg-type]
+            Model(options={"share": {"of": np.float32(0.25)}}),
+            Optim(lr=np.float32(0.5)),
+            epochs=np.int64(3),  # type: ignore[arg-type]
+            seed=np.uint8(2),  # type: ignore[arg-type]
+        ),
+        Run(tmp_path),
+    )
     run.open(config)
-    assert run.experiment() == Experiment("x", epochs=3, seed=2)
+    assert run.experiment() == Experiment(
+        "x",
+        Data(n_train=9, flip=True, contrast=(0.5, 2), options={"k": [1]}),
+        Model(options={"share": {"of": 0.25}}),
+        Optim(lr=0.5),
+        epochs=3,
+        seed=2,
+    )
 
 
 def test_no_two_experiments_share_their_options() -> None:
@@ -224,6 +241,9 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         ),
         ({"optim": Optim(lr="1e-3")}, "optim.lr must be at least 1e-12 and finite, got '1e-3'"),  # type: ignore[arg-type]
         ({"data": Data(degrees=True)}, "data.degrees must be 0 … 180 and finite, got True"),
+        ({"trial": "false"}, "trial must be True or False, got 'false'"),
+        ({"compile": 1}, "compile must be True or False, got 1"),
+        ({"data": Data(flip="no")}, "data.flip must be True or False, got 'no'"),  # type: ignore[arg-type]
         ({"data": {"name": "digits"}}, "data must be a Data, got {'name': 'digits'}"),
         ({"data": Data(options=None)}, "data.options must be a dict, got None"),  # type: ignore[arg-type]
         ({"optim": Optim(lr=float("inf"))}, "optim.lr must be at least 1e-12 and finite, got inf"),

@@ -430,6 +430,7 @@ def test_the_commands(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     [
         ({"name": "nonsense"}, "table must be one of"),
         ({"rows": ["nonsense"]}, "row must be one of digits, "),
+        ({"rows": "digits"}, r"rows must be several, such as \['digits'\], got one"),
         ({"seeds": 0}, "seeds must be an integer of at least 1"),
         ({"budget": 0.0}, "budget must be above 0"),
     ],

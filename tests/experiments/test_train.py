@@ -268,6 +268,41 @@ def test_a_broken_checkpoint_is_not_passed_over(tmp_path: Path) -> None:
     assert run.checkpoint.read_bytes() == b"half a checkpoi"
 
 
+def test_a_checkpoint_without_all_that_it_takes_is_not_resumed(unbroken: Path, tmp_path: Path) -> None:
+    run = Run(tmp_path / "a")
+    run.open(TINY)
+    run.checkpoint.parent.mkdir()
+    whole = torch.load(Run(unbroken).checkpoint, weights_only=True)
+    torch.save({name: value for name, value in whole.items() if name != "optimizer_states"}, run.checkpoint)
+    with pytest.raises(ValueError, match=r"last.ckpt is not a whole checkpoint: it lacks optimizer_states"):
+        fit(TINY, run.path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"result.json cannot be read"),
+        ("[]", r"result.json must hold recipe, .*, config; got a list"),
+        ('{"recipe": "tiny"}', r"result.json must hold recipe, .*, config; got recipe"),
+    ],
+)
+def test_a_result_that_is_none_is_not_passed_on(unbroken: Path, tmp_path: Path, content: str, message: str) -> None:
+    shutil.copytree(unbroken, tmp_path / "a")
+    (tmp_path / "a" / "result.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        fit(TINY, tmp_path / "a")
+    with pytest.raises(ValueError, match=message):
+        Run(tmp_path / "a").finished()
+
+
+def test_a_result_with_a_broken_configuration(unbroken: Path, tmp_path: Path) -> None:
+    shutil.copytree(unbroken, tmp_path / "a")
+    run = Run(tmp_path / "a")
+    write_json(run.result, json.loads(run.result.read_text()) | {"config": {"data": {}}})
+    with pytest.raises(ValueError, match=r"result.json: not the configuration of a run"):
+        run.finished()
+
+
 def test_the_checkpoint_of_another_model_is_not_resumed(unbroken: Path, tmp_path: Path) -> None:
     run = Run(tmp_path / "a")
     run.open(CNN)
@@ -572,6 +607,33 @@ def test_bad_input_costs_no_work(tmp_path: Path, change: dict, message: str) -> 
     with pytest.raises(ValueError, match=message):
         fit(replace(TINY, **change), tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+def test_what_is_no_experiment_is_not_trained(tmp_path: Path) -> None:
+    for config in ("digits", TINY.to_dict()):
+        with pytest.raises(ValueError, match=r"config must be an Experiment, such as that of a recipe, got "):
+            fit(config, tmp_path / "a")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"progress must be one of bar, lines, none; got 'line'"):
+        train(TINY, tmp_path / "a", progress="line")  # type: ignore[arg-type]
+
+
+def test_a_folder_that_cannot_be_made_is_found_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATASETS, "digits", lambda root, image_size: pytest.fail("data were loaded"))
+    (tmp_path / "file").write_text("somebody's")
+    with pytest.raises(ValueError, match=r"out must be a folder that can be written to, got .*below: .*file cannot"):
+        fit(TINY, tmp_path / "file" / "below")
+
+
+def test_modes_and_dtypes_around_it_change_no_training(unbroken: Path, tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode():
+            fit(TINY, tmp_path / "a")
+            assert torch.is_inference_mode_enabled() and torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    mine, wanted = weights(tmp_path / "a"), weights(unbroken)
+    assert all(torch.equal(mine[name], value) for name, value in wanted.items())
 
 
 def test_compiling_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

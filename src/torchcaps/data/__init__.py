@@ -55,12 +55,17 @@ def load(
 
     Raises:
         ValueError: an unknown name or option, no such size; files missing, broken or with a wrong checksum; ``root``
-            for data that have no files.
+            for data that have no files; a function of one's own that takes or returns something else.
         ModuleNotFoundError: a package that the extra ``train`` brings is not installed.
     """
     check_choice("data.name", name, DATASETS)
-    known = [option for option in inspect.signature(DATASETS[name]).parameters if option not in ("root", "image_size")]
-    unknown = [option for option in options if option not in known]
+    taken = inspect.signature(DATASETS[name]).parameters
+    anything = any(each.kind is each.VAR_KEYWORD for each in taken.values())
+    missing = [each for each in ("root", "image_size") if not anything and each not in taken]
+    if missing:  # of somebody's own
+        raise ValueError(f"DATASETS[{name!r}] must take root and image_size, got a function without {missing[0]}")
+    known = [option for option in taken if option not in ("root", "image_size")]
+    unknown = [option for option in options if not anything and option not in known]
     if unknown:
         wanted = f"be among {', '.join(known)}" if known else "be empty"
         raise ValueError(f"data.options of {name} must {wanted}; got {', '.join(unknown)}")
@@ -70,12 +75,15 @@ def load(
         raise ValueError(f"data.root must be left alone for {name}, which has no files; got {root}")
     with torch.device("cpu"):  # whatever torch.set_default_device says
         try:
-            return DATASETS[name](
+            found = DATASETS[name](
                 root=None if root is None else Path(root).expanduser(), image_size=image_size, **options
             )
         except ModuleNotFoundError as error:
             said = f"{name} needs {error.name}, which the extra 'train' brings: see Install in README"
             raise ModuleNotFoundError(said, name=error.name) from error
+    if not isinstance(found, Dataset):
+        raise ValueError(f"DATASETS[{name!r}] must return a Dataset, got a {type(found).__name__}")
+    return found
 
 
 __all__ = ["DATASETS", "Dataset", "Images", "Limits", "Pairs", "load", "to_float", "transformed_pairs"]

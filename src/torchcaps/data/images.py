@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchcaps.checks import check_tensor
+
 
 @dataclass(frozen=True, eq=False, repr=False)  # two are the same if they are one: tensors have no single answer
 class Images:
@@ -19,6 +21,9 @@ class Images:
         labels: ``[N]`` int64.
         factors: what else is known of each image, by name, each ``[N]`` int64: such as the toy and
             the viewpoint of small NORB. Empty where nothing is.
+
+    Raises:
+        ValueError: one of them is no tensor, or of another shape or dtype.
     """
 
     images: Tensor
@@ -26,9 +31,11 @@ class Images:
     factors: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_tensor("images", self.images)
         if self.images.dim() != 4 or self.images.dtype != torch.uint8:
             raise ValueError(f"images must be [N, C, H, W] uint8, got {list(self.images.shape)} of {self.images.dtype}")
         for name, values in {"labels": self.labels, **self.factors}.items():
+            check_tensor(name, values)
             if values.shape != self.images.shape[:1] or values.dtype != torch.int64:
                 raise ValueError(
                     f"{name} must be [N={len(self.images)}] int64, got {list(values.shape)} of {values.dtype}"
@@ -61,7 +68,7 @@ class Dataset:
 
     Attributes:
         name: of the data set.
-        classes: their names, in the order of the labels.
+        classes: their names, in the order of the labels; a list and numbers will do, and become texts.
         train: images to train on.
         val: images to choose on.
         test: images to report on.
@@ -69,6 +76,9 @@ class Dataset:
             viewpoints that were not trained on, "affine_mnist" digits distorted as none were in training.
         note: which of its forms and splits this is, where it has several.
         held_out: whether the validation images are kept from training; of others nothing can be chosen.
+
+    Raises:
+        ValueError: a split is no Images, has images of another shape, or labels beyond the classes.
     """
 
     name: str
@@ -81,7 +91,12 @@ class Dataset:
     held_out: bool = True
 
     def __post_init__(self) -> None:
+        if isinstance(self.classes, str):
+            raise ValueError(f"{self.name}: classes must be a name for each, got {self.classes!r}")
+        object.__setattr__(self, "classes", tuple(map(str, self.classes)))
         for split, part in self.splits.items():
+            if not isinstance(part, Images):
+                raise ValueError(f"{self.name}: {split} must be Images, got a {type(part).__name__}")
             if part.images.shape[1:] != self.train.images.shape[1:]:
                 raise ValueError(
                     f"{self.name}: {split} images must be {list(self.train.images.shape[1:])} "
@@ -114,8 +129,9 @@ def to_float(images: Tensor) -> Tensor:
     """uint8 0 … 255 to float32 0 … 1.
 
     Raises:
-        ValueError: another dtype: floats may be 0 … 1 already.
+        ValueError: no tensor, or another dtype: floats may be 0 … 1 already.
     """
+    check_tensor("images", images)
     if images.dtype != torch.uint8:
         raise ValueError(f"images must be uint8, got {images.dtype}")
     return images.float() / 255

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -23,6 +25,17 @@ def choose_device(name: str) -> torch.device:
     if not there[name]:
         raise ValueError(f"device {name} is not there; there is: {', '.join(k for k, found in there.items() if found)}")
     return torch.device(name)
+
+
+@contextmanager
+def in_float32() -> Iterator[None]:
+    """What is made here is in float32, whatever torch's default dtype is around it."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def device_in_words(device: torch.device) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from numbers import Real
 from typing import Any, Literal, get_args
 
-from torchcaps.checks import check_at_least, check_choice, check_two
+from torchcaps.checks import check_at_least, check_choice, check_flag, check_two
 
 Blend = Literal["sum", "max"]
 Schedule = Literal["exponential", "cosine", "constant"]
@@ -92,7 +92,8 @@ class Data:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Take paths and lists too, as what ``config.json`` gives back."""
+        """Take paths, lists and single numbers of numpy too; ``config.json`` gives lists back."""
+        _use_plain_numbers(self)
         if self.root is not None:
             object.__setattr__(self, "root", str(self.root))
         for name in ("image_size", "n_pairs", "contrast", "crop"):
@@ -113,6 +114,9 @@ class Model:
 
     name: str = "capsnet_small"
     options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _use_plain_numbers(self)
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,9 @@ class Optim:
     eps: float = 1e-8
     clip: float = 0.0
     weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _use_plain_numbers(self)
 
 
 @dataclass(frozen=True)
@@ -199,6 +206,7 @@ class Experiment:
             if not isinstance(getattr(self, name), kind):
                 raise ValueError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
         data, optim = self.data, self.optim
+        _use_plain_numbers(self)
         object.__setattr__(self, "precision", str(self.precision))  # of 32 without quotes, too
         check_choice("loss", self.loss, LOSSES)
         check_choice("margin", self.margin, MARGINS)
@@ -208,9 +216,12 @@ class Experiment:
         check_choice("optim.schedule", optim.schedule, SCHEDULES)
         for name, least in {"epochs": 1, "batch_size": 1, "threads": 0, "seed": 0}.items():
             check_at_least(name, getattr(self, name), least)
-            object.__setattr__(self, name, int(getattr(self, name)))  # of numpy's, which no file can hold
         _within("threads", self.threads, 0, 1024)
         _within("seed", self.seed, 0, 2**32 - 1)
+        for name in ("compile", "trial"):
+            check_flag(name, getattr(self, name))
+        for name in ("pairs", "transformed", "flip"):
+            check_flag(f"data.{name}", getattr(data, name))
         check_at_least("data.shift", data.shift, 0)
         for name in ("image_size", "n_pairs", "crop"):
             if getattr(data, name) is not None:
@@ -303,6 +314,20 @@ def _plain(data: Data, kind: str, *names: str) -> None:
         value, plain = getattr(data, name), getattr(Data(), name)
         if value != plain:
             raise ValueError(f"data.{name} must be {plain} with {kind}, got {value}")
+
+
+def _use_plain_numbers(fields: Data | Model | Optim | Experiment) -> None:
+    """Make numpy's and torch's single numbers Python's: files hold no others."""
+    for name, value in vars(fields).items():
+        object.__setattr__(fields, name, _in_python(value))
+
+
+def _in_python(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [*map(_in_python, value)] if isinstance(value, list) else (*map(_in_python, value),)
+    if isinstance(value, dict):
+        return {key: _in_python(each) for key, each in value.items()}
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _require_plain(name: str, options: dict[str, Any]) -> None:

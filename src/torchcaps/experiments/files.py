@@ -46,6 +46,17 @@ def require_folder(name: str, path: Path) -> None:
         raise ValueError(f"{name} must be a folder that can be written to, got {path}, which cannot")
 
 
+def require_place(name: str, path: Path) -> None:
+    """See, before any work, that a folder is there or can be made, and makes none.
+
+    Raises:
+        ValueError: it cannot, naming the argument ``name``.
+    """
+    above = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not (above.is_dir() and os.access(above, os.W_OK)):
+        raise ValueError(f"{name} must be a folder that can be written to, got {path}: {above} cannot")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write text, whole or not at all."""
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
@@ -77,13 +88,21 @@ def write_picture(path: Path, figure: Figure) -> None:
     write_atomically(path, lambda temporary: temporary.write_bytes(png))
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, *keys: str) -> dict[str, Any]:
     """What a JSON file holds.
 
+    Args:
+        path: the file.
+        keys: what it must have, where it must have anything.
+
     Raises:
-        ValueError: it is missing or broken.
+        ValueError: it is missing or broken, or lacks one of these.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # of JSON, or of bytes that are no text
         raise ValueError(f"{path} cannot be read: {error}") from error
+    if keys and not (isinstance(found, dict) and set(keys) <= found.keys()):
+        got = ", ".join(found) if isinstance(found, dict) else f"a {type(found).__name__}"
+        raise ValueError(f"{path} must hold {', '.join(keys)}; got {got or 'nothing'}")
+    return found

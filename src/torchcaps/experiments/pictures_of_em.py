@@ -72,12 +72,13 @@ def _votes(album: Album, tested: Tested) -> str:
 
 
 class _Toy(NamedTuple):
-    """One object from all sides that the test split has (and those that were not trained on)."""
+    """One object from all sides that the test split has (and those that were not trained on), in degrees."""
 
     images: Tensor
     elevation: Tensor
     azimuth: Tensor
     familiar: Tensor
+    trained: bool
 
 
 def _views(album: Album, tested: Tested) -> str:
@@ -102,8 +103,9 @@ def _toy(album: Album, tested: Tested, k: int) -> tuple[str, str]:
         *_, share = analysis.mean_by_view(toy.familiar[:, None].float(), toy.elevation, toy.azimuth)
         trained = share[..., 0] > 0.5
     figure = analysis.draw_views(found, toy.images, toy.elevation, toy.azimuth, name, trained)
+    known = "which was trained on" if toy.trained else "which was not trained on"
     text = (
-        f"One toy of the class {name}, which was not trained on, from every azimuth and elevation (means over its "
+        f"One toy of the class {name}, {known}, from every azimuth and elevation (means over its "
         "lightings). Its class's capsule should stay active from all sides, above the dashed line, while the pose "
         "follows the viewpoint: shown along the two axes in which its 16 numbers move most."
     )
@@ -115,7 +117,7 @@ def _toy(album: Album, tested: Tested, k: int) -> tuple[str, str]:
 def _sides_of(tested: Tested, k: int) -> _Toy:
     """All images of the toy that test image k shows, as the network sees them."""
     every = tested.data.test, tested.data.further.get("novel")
-    wanted = evaluated(tested.config.data, tested.data.test).factors["instance"][k]
+    wanted, train = evaluated(tested.config.data, tested.data.test).factors["instance"][k], tested.data.train
     label, found = tested.labels[k, 0], []
     for split, familiar in zip(every, (True, False), strict=True):
         if split is None:
@@ -123,6 +125,7 @@ def _sides_of(tested: Tested, k: int) -> _Toy:
         part = split.take((split.factors["instance"] == wanted) & (split.labels == label))
         batches = Batches(tested.config.data, part, 100, seed=0, train=False)
         images = torch.cat([batch.images for batch in batches])
-        angles = in_degrees(part.factors)
+        angles = in_degrees(part.factors) if tested.config.data.name == "smallnorb" else part.factors
         found.append((images, angles["elevation"], angles["azimuth"], torch.full((len(part),), familiar)))
-    return _Toy(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+    seen = (train.factors["instance"] == wanted) & (train.labels == label)
+    return _Toy(*(torch.cat(parts) for parts in zip(*found, strict=True)), trained=bool(seen.any()))

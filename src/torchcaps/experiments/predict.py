@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from torchcaps.checks import check_several
 from torchcaps.data.augment import central_crop
 from torchcaps.data.folder import read_image
 from torchcaps.data.images import to_float
@@ -51,8 +52,7 @@ def predictions(
 ) -> Iterator[tuple[str, Named | ValueError]]:
     """:func:`predict` of many files, as they are read: those that are no images come with what is wrong with them."""
     run = run if isinstance(run, Run) else Run(run)
-    if isinstance(paths, str | Path):
-        raise ValueError(f"paths must be several, such as [{paths!r}], got one")
+    check_several("paths", paths)
     trained, config = load_model(run), run.experiment()
     if config.data.transformed:
         raise ValueError(f"{run.path} must hold a classifier, got an auto-encoder, which knows no classes")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps import analysis
+from torchcaps.checks import check_several
 from torchcaps.experiments import page
 from torchcaps.experiments.album import Album
 from torchcaps.experiments.experiment import if_seen
@@ -40,6 +41,7 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | 
     Raises:
         ValueError: a folder holds no finished run, or a trial; two have one name; or its data cannot be loaded.
     """
+    check_several("beside", beside)
     run, others = Run(run_path), [Run(path) for path in beside]
     names = [_name(each) for each in (run, *others)]
     if len(set(names)) < len(names):  # under which they stand in curves and tables

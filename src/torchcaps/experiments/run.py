@@ -52,9 +52,20 @@ class Run:
             raise ValueError(f"{self.path} must hold a finished run, but it has no result.json")
         if self.experiment().trial:
             raise ValueError(f"{self.path} must hold a run in earnest, got a trial, which has seen no test image")
-        found = read_json(self.result)
-        if not (isinstance(found, dict) and {"recipe", "seed", "epochs"} <= found.keys()):
-            raise ValueError(f"{self.result} must hold the result of a run, got something else")
+        return self.read_result()
+
+    def read_result(self) -> dict[str, Any]:
+        """What ``result.json`` holds, of a trial too.
+
+        Raises:
+            ValueError: it is missing, broken, or something else.
+        """
+        keys = ("recipe", "seed", "epochs", "seconds", "n_parameters", "device", "versions", "config")
+        found = read_json(self.result, *keys)
+        try:
+            experiment_from(found["config"])
+        except ValueError as error:
+            raise ValueError(f"{self.result}: {error}") from error
         return found
 
     def check(self, config: Experiment) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from torchcaps import __version__
 from torchcaps.analysis.needs import evaluating
 from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape
+from torchcaps.experiments.devices import in_float32
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import write_atomically
 from torchcaps.experiments.provenance import splits_in_words
@@ -86,8 +86,11 @@ def load_model(run: Run | str | Path) -> Trained:
         for what, mine, theirs in (("model", wanted.name, name), ("options", wanted.options, options)):
             if differing({what: theirs}, {what: mine}):
                 raise ValueError(f"{file} must hold the {what} {mine} as {folder.config} says, got {theirs}")
-    with _plain_defaults():
-        model = build(name, shape, len(classes), **options)
+    with in_float32(), torch.device("cpu"):  # as it was trained, whatever torch's defaults are here
+        try:
+            model = build(name, shape, len(classes), **options)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{file} names a model that cannot be built: {error}") from error
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -96,18 +99,6 @@ def load_model(run: Run | str | Path) -> Trained:
     # Models that were saved by older versions lack what these did not know.
     uncropped, note, splits = tuple(content.get("uncropped", shape[1:])), content.get("data", ""), content.get("splits")
     return Trained(model.eval(), tuple(shape), tuple(classes), uncropped, note, splits or {})
-
-
-@contextmanager
-def _plain_defaults() -> Iterator[None]:
-    """A model is what it was trained as, whatever torch's default dtype and device are here."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with torch.device("cpu"):
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _note_what_is_computed_otherwise(file: Path, model: nn.Module, content: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import lightning as L
 import torch
@@ -21,10 +21,10 @@ from torchcaps.checks import check_choice
 from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape, split
 from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTime, Stop
-from torchcaps.experiments.devices import choose_device, device_in_words
+from torchcaps.experiments.devices import choose_device, device_in_words, in_float32
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.files import read_json, write_json
+from torchcaps.experiments.files import require_place, write_json
 from torchcaps.experiments.following import following
 from torchcaps.experiments.no_effect import refuse_what_does_nothing
 from torchcaps.experiments.provenance import versions
@@ -36,6 +36,10 @@ from torchcaps.models import MODELS, PlainAutoencoder, Transformed, build
 from torchcaps.models.baseline_cnn import count_parameters
 
 Progress = Literal["bar", "lines", "none"]
+PROGRESS = get_args(Progress)
+
+#: What training goes on from.
+_HELD = {"epoch", "global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers"}
 
 
 @contextmanager
@@ -85,10 +89,14 @@ def train(
             NaN (the last good checkpoint is kept).
         OutOfTime: ``until`` was reached; the same call goes on from the checkpoint.
     """
+    if not isinstance(config, Experiment):
+        raise ValueError(f"config must be an Experiment, such as that of a recipe, got {config!r}")
+    check_choice("progress", progress, PROGRESS)
     threads = torch.get_num_threads()
     try:
         drawn_on = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-        with torch.random.fork_rng(devices=drawn_on):  # the caller's draws are the caller's
+        # The caller's draws are the caller's, as are the modes and the dtype that code around it has set.
+        with torch.random.fork_rng(devices=drawn_on), in_float32(), torch.inference_mode(False), torch.enable_grad():
             return _train(config, Run(out or default_folder(config)), progress, checkpoint_seconds, until)
     finally:
         torch.set_num_threads(threads)
@@ -100,7 +108,8 @@ def _train(
     run.check(config)
     if run.result.is_file():
         _require_same_folder(config, run)
-        return read_json(run.result)
+        return run.read_result()
+    require_place("out", run.path)
     if until is not None and time.monotonic() >= until:
         raise OutOfTime
     if config.data.root is not None:  # so that the run is found again from another folder
@@ -128,7 +137,7 @@ def _train(
     with run.locked():
         run.check(config)
         if run.result.is_file():  # by another process, while this one loaded
-            return read_json(run.result)
+            return run.read_result()
         run.open(config)
         if config.compile:
             compile_capsules(model)
@@ -213,6 +222,9 @@ def _fitting(checkpoint: Path, task: Task) -> str:
     try:
         content = torch.load(checkpoint, weights_only=True, map_location="cpu")
         shapes = {name: value.shape for name, value in content["state_dict"].items()}
+        missing = _HELD - content.keys()
+        if missing:
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
     except Exception as error:  # torch raises whatever the broken bytes lead it to
         raise ValueError(f"{checkpoint} is not a whole checkpoint: {error}. Remove it to start again.") from error
     if shapes != {name: value.shape for name, value in task.state_dict().items()}:

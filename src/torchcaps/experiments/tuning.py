@@ -91,7 +91,7 @@ def tune(
     kept = None if keep_in is None else Path(keep_in).expanduser() / f"{config.recipe}.json"
     written = folder / f"{config.recipe}.json"
     if kept is not None and kept.is_file():  # before hours of work: what is trained anew is never the same
-        if flat(read_json(kept)["config"]) != flat(config.to_dict()):
+        if flat(read_json(kept, "config")["config"]) != flat(config.to_dict()):
             raise ValueError(f"{kept} holds the outcome of other settings or epochs: remove it to keep another")
         if not written.is_file() or read_json(kept) != read_json(written):
             raise ValueError(f"{kept} holds another outcome than {written}: remove it to keep that")

@@ -10,6 +10,9 @@ from torchcaps.analysis.draw.canvas import INK, MUTED, SERIES, SMALL, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: What every row has.
+_DRAWN = {"epoch", "train_loss", "val_loss", "lr"}
+
 
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     """Losses, validation error (of which auto-encoders have none) and learning rate over the epochs, of several runs.
@@ -19,10 +22,13 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
             the run.
 
     Raises:
-        ValueError: no run, or a run without rows.
+        ValueError: no run, or a run without rows, or with one that lacks what is drawn.
     """
     if not runs or not all(runs.values()):
         raise ValueError(f"runs must have at least one row each, got { ({k: len(v) for k, v in runs.items()}) }")
+    for name, row in ((name, row) for name, rows in runs.items() for row in rows):
+        if not row.keys() >= _DRAWN:
+            raise ValueError(f"runs must have {', '.join(sorted(_DRAWN))} in every row, got {', '.join(row)} in {name}")
     errors = [100 * row["val_error"] for rows in runs.values() for row in rows if "val_error" in row]
     figure = new_figure(9.5, 3.3)
     loss, *others, rate = figure.subplots(1, 3 if errors else 2, width_ratios=(4, 4, 3) if errors else (4, 3))

@@ -28,7 +28,9 @@ class Finished:
     """
 
     def __init__(self, path: Path, of: str) -> None:
-        content = read_json(path) if path.is_file() else {"of": of, "rows": [], "seconds": 0.0, "commits": []}
+        content = {"of": of, "rows": [], "seconds": 0.0, "commits": []}
+        if path.is_file():
+            content = read_json(path, *content)
         if content["of"] != of:
             raise ValueError(
                 f"{path} holds rows of other settings, runs or versions: remove it, or name another folder by --out"

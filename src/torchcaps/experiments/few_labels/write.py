@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps import analysis
+from torchcaps.checks import check_several
 from torchcaps.experiments.few_labels.compare import Settings, compare, trained_as
 from torchcaps.experiments.few_labels.finished import Finished
 from torchcaps.experiments.files import read_json, write_json, write_picture, write_text
@@ -43,13 +44,14 @@ def few_labels(
         ValueError: as :func:`~torchcaps.experiments.few_labels.compare.compare`; a run is not finished; or another
             comparison lies there already.
     """
+    check_several("beside", beside)
     run, others = Run(run_path), [Run(path) for path in beside]
     folder = run.path if out is None else Path(out).expanduser()
     of = _digest(run, others, settings)
     written, finished = folder / "few-labels.json", Finished(folder / "few-labels.partial.json", of)
     if written.is_file():
-        found = read_json(written)
-        if found.get("of") != of:
+        found = read_json(written, "of", "rows")
+        if found["of"] != of:
             raise ValueError(
                 f"{written} is a comparison of other settings, runs or versions: remove it, or name another folder by "
                 "--out"

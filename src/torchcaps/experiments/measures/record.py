@@ -100,7 +100,7 @@ def _not_another(path: Path, beside: list[str], n: int | None) -> None:
     """Runs of one recipe and seed may differ in their options; and a quick look is to take no long one's place."""
     if not path.is_file():
         return
-    there = read_json(path)
+    there = read_json(path, "beside", "n")
     if there["beside"] is not None and [there["beside"]["folder"]] != beside:
         raise ValueError(f"{path} is beside {there['beside']['folder']}, a run of the same recipe and seed: move it")
     before = there["n"][0] if isinstance(there["n"], list) else there["n"]  # the images that fit a probe come first

@@ -32,7 +32,7 @@ def recorded(folder: Path) -> list[str]:
     """
     lines = []
     for path in sorted(folder.glob("*/*.json")):
-        content = read_json(path)
+        content = read_json(path, "measure", "values", "n", "device", "run", "beside")
         if content.get("measure") not in MEASURES:
             raise ValueError(f"{path} must be of one of {', '.join(MEASURES)}, got {content.get('measure')}")
         where = f"{folder.parent.name}/{path.relative_to(folder.parent).as_posix()}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torchcaps.checks import check_at_least, check_choice
+from torchcaps.checks import check_at_least, check_choice, check_several
 from torchcaps.experiments.callbacks import OutOfTime
 from torchcaps.experiments.experiment import Device, Experiment, smoke
 from torchcaps.experiments.files import read_json, require_folder, write_json, write_picture, write_text
@@ -71,6 +71,7 @@ def reproduce(
             diverges is said to, and the others go on.)
     """
     check_choice("table", name, TABLES)
+    check_several("rows", rows)
     check_at_least("seeds", seeds, 1)
     if budget is not None and not budget > 0:
         raise ValueError(f"budget must be above 0 minutes, got {budget}")
