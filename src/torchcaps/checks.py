@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,12 @@ def check_flag(name: str, value: object) -> None:
     """Refuse anything but True and False: a text is true, whatever it says."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+def check_positive(name: str, value: object) -> None:
+    """Refuse anything but a real number above 0."""
+    if isinstance(value, bool) or not (isinstance(value, Real) and float(value) > 0):
+        raise ValueError(f"{name} must be positive, got {value!r}")
 
 
 def check_several(name: str, value: object) -> None:

@@ -365,6 +365,9 @@ def test_what_does_not_fit_is_named():
         fgsm(Linear(), image(0.0, 2.0, 0.0, 0.0), label, 0.1)
     with pytest.raises(ValueError, match="epsilon must be at least 0, got -0.1"):
         fgsm(Linear(), x, label, -0.1)
+    for attack in (fgsm, bim, pgd):
+        with pytest.raises(ValueError, match=r"epsilon must be at least 0, got \[0.1\]"):
+            attack(Linear(), x, label, [0.1])
     with pytest.raises(ValueError, match="step must be at least 0, got nan"):
         bim(Linear(), x, label, 0.1, step=float("nan"))
     with pytest.raises(ValueError, match="n_steps must be an integer of at least 1, got 0"):

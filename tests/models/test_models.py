@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -297,6 +298,14 @@ def test_they_are_of_every_routing() -> None:
         ("capsnet", (1, 28, 28), {"d_primary": 0}, "d_primary must be an integer of at least 1, got 0"),
         ("capsnet", (1, 28, 28), {"decoder": False}, "decoder must list layers, got False"),
         ("capsnet", (1, 28, 28), {"hidden": 2}, "hidden must list layers, got 2"),
+        ("capsnet", (1, 28, 28), {"hidden": [16]}, r"hidden\[0\] must be a HiddenCaps or a dict of its fields, got 16"),
+        ("capsnet", (1, 28, 28), {"decoder": [0.5]}, "each width of decoder must be an integer of at least 1, got 0.5"),
+        ("capsnet", (1, 28, 28), {"primary_scale": "1"}, "primary_scale must be positive, got '1'"),
+        ("capsnet", (1, 28, 28), {"leaky": "no"}, "leaky must be True or False, got 'no'"),
+        ("capsnet", (1, 28, 28), {"bias": 0}, "bias must be True or False, got 0"),
+        ("capsnet", (1, 28, 28), {"standardize": "no"}, "standardize must be True or False, got 'no'"),
+        ("matrix_capsnet", (2, 32, 32), {"standardize": "no"}, "standardize must be True or False, got 'no'"),
+        ("norb_cnn", (2, 32, 32), {"standardize": "no"}, "standardize must be True or False, got 'no'"),
         ("capsnet", (1, 28, 28), {"hidden": [{"n_types": 0}]}, r"hidden\[0\].n_types must be .* at least 1, got 0"),
         ("local_autoencoder", (1, 28, 28), {"field": 40}, "field must be at most 28 in images of 28×28, got 40"),
         ("template_autoencoder", (1, 28, 28), {"channels": (32,)}, r"channels must be two numbers, got \(32,\)"),
@@ -308,6 +317,13 @@ def test_they_are_of_every_routing() -> None:
 def test_what_cannot_be_built(name: str, shape: tuple[int, int, int], options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(name, shape, 10, **options)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - set(BIG)))
+def test_images_that_are_no_tensor(name: str) -> None:
+    model = build(name, (1, 28, 28), 10)
+    with pytest.raises(ValueError, match="x must be a torch.Tensor, got a ndarray"):
+        model(np.zeros((1, 1, 28, 28), np.float32))
 
 
 def test_classifiers_want_a_number_of_classes() -> None:

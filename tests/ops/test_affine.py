@@ -149,6 +149,8 @@ def test_pose_loss_does_not_fall_when_capsules_move_away() -> None:
 def test_bad_shapes_are_named() -> None:
     with pytest.raises(ValueError, match=r"matrix must be \[\.\.\., 3, 3\], got shape \[2, 2\]"):
         affine_parts(torch.eye(2))
+    with pytest.raises(ValueError, match=r"size must be two numbers, got 28"):
+        warp(torch.zeros(1, 1, 4, 4), torch.eye(3).expand(1, 3, 3), 28)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"matrix must be \[B, 3, 3\] with B=2 as in images"):
         warp(torch.rand(2, 1, 4, 4), torch.eye(3)[None])
     with pytest.raises(ValueError, match=r"matrix must be \[B, 3, 3\] with B=2 as in pose"):

@@ -258,6 +258,7 @@ def test_an_integer_of_numpy_is_one(impl: str) -> None:
         ({"n_iters": 0}, "n_iters must be an integer of at least 1, got 0"),
         ({"n_iters": 2.5}, "n_iters must be an integer of at least 1, got 2.5"),
         ({"weight": torch.zeros(5, 4, 3, 0)}, "d_out must be at least 1, got 0"),
+        ({"leaky": "no"}, "leaky must be True or False, got 'no'"),
         ({"gradient": "none"}, "gradient must be one of full, last; got 'none'"),
         ({"impl": "cuda"}, "impl must be one of auto, reference, cpu, triton; got 'cuda'"),
         ({"u": torch.zeros(2, 5)}, r"u must be \[B, I, d_in\], got shape \[2, 5\]"),

@@ -24,6 +24,11 @@ def test_literal_values(s: tuple[float, float], v: tuple[float, float]) -> None:
     torch.testing.assert_close(squash(torch.tensor(s, dtype=torch.float64)), torch.tensor(v, dtype=torch.float64))
 
 
+def test_lists_are_no_tensors() -> None:
+    with pytest.raises(ValueError, match=r"s must be a torch.Tensor, got a list"):
+        squash([3.0, 4.0])  # type: ignore[arg-type]
+
+
 def test_works_along_the_named_axis() -> None:
     s = torch.randn(3, 5, 4)
     torch.testing.assert_close(squash(s, dim=1), squash(s.transpose(1, 2)).transpose(1, 2))

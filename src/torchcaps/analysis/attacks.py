@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Protocol
 
 import torch
@@ -129,7 +130,7 @@ def pgd(
     Source: Madry et al. 2018 ("Towards Deep Learning Models Resistant to Adversarial Attacks"), section 2.
     """
     check_at_least("n_restarts", n_restarts, 1)
-    step = check_attack(images, labels, epsilon, n_steps, 2.5 * epsilon / max(1, n_steps) if step is None else step)
+    step = check_attack(images, labels, epsilon, n_steps, step, in_all=2.5)
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device draws the same
     images = images.detach()
     found, left = images.clone(), torch.arange(len(images), device=images.device)
@@ -194,8 +195,10 @@ def _climb(
     return x
 
 
-def check_attack(images: Tensor, labels: Tensor, epsilon: float, n_steps: int = 1, step: float | None = None) -> float:
-    """See that what every attack is given fits, and choose the step."""
+def check_attack(
+    images: Tensor, labels: Tensor, epsilon: float, n_steps: int = 1, step: float | None = None, in_all: float = 1.25
+) -> float:
+    """See that what every attack is given fits, and choose the step: by default for so many ε in all."""
     check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
     if labels.dtype != torch.int64:
         raise ValueError(f"labels must be int64, got {labels.dtype}")
@@ -204,8 +207,7 @@ def check_attack(images: Tensor, labels: Tensor, epsilon: float, n_steps: int = 
         least, most = (float(end) for end in images.detach().aminmax())
         if not 0 <= least <= most <= 1:
             raise ValueError(f"images must be within 0 … 1, got {least} … {most}")
-    step = 1.25 * epsilon / n_steps if step is None else step
-    for name, value in (("epsilon", epsilon), ("step", step)):
-        if not value >= 0:
-            raise ValueError(f"{name} must be at least 0, got {value}")
-    return step
+    for name, value in (("epsilon", epsilon), ("step", 0.0 if step is None else step)):
+        if not (isinstance(value, Real) and float(value) >= 0):
+            raise ValueError(f"{name} must be at least 0, got {value!r}")
+    return in_all * epsilon / n_steps if step is None else step

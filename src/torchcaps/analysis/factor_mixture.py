@@ -57,13 +57,16 @@ def fit_factor_mixture(
         the mixture; mean log-likelihood of a point before every pass, which never falls (but for the floor of Ψ).
 
     Raises:
-        ValueError: too few points or dimensions.
+        ValueError: too few points or dimensions; points that are not finite floats; no passes.
 
     Source: Ghahramani and Hinton 1996, "The EM algorithm for mixtures of factor analyzers".
     """
     sizes = check_shapes(x=(x, "N D"))
     check_at_least("n_components", n_components, 1)
     check_at_least("n_factors", n_factors, 1)
+    check_at_least("n_iters", n_iters, 1)
+    if not (x.is_floating_point() and x.isfinite().all()):
+        raise ValueError(f"x must be finite floats, got {x.dtype} or what is not finite")
     if sizes["N"] < max(2, n_components) or sizes["D"] <= n_factors:
         raise ValueError(
             f"x must be [N, D] with N ≥ 2, N ≥ n_components={n_components} and D > n_factors={n_factors}, "

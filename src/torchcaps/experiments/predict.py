@@ -33,7 +33,7 @@ def predict(run: Run | str | Path, paths: Sequence[str | Path], *, invert: bool 
         invert: exchange light and dark first.
 
     Returns:
-        For every path its classes with their probabilities, most probable first: lengths of
+        For every path, as text, its classes with their probabilities, most probable first: lengths of
         capsules (or their activations), or a CNN's softmax (for pairs of images its sigmoid).
 
     Raises:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from torchcaps.checks import check_positive
 from torchcaps.ops import EMSettings
 
 #: v / p; n as a share of the children; how far routing takes log σ² below that of all votes.
@@ -56,8 +57,7 @@ def em_init(n_children: int, inner: int, pose_scale: float, settings: EMSettings
     Raises:
         ValueError: ``pose_scale`` is not positive.
     """
-    if not pose_scale > 0:
-        raise ValueError(f"pose_scale must be positive, got {pose_scale}")
+    check_positive("pose_scale", pose_scale)
     weight_std = _VOTES / math.sqrt(inner)
     votes = _VOTES * pose_scale
     narrowed = _NARROWED["classes" if settings.compete == "all" else "convolution"]

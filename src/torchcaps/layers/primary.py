@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from torchcaps.checks import check_positive
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.sizes import check_convolution, conv_size, require_map
 from torchcaps.ops import Routed, conv2d, safe_norm, squash
@@ -71,10 +72,8 @@ class PrimaryCaps(nn.Module):
     ) -> None:
         super().__init__()
         check_convolution(in_channels, n_types, d_out, kernel_size, stride, padding)
-        if not scale > 0:
-            raise ValueError(f"scale must be positive, got {scale}")
-        if not mean_square > 0:
-            raise ValueError(f"mean_square must be positive, got {mean_square}")
+        check_positive("scale", scale)
+        check_positive("mean_square", mean_square)
         self.in_channels, self.n_types, self.d_out = in_channels, n_types, d_out
         self.kernel_size, self.stride, self.padding, self.scale = kernel_size, stride, padding, scale
         self.pose_scale = 0.5 / math.sqrt(d_out)

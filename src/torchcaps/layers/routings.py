@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from torchcaps.checks import check_choice
+from torchcaps.checks import check_choice, check_flag
 from torchcaps.layers.em_init import em_init
 from torchcaps.layers.init import routing_std, truncated_normal_
 from torchcaps.ops import Routed, conv_em_routing, dynamic_routing, em_routing, receptive_fields
@@ -93,6 +93,8 @@ def _make_dynamic(
     leaky: bool = False,
 ) -> Made:
     del dense  # it routes within each receptive field as it does in all
+    for name, value in {"bias": bias, "learned_prior": learned_prior, "leaky": leaky}.items():
+        check_flag(name, value)
     std = routing_std(n_in * n_places, n_out, d_out, n_out + leaky) if weight_std is None else weight_std
     parameters = {
         "weight": Initial((n_in, n_out, d_in, d_out), partial(truncated_normal_, std=std), per_child=True),

@@ -8,7 +8,7 @@ from numbers import Integral
 
 from torch import Tensor
 
-from torchcaps.checks import check_at_least
+from torchcaps.checks import check_at_least, check_tensor
 
 
 def conv_size(
@@ -44,6 +44,7 @@ def require_map(x: Tensor, channels: int, kernel_size: int = 1, padding: int = 0
     Raises:
         ValueError: saying what was got.
     """
+    check_tensor("x", x)
     if not x.is_floating_point():
         raise ValueError(f"x must be floating point, got {x.dtype}: torchcaps.data.to_float makes pixels 0 … 1")
     if x.dim() != 4 or x.shape[1] != channels:

@@ -7,7 +7,7 @@ import itertools
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least
+from torchcaps.checks import check_at_least, check_flag
 from torchcaps.layers import Conv2d, Standardize
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.layout import channels_last
@@ -42,6 +42,7 @@ class BaselineCNN(nn.Module):
         standardize: bool = False,
     ) -> None:
         super().__init__()
+        check_flag("standardize", standardize)
         for name, values in {"n_classes": (n_classes,), "channels": channels, "hidden": hidden}.items():
             for value in values:
                 check_at_least(name, value, 1)

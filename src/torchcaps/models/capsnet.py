@@ -9,7 +9,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least
+from torchcaps.checks import check_at_least, check_flag, check_positive
 from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.layout import channels_last
@@ -79,9 +79,13 @@ class CapsNet(nn.Module):
         sizes = {"n_classes": n_classes, "channels": channels, "kernel_size": kernel_size}
         for name, value in (sizes | {"d_primary": d_primary, "d_class": d_class}).items():
             check_at_least(name, value, 1)
+        check_flag("standardize", standardize)
+        check_positive("primary_scale", primary_scale)
         for name, value in {"hidden": hidden, "decoder": () if decoder is None else decoder}.items():
             if not isinstance(value, Sequence):
                 raise ValueError(f"{name} must list layers, got {value!r}")
+        for width in decoder or ():
+            check_at_least("each width of decoder", width, 1)
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()
@@ -103,6 +107,8 @@ class CapsNet(nn.Module):
         types, d_in = n_types, d_primary
         self.hidden = nn.ModuleList()
         for place, given in enumerate(hidden):
+            if not isinstance(given, HiddenCaps | Mapping):
+                raise ValueError(f"hidden[{place}] must be a HiddenCaps or a dict of its fields, got {given!r}")
             spec = given if isinstance(given, HiddenCaps) else HiddenCaps(**given)
             for name, value in {"n_types": spec.n_types, "d_out": spec.d_out}.items():
                 check_at_least(f"hidden[{place}].{name}", value, 1)

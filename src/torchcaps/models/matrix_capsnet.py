@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_choice
+from torchcaps.checks import check_at_least, check_choice, check_flag
 from torchcaps.layers import ClassCaps, ConvCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import LEFT, reset_layers, truncated_normal_
 from torchcaps.layers.plain_conv import FirstConv2d
@@ -66,6 +66,7 @@ class MatrixCapsNet(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("initial", initial, INITIAL)
+        check_flag("standardize", standardize)
         if initial == "released" and routing != "em":
             raise ValueError(f"initial must be half-active with {routing} routing, got released")
         for name, value in {"n_classes": n_classes, "A": A, "B": B, "C": C, "D": D}.items():

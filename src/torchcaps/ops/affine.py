@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_shapes, check_tensor
+from torchcaps.checks import check_shapes, check_tensor, check_two
 from torchcaps.ops.precision import at_least_float32, without_autocast
 
 
@@ -124,9 +124,11 @@ def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) ->
         ``[B, C, H, W]``, of the dtype that the images' and the matrices' promote to; computed in float32 at least.
 
     Raises:
-        ValueError: the shapes do not fit.
+        ValueError: the shapes do not fit, or ``size`` is not two integers.
     """
     check_shapes(images=(images, "B C H W"), matrix=(matrix, "B 3 3"))
+    if size is not None:
+        check_two("size", size, 1)
     return sample(images, affine_inverse(matrix), size)
 
 

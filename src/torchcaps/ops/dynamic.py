@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_choice, check_shapes, check_tensor
+from torchcaps.checks import check_at_least, check_choice, check_flag, check_shapes, check_tensor
 from torchcaps.ops.fused import which_impl
 from torchcaps.ops.fused.dynamic import fused_dynamic_routing
 from torchcaps.ops.precision import at_least_float32, without_autocast
@@ -66,7 +66,7 @@ def dynamic_routing(
     Source: Sabour et al. 2017, section 2, procedure 1.
     """
     sizes = check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
-    _check(sizes, n_iters, bias, prior, gradient)
+    _check(sizes, n_iters, bias, prior, leaky, gradient)
     dtype = torch.promote_types(u.dtype, weight.dtype)
     if not dtype.is_floating_point:
         raise ValueError(f"u and weight must be floating point, got {u.dtype} and {weight.dtype}")
@@ -101,7 +101,7 @@ def dynamic_routing_from_votes(
     sizes = check_shapes(votes=(votes, "B I J d_out"))
     if not votes.is_floating_point():
         raise ValueError(f"votes must be floating point, got {votes.dtype}")
-    _check(sizes, n_iters, bias, prior, gradient)
+    _check(sizes, n_iters, bias, prior, leaky, gradient)
     check_choice("impl, for votes that are there already,", impl, ("auto", "reference"))
     with without_autocast(votes):
         routed = _route(at_least_float32(votes), n_iters, bias, prior, leaky, gradient)
@@ -137,11 +137,14 @@ def _leaky_softmax(b: Tensor) -> Tensor:
     return torch.cat((leak, b), dim=-1).softmax(dim=-1)[..., 1:]
 
 
-def _check(sizes: dict[str, int], n_iters: int, bias: Tensor | None, prior: Tensor | None, gradient: str) -> None:
+def _check(
+    sizes: dict[str, int], n_iters: int, bias: Tensor | None, prior: Tensor | None, leaky: bool, gradient: str
+) -> None:
     check_at_least("n_iters", n_iters, 1)
     if sizes["d_out"] < 1:
         raise ValueError(f"d_out must be at least 1, got {sizes['d_out']}")
     check_choice("gradient", gradient, GRADIENTS)
+    check_flag("leaky", leaky)
     for name, tensor, letters in (("bias", bias, ("J", "d_out")), ("prior", prior, ("I", "J"))):
         if tensor is None:
             continue

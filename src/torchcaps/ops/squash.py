@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchcaps.checks import check_tensor
+
 
 def safe_norm(s: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
     """Euclidean norm whose gradient at the zero vector is 0 instead of NaN.
@@ -50,8 +52,12 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
     Returns:
         v, of the shape and dtype of ``s``.
 
+    Raises:
+        ValueError: no tensor.
+
     Source: Sabour et al. 2017, section 2, equation 1.
     """
+    check_tensor("s", s)
     if s.dtype in (torch.bfloat16, torch.float16):
         return squash(s.float(), dim).to(s.dtype)
     direction, norm = _direction_and_norm(s, dim)

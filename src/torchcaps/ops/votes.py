@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_choice, check_shapes, check_tensor
+from torchcaps.checks import check_at_least, check_choice, check_positive, check_shapes, check_tensor
 
 PLACEMENTS = ("column", "row")
 
@@ -136,8 +136,7 @@ def coordinate_offset(
     if placement == "column" and (side * side != d_out or side < 2):
         raise ValueError(f"placement 'column' needs votes that are square matrices, got {d_out} elements")
     check_at_least("d_out", d_out, 2)
-    if not scale > 0:
-        raise ValueError(f"scale must be positive, got {scale}")
+    check_positive("scale", scale)
     row, column = (0, 1) if placement == "row" else (side - 1, 2 * side - 1)
     down, right = (torch.arange(n, device="cpu") - (n - 1) / 2 for n in (height, width))
     offset = torch.zeros(height, width, d_out, device="cpu")

@@ -101,7 +101,7 @@ def recipe(name: str) -> Experiment:
         ValueError: an unknown name; says which is meant, if one is near.
     """
     if name not in RECIPES:
-        near = " or ".join(difflib.get_close_matches(name, RECIPES, n=2))
+        near = " or ".join(difflib.get_close_matches(str(name), RECIPES, n=2))
         raise ValueError(
             f"recipe must be one that torchcaps list shows{f', such as {near}' * bool(near)}; got {name!r}"
         )
