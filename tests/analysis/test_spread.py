@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from torchcaps.analysis.spread import affinity, anchored_classes, nearest, spread_labels
+from torchcaps.analysis.spread import Neighbours, affinity, anchored_classes, nearest, spread_labels
 
 
 def rings(n: int = 120) -> tuple[torch.Tensor, torch.Tensor]:
@@ -33,6 +33,22 @@ def test_the_graph_is_symmetric_and_has_no_eigenvalue_above_one() -> None:
     graph = affinity(nearest(x, x, 5, same=True)).to_dense()
     torch.testing.assert_close(graph, graph.T)
     assert torch.linalg.eigvalsh(graph).max().item() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_weights_fall_with_the_square_of_the_distance() -> None:
+    """To e⁻⁴ at the last of the nearest, at distances of ½, 1/√2 and 1 times its; of points that are one, 1."""
+    weights = Neighbours(torch.zeros(2, 3), torch.tensor([[2.0, 4.0, 8.0], [0.0, 0.0, 0.0]])).weights()
+    torch.testing.assert_close(weights[0], torch.tensor([-1.0, -2.0, -4.0]).exp())
+    assert weights[1].tolist() == [1, 1, 1]
+
+
+def test_labels_handed_on_by_hand() -> None:
+    """Two points that are each other's neighbours, the first labelled: 99 parts are handed on, one comes anew."""
+    pair = torch.tensor([[0.0, 1.0], [1.0, 0.0]]).to_sparse()
+    for n_iters, wanted in ((1, [0.01, 0.99]), (2, [0.99 * 0.99 + 0.01, 0.99 * 0.01])):
+        scores = spread_labels(pair, torch.tensor([[0]]), torch.tensor([[1]]), 2, n_iters)
+        torch.testing.assert_close(scores[0, :, 1], torch.tensor(wanted))
+        assert scores[0, :, 0].tolist() == [0, 0]
 
 
 def test_one_label_a_ring_is_enough() -> None:
