@@ -178,6 +178,29 @@ def test_last_gradient(impl: str, n_iters: int, leaky: bool) -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
 
 
+def test_last_gradient_of_votes_made_elsewhere() -> None:
+    case = random_case(True, True)
+    u, weight, bias, prior = inputs = [x.requires_grad_() for x in case.values() if x is not None]
+    upstream = torch.randn(2, 4, 6, dtype=DOUBLE)
+    full, last = (
+        dynamic_routing_from_votes(dense_votes(u, weight), bias=bias, prior=prior, gradient=gradient).pose
+        for gradient in ("full", "last")
+    )
+    got = torch.autograd.grad(last, inputs, upstream)
+    wanted = torch.autograd.grad(last_mode_loop(u, weight, bias, prior, False, 3), inputs, upstream)
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-10)
+    assert (torch.autograd.grad(full, weight, upstream)[0] - got[1]).abs().max() > 1e-3
+
+
+def test_votes_made_elsewhere_are_routed_wide() -> None:
+    votes = torch.randn(4, 200, 5, 16).bfloat16()
+    wanted = dynamic_routing_from_votes(votes.float()).pose
+    torch.testing.assert_close(dynamic_routing_from_votes(votes).pose, wanted.bfloat16(), rtol=0, atol=0)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = dynamic_routing_from_votes(votes.float()).pose
+    torch.testing.assert_close(inside, wanted, rtol=0, atol=0)
+
+
 def test_the_reference_computes_half_precision_wide() -> None:
     u, weight = torch.randn(4, 200, 8).bfloat16(), (torch.randn(200, 5, 8, 16) / 13).bfloat16()
     got = dynamic_routing(u, weight, impl="reference").pose

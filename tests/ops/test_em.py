@@ -317,6 +317,57 @@ def test_last_gradient_takes_earlier_iterations_as_constants() -> None:
         torch.testing.assert_close(one, two)
 
 
+def last_mode_loop(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor, constant: bool) -> list[Tensor]:
+    """The paper's three iterations at λ = 1, of votes ``[B, I, J, D]``; what enters the last is a constant, or not."""
+    r = torch.full(votes.shape[:3], 1 / votes.shape[2], dtype=DOUBLE)
+    for t in range(3):
+        r = r.detach() if constant and t == 2 else r
+        share = (r * activation[:, :, None])[..., None]
+        mass = share.sum(dim=1) + 1e-7
+        mu = (share * votes).sum(dim=1) / mass
+        squares = (votes - mu[:, None]) ** 2
+        variance = (share * squares).sum(dim=1) / mass + 1e-6
+        cost = ((beta_u[:, None] + variance.sqrt().log()) * mass).sum(dim=-1)
+        a = 1 / (1 + torch.exp(-(1 - 0.95 ** (t + 1)) * (beta_a - cost)))
+        density = torch.exp(-squares / (2 * variance[:, None])) / (2 * math.pi * variance[:, None]).sqrt()
+        likely = a[:, None] * density.prod(dim=-1)
+        r = likely / likely.sum(dim=2, keepdim=True)
+    return [mu, a]
+
+
+@pytest.mark.parametrize("gradient", ["full", "last"])
+def test_dense_gradients_are_those_of_the_loop(gradient: str) -> None:
+    pose, activation, weight, beta_u, beta_a = drawn((5, 1, 1), (1, 1))
+    tensors = [pose[:, :, 0, 0], activation[:, :, 0, 0], weight[:, 0, 0], beta_u / 10, beta_a]
+    pose, activation, weight, *betas = (x.requires_grad_() for x in tensors)
+    votes = torch.einsum("birk,ijkc->bijrc", pose, weight)
+    upstream = torch.randn(1, 3, 16, dtype=DOUBLE), torch.randn(1, 3, dtype=DOUBLE)
+
+    def slope(mu: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad((mu, a), tensors, upstream, retain_graph=True)
+
+    options: dict[str, Any] = {"final_lambda": 1.0, "gradient": gradient}
+    wanted, other = (
+        slope(*last_mode_loop(votes.flatten(3), activation, *betas, constant=constant))
+        for constant in (gradient == "last", gradient == "full")
+    )
+    for got in (
+        em_routing(pose, activation, weight, *betas, **options),
+        em_routing_from_votes(votes, activation, *betas, **options),
+    ):
+        torch.testing.assert_close(slope(got.pose.flatten(2), got.activation), wanted, rtol=1e-8, atol=1e-10)
+    assert all((a - b).abs().max() > 1e-3 for a, b in zip(wanted[:3], other[:3], strict=True))
+
+
+def test_couplings_only_on_request() -> None:
+    pose, activation, weight, *betas = drawn((2, 3, 4), (2, 2))
+    assert conv_em_routing(pose, activation, weight, *betas, impl="reference").coupling is None
+    dense = pose[:, :, 0, 0], activation[:, :, 0, 0], weight[:, 0, 0], *betas
+    assert em_routing(*dense, impl="reference").coupling is None
+    votes = torch.einsum("birk,ijkc->bijrc", dense[0], dense[2])
+    assert em_routing_from_votes(votes, dense[1], *betas).coupling is None
+
+
 @impls
 @pytest.mark.parametrize("settings", EM_SETTINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
