@@ -10,10 +10,12 @@ import torch.nn.functional as F
 
 from torchcaps.experiments.batches import Batch
 from torchcaps.experiments.evaluate import evaluate
-from torchcaps.experiments.experiment import Experiment, Model
+from torchcaps.experiments.experiment import Data, Experiment, Model
 from torchcaps.experiments.objective import judge, total_loss, wrong
-from torchcaps.models import Output, build
-from torchcaps.ops import margin_loss, reconstruction_loss, spread_loss
+from torchcaps.layers import Decoder
+from torchcaps.models import Output, Transformed, TransformingAutoencoder, build
+from torchcaps.ops import Routed, margin_loss, reconstruction_loss, spread_loss
+from torchcaps.ops.affine import shift_matrix
 
 
 def test_wrong_by_hand() -> None:
@@ -47,6 +49,57 @@ def test_capsules_margin_and_reconstruction_of_each_label(n_labels: int) -> None
         image = model.decoder(output.capsules[-1].pose, given.labels[:, k])
         wanted = wanted + 0.25 * reconstruction_loss(image, given.parts[:, k])
     torch.testing.assert_close(total_loss(Experiment(reconstruction=0.25), model, output, given), wanted)
+
+
+@pytest.mark.parametrize("n_labels", [1, 2])
+def test_the_reconstruction_teaches_decoder_and_capsules(n_labels: int) -> None:
+    model, given, pose = torch.nn.Module(), batch(n_labels), torch.randn(3, 3, 4, requires_grad=True)
+    model.decoder = Decoder(3, 4, (1, 20, 20), hidden=())
+    (layer,) = model.decoder.layers
+    loss = total_loss(Experiment(reconstruction=0.25), model, Output(torch.rand(3, 3), (Routed(pose, pose),)), given)
+    got = torch.autograd.grad(loss, (pose, layer.weight, layer.bias))
+    wanted = [torch.zeros_like(x) for x in got]
+    with torch.no_grad():
+        for image, labels in enumerate(given.labels.tolist()):
+            for k, j in enumerate(labels):
+                own = layer.weight[:, 4 * j : 4 * j + 4]
+                painted = (own @ pose[image, j] + layer.bias).sigmoid()
+                slope = 0.25 * 2 / 3 * (painted - given.parts[image, k].flatten()) * painted * (1 - painted)
+                wanted[0][image, j] += slope @ own
+                wanted[1][:, 4 * j : 4 * j + 4] += torch.outer(slope, pose[image, j])
+                wanted[2] += slope
+    torch.testing.assert_close(list(got), wanted)
+
+
+def test_consistency_draws_both_poses_to_each_other() -> None:
+    """Of points p, seen as f after a shift by s: the slope of the mean of |f − p − s|² / unit²."""
+    seen, before, shift = (torch.randn(3, 5, 2) for _ in range(3))
+    seen.requires_grad_(), before.requires_grad_()
+    shift = shift[:, :1]
+
+    class Says(TransformingAutoencoder):
+        def recognise(self, x: torch.Tensor) -> Routed:
+            return Routed(seen, torch.ones(3, 5))
+
+    model = Says((1, 20, 20), n_capsules=5, n_recognition=1, n_generation=1, pose="translation")
+    given = batch(1)._replace(transformation=shift_matrix(shift[:, 0]))
+    output = Transformed(given.parts[:, 0], Routed(before, torch.ones(3, 5)))
+    config = Experiment(data=Data(transformed=True), model=Model("transforming_autoencoder"), loss="squared_error",
+                        consistency=3.0)  # fmt: skip
+    got = torch.autograd.grad(total_loss(config, model, output, given), (seen, before))
+    wanted = 3 * 2 * (seen - before - shift).detach() / (3 * 5 * model.unit**2)
+    torch.testing.assert_close(got, (wanted, -wanted))
+
+
+def test_losses_of_narrow_scores_are_computed_wide() -> None:
+    scores, model = torch.randn(3, 3).bfloat16(), torch.nn.Identity()
+    for n_labels in (1, 2):
+        given = batch(n_labels)
+        found, wanted = (
+            total_loss(Experiment(loss="cross_entropy"), model, Output(each), given)
+            for each in (scores, scores.double())
+        )
+        torch.testing.assert_close(found, wanted.float())
 
 
 def test_cross_entropy() -> None:

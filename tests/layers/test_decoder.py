@@ -65,6 +65,34 @@ def test_layer_by_layer() -> None:
     torch.testing.assert_close(decoder(pose, target).flatten(1), wanted)
 
 
+def test_the_image_teaches_the_target_alone() -> None:
+    """The slope of its sum, worked out layer by layer: σ' = σ (1 − σ), and a ReLU's that is 1 where it is not 0."""
+    decoder, pose, target = (
+        Decoder(4, 3, (1, 5, 6), (7,)),
+        torch.randn(2, 4, 3, requires_grad=True),
+        torch.tensor([1, 3]),
+    )
+    image = decoder(pose, target)
+    (got,) = torch.autograd.grad(image.sum(), pose)
+    first, last = decoder.layers
+    wanted = torch.zeros(2, 4, 3)
+    with torch.no_grad():
+        for k, j in enumerate(target.tolist()):
+            own = first.weight[:, 3 * j : 3 * j + 3]
+            painted = image[k].flatten()
+            wanted[k, j] = ((painted * (1 - painted)) @ last.weight * (own @ pose[k, j] > 0)) @ own
+    torch.testing.assert_close(got, wanted)
+
+
+def test_initial_weights_keep_the_mean_square() -> None:
+    """Of what passes the ReLUs, or an image would hardly be taught by its capsule, or at random."""
+    x, (*hidden, last) = torch.randn(200, 160), Decoder(10, 16, (1, 28, 28)).layers
+    for layer in hidden:
+        x = layer(x).relu()
+        assert x.square().mean().item() == pytest.approx(1.0, abs=0.15)
+    assert last(x).square().mean().item() == pytest.approx(2.0, abs=0.3)
+
+
 def test_matrix_capsules_are_chosen_by_their_activation() -> None:
     """Their poses' length says nothing."""
     decoder, pose = Decoder(3, 16, (1, 4, 4), (5,)), torch.randn(2, 3, 4, 4)
