@@ -111,6 +111,14 @@ def test_poses_move_with_the_image() -> None:
     torch.testing.assert_close(transform_pose(frames, matrix)[2, 3], matrix[2] @ frames[2, 3])
 
 
+def test_poses_are_not_rounded_under_autocast() -> None:
+    matrix = affine_matrix(drawn(4, torch.float32))
+    for poses in (10 * torch.rand(4, 5, 2), 10 * torch.rand(4, 5, 3, 3)):
+        with torch.autocast("cpu", torch.bfloat16):
+            under = transform_pose(poses, matrix)
+        torch.testing.assert_close(under, transform_pose(poses, matrix), rtol=0, atol=0)
+
+
 def test_pose_loss_by_hand() -> None:
     wanted = torch.tensor([[[3.0, 4.0]]])
     # |(2, 0)|² over 5², wherever the point is
@@ -126,6 +134,19 @@ def test_pose_loss_by_hand() -> None:
     # Only the first: 0.5² over 2².
     assert pose_loss(other, frames, unit=7.0).item() == pytest.approx(0.25 / 4 / 3)
     assert pose_loss(other.bfloat16(), frames.bfloat16(), unit=7.0).dtype == torch.float32
+
+
+def test_pose_loss_of_two_images_by_hand() -> None:
+    """Points of weights 2 and 4, in units of 5 times that: (10² + 20²) / 2 = 250."""
+    wanted = torch.tensor([[[3.0, 0.0, 7.0], [0.0, 2.0, 8.0], [0.0, 1.0, 2.0]],
+                           [[0.0, 1.0, 9.0], [1.0, 0.0, 1.0], [0.0, 0.0, 4.0]]])  # fmt: skip
+    found = wanted.clone()
+    found[0, 0, 0] += 1.0  # 1² / 2 over (3² + 1²) / 2
+    found[0, 2, 1] -= 2.0  # (2 · 5)² / 2 over (2² + (1 · 5)² + 1²) / 2
+    found[0, :2, 2] += torch.tensor([3.0, -4.0])
+    found[1, 2, 2] += 1.0  # with the line before (3² + 4² + (1 · 5)²) / 2 over 250
+    loss = pose_loss(found.unsqueeze(1), wanted.unsqueeze(1), unit=5.0)
+    assert loss.item() == pytest.approx((0.5 / 5 + 50 / 15 + 25 / 250) / 3)
 
 
 def test_pose_loss_does_not_fall_when_matrices_shrink() -> None:

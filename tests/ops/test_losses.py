@@ -65,6 +65,14 @@ def test_mask_keeps_the_target() -> None:
     assert torch.autograd.grad(kept.sum(), broken)[0].tolist() == [[[1, 1], [0, 0]]]
 
 
+def test_a_class_may_be_present_in_part() -> None:
+    # 0.25 (0.9 − 0.7)² + 0.5 · 0.75 (0.7 − 0.1)² = 0.01 + 0.135, and 0.36 and 0 of the others.
+    target = torch.tensor([[0.25, 1.0, 0.0]])
+    assert margin_loss(LENGTHS[:1], target).item() == pytest.approx(0.145 + 0.36)
+    pose = torch.tensor([[[4.0, 0.0], [0.0, 2.0], [0.5, 0.5]]])
+    assert mask_capsules(pose, target).tolist() == [[[1, 0], [0, 2], [0, 0]]]
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [
