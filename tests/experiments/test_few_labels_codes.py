@@ -278,7 +278,7 @@ def test_a_mixture_names_far_clusters_by_one_label_each() -> None:
 
 def test_a_mixture_names_clusters_without_a_label_by_those_they_are_near() -> None:
     """Of two pairs of clusters, none of which shares a point with another before memberships are softened."""
-    centres = torch.tensor([[0.0, 0.0], [0.0, 40.0], [900.0, 0.0], [900.0, 40.0]])
+    centres = torch.tensor([[0.0, 0.0], [0.0, 40.0], [100.0, 0.0], [100.0, 40.0]])
     cluster = torch.arange(200) % 4
     codes = centres[cluster] + torch.randn(200, 2)
     read = factor_mixture(Codes("pairs", codes, codes[:80], codes[80:]), 2, n_components=4, n_factors=1)
