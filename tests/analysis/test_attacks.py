@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -202,6 +203,34 @@ def test_a_restart_is_only_for_what_withstood():
     found = pgd(model, x, torch.tensor([0, 0]), 0.1, n_steps=1, n_restarts=20)
     assert model(found).argmax(dim=1).tolist() == [1, 0]  # by luck of the start
     assert seen[0] == 2 and seen[-2] == 1  # (the last is the line above)
+
+
+@pytest.mark.parametrize("targeted", [False, True])
+def test_restarts_go_on_with_each_image_that_withstood(targeted):
+    """The first succeeds at once, the second never, the third by a lucky start: each keeps what came of itself."""
+    seen = []
+
+    class Step(nn.Module):
+        """Class 1 from 0.5 on, and no gradient that says so."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(len(x))
+            one = (x.flatten() > 0.5).float() + 0 * x.flatten()
+            return torch.stack((1 - one, one), dim=1)
+
+    x = torch.tensor([0.7, 0.2, 0.41]).view(3, 1, 1, 1)
+    labels = torch.full((3,), int(targeted))
+    found = pgd(Step(), x, labels, 0.1, targeted=targeted, n_steps=1, n_restarts=100)
+    assert seen[:4] == [3, 3, 2, 2] and seen[-1] == 1 and len(seen) == 200  # two calls a restart
+    assert (found.flatten() > 0.5).tolist() == [True, False, True]
+    assert (found - x).abs().max() <= 0.1 + 1e-6
+
+
+def test_a_step_of_pgd_is_a_share_of_two_and_a_half_epsilon():
+    x, model = torch.full((1, 1, 1, 50), 0.5), Pixels()
+    pgd(model, x, torch.tensor([0]), 0.1, n_steps=4, n_restarts=1, loss=lambda scores, _: scores.sum())
+    for before, after in pairwise(model.shown):
+        torch.testing.assert_close(after, (before + 2.5 * 0.1 / 4).clamp_max(0.6))
 
 
 def test_margin_loss_is_flat_where_the_margin_is_kept_and_cross_entropy_is_not():
