@@ -55,6 +55,17 @@ def test_those_by_name_are_the_same_changes(name, value):
     assert TRANSFORMATIONS[name](smooth[:0], value).shape == (0, 1, 60, 90)
 
 
+def test_no_pixel_is_darker_or_brighter_than_its_image_was():
+    """Cubic interpolation overshoots at edges."""
+    low, high = torch.tensor([0.0, 0.3]), torch.tensor([1.0, 0.5])
+    bars = torch.arange(12).div(3, rounding_mode="floor") % 2
+    x = torch.where(bars.bool(), high[:, None, None, None], low[:, None, None, None]).expand(2, 1, 12, 12)
+    for name in ("rotate", "shift", "scale"):
+        found = TRANSFORMATIONS[name](x, NEUTRAL[name])
+        for image, least, most in zip(found, low, high, strict=True):
+            assert least - 1e-6 <= image.min() < image.max() <= most + 1e-6
+
+
 def test_places_are_not_rounded_under_autocast():
     images = torch.rand(2, 1, 28, 28)
     with torch.autocast("cpu", torch.bfloat16):

@@ -49,6 +49,14 @@ def test_each_stays_within_its_limits() -> None:
         assert 0.9 * most < values.abs().max() <= most * (1 + 1e-5)
 
 
+def test_each_is_drawn_by_itself() -> None:
+    parts = affine_parts(Limits(3, 10, 0.3, 0.1).draw(2000, generator()))
+    numbers = torch.cat((parts.angle[:, None], parts.scale, parts.shear[:, None], parts.shift), dim=1)
+    torch.testing.assert_close(torch.corrcoef(numbers.T), torch.eye(6), rtol=0, atol=0.1)
+    middle = torch.tensor([0.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+    assert ((numbers.mean(dim=0) - middle).abs() < 0.1 * numbers.std(dim=0)).all()
+
+
 def test_a_scale_that_would_mirror_is_refused() -> None:
     for scale in (1.0, -0.1):
         with pytest.raises(ValueError, match=f"scale must be at least 0 and below 1, got {scale}"):

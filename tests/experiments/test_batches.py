@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from torchcaps.data import load
-from torchcaps.data.augment import random_affine
+from torchcaps.data.augment import (
+    random_affine,
+    random_brightness,
+    random_contrast,
+    random_gamma,
+    random_shading,
+    random_shift,
+)
 from torchcaps.data.images import fixed_order
 from torchcaps.experiments import Data
 from torchcaps.experiments.batches import Batches, image_shape, mixed_seed, split
@@ -34,9 +41,10 @@ def test_epochs_differ_and_seeds_differ_and_repeat() -> None:
     assert not torch.equal(first.labels, next(iter(made)).labels)
 
 
-def test_training_batches_are_those_of_the_experiments_seed() -> None:
+@pytest.mark.parametrize("name", ["digits", "digits-pairs"])
+def test_training_batches_are_those_of_the_experiments_seed(name: str) -> None:
     def first(seed: int) -> torch.Tensor:
-        config = replace(recipe("digits"), seed=seed)
+        config = replace(recipe(name), seed=seed)
         return next(iter(split(config, load("digits"), "train", torch.device("cpu")))).images
 
     assert torch.equal(first(0), first(0)) and not torch.equal(first(0), first(1))
@@ -85,10 +93,28 @@ def test_an_epoch_may_show_few_images_often() -> None:
     assert all(torch.equal(a.images, b.images) for a, b in zip(plain, all_of_them, strict=True))
 
 
-def test_every_batch_is_shifted_its_own_way() -> None:
+@pytest.mark.parametrize("transformed", [False, True])
+def test_every_batch_is_shifted_its_own_way(transformed: bool) -> None:
     one = load("digits").train.take(torch.zeros(32, dtype=torch.int64))
-    first, second = (batch.images for batch in Batches(Data(shift=4), one, 16, seed=0, train=True))
+    made = Batches(Data(shift=4, transformed=transformed), one, 16, seed=0, train=True)
+    first, second = (batch.images for batch in made)
     assert not torch.equal(first, second)
+    made.epoch = 1
+    assert not any(torch.equal(batch.images, other) for batch in made for other in (first, second))
+
+
+def test_changes_are_made_in_one_order() -> None:
+    """Recorded results rest on it: the power of a shaded image is not the shaded power."""
+    changes = {"degrees": 20.0, "scale": 0.1, "gamma": 0.5, "shading": 0.5, "brightness": 0.2, "contrast": (0.5, 1.5)}
+    images = next(iter(batches(shift=0))).images
+    found = next(iter(batches(shift=2, **changes)))
+    generator = torch.Generator().manual_seed(mixed_seed(5, 0, 1))
+    images = random_affine(images, generator, degrees=20.0, scale=0.1, shear=0.0)
+    images = random_shift(images, 2, generator)
+    torch.testing.assert_close(found.parts[:, 0], images)
+    for change, most in ((random_gamma, 0.5), (random_shading, 0.5), (random_brightness, 0.2)):
+        images = change(images, most, generator)
+    torch.testing.assert_close(found.images, random_contrast(images, (0.5, 1.5), generator))
 
 
 def test_few_images_are_drawn_from_all() -> None:
