@@ -130,7 +130,9 @@ def test_fields_that_do_not_overlap_route_among_all_types() -> None:
     assert ConvCaps(4, 3, 16, 16, (3, 4), routing="em").double()(lower).pose.shape == (2, 3, 2, 1, 4, 4)
 
 
-@pytest.mark.parametrize("first", [MatrixPrimaryCaps(32, 8), PrimaryCaps(32, 8, 16, 1)])
+@pytest.mark.parametrize(
+    "first", [MatrixPrimaryCaps(32, 8), MatrixPrimaryCaps(32, 8, pose_std=0.44), PrimaryCaps(32, 8, 16, 1)]
+)
 def test_primary_layers_say_how_large_their_poses_are(first: nn.Module) -> None:
     """And layers that are told so by the one below do not drift."""
     pose = "matrix" if isinstance(first, MatrixPrimaryCaps) else "vector"
@@ -148,6 +150,14 @@ def test_vector_capsules_are_routed_by_em_too() -> None:
     lower = PrimaryCaps(3, 4, 6, 3)(torch.randn(2, 3, 7, 6))
     layer = ConvCaps(4, 5, 6, 7, 3, routing="em", pose="vector")
     assert layer(lower).pose.shape == (2, 5, 3, 2, 7)
+
+
+@pytest.mark.parametrize("pose_scale", [0.3, 1.0, 3.0])
+def test_class_capsules_start_half_active(pose_scale: float) -> None:
+    """From random capsules, whatever their size: so many that the price of their votes decides."""
+    pose, activation = matrices(4, 32, 6, 6, dtype=torch.float32)[:2]
+    layer = ClassCaps(32, 5, 16, 16, routing="em", pose_scale=pose_scale)
+    assert 0.4 < layer(Routed(pose_scale * pose, activation)).activation.mean() < 0.6
 
 
 @pytest.mark.parametrize("n_layers", [1, 2, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -219,6 +220,11 @@ def test_bad_capsules() -> None:
         ConvCaps(6, 3, 4, 5, 2)(torch.zeros(2, 5, 3, 3, 4))
     with pytest.raises(ValueError, match="kernel_size must fit into the map, got 4 where H=3"):
         ConvCaps(6, 3, 4, 5, 4)(torch.zeros(2, 6, 3, 5, 4))
+    for shape in ([2], [2, 5], [1, 6], [2, 6, 4, 4]):  # though dynamic routing does not read them
+        with pytest.raises(
+            ValueError, match=re.escape(f"activation must be one number for each pose, got shape {shape}")
+        ):
+            DenseCaps(6, 3, 16, 5)(Routed(torch.zeros(2, 6, 4, 4), torch.zeros(shape)))
 
 
 def test_every_layer_takes_a_new_routing(monkeypatch: pytest.MonkeyPatch) -> None:

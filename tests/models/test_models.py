@@ -48,6 +48,14 @@ def test_a_capsnet_layer_by_layer() -> None:
     torch.testing.assert_close(model(x, n_iters=1).scores, model.classes(wanted, n_iters=1).activation)
 
 
+def test_hidden_capsules_are_as_far_apart_as_asked_for() -> None:
+    """Of 20×24 pixels 12×16 features, of these 2×4 primary capsules, and of 2×2 of them by two places 1×2."""
+    hidden = ({"n_types": 3, "d_out": 4, "kernel_size": 1}, {"n_types": 5, "d_out": 6, "kernel_size": 2, "stride": 2})
+    model = build("capsnet_small", (1, 20, 24), 3, channels=4, n_types=2, hidden=hidden, decoder=None)
+    shapes = [tuple(routed.pose.shape) for routed in model(torch.rand(2, 1, 20, 24)).capsules]
+    assert shapes == [(2, 2, 2, 4, 8), (2, 3, 2, 4, 4), (2, 5, 1, 2, 6), (2, 3, 16)] and model.map_shape == (5, 1, 2)
+
+
 def test_dropout_is_as_asked_for() -> None:
     x = torch.rand(2, 1, 9, 8)
     for dropout, alike in ((0.0, True), (0.5, False)):
