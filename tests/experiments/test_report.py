@@ -14,6 +14,7 @@ from PIL import Image
 
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model
+from torchcaps.experiments.experiment import smoke
 from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
@@ -184,6 +185,13 @@ def test_every_commit_that_took_part_is_named(folder, tmp_path, commit, said):
     run = Run(finished(tmp_path / "caps", Data("digits", n_eval=4), CAPSULES))
     write_json(run.result, read_json(run.result) | {"commit": commit})
     assert f"Seed 5, commit {said}, on Abacus" in headline(run)
+
+
+def test_a_smoke_run_is_called_one(tmp_path):
+    run = Run(finished(tmp_path / "caps", Data("digits", n_eval=4), CAPSULES))
+    assert "trained for 1 epoch on" in headline(run) and "--smoke" not in headline(run)
+    write_json(run.config, smoke(run.experiment()).to_dict())
+    assert "(--smoke) show that it runs; its numbers say nothing" in headline(run)
 
 
 def test_one_iteration_is_shown_beside_one_more_and_said_to_be(tmp_path, monkeypatch):

@@ -29,6 +29,9 @@ _FURTHER = {
     "affnist": "error on affNIST",
 }
 
+#: Behind the names of recipes that only show that they run.
+_SMOKE = "-smoke"
+
 
 @dataclass(frozen=True)
 class Data:
@@ -305,7 +308,12 @@ def smoke(config: Experiment) -> Experiment:
     """The same in seconds: two steps on eight images, to see that it runs. What it learns is nothing."""
     few: dict[str, Any] = {"n_pairs": (8, 8)} if config.data.pairs else {"n_shown": 8}
     data = replace(config.data, n_train=None, n_eval=8, **few)
-    return replace(config, recipe=f"{config.recipe}-smoke", data=data, epochs=1, batch_size=4, compile=False)
+    return replace(config, recipe=f"{config.recipe}{_SMOKE}", data=data, epochs=1, batch_size=4, compile=False)
+
+
+def is_smoke(config: Experiment) -> bool:
+    """Whether it is what :func:`smoke` gives."""
+    return config.recipe.endswith(_SMOKE)
 
 
 def _plain(data: Data, kind: str, *names: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchcaps.experiments import page
-from torchcaps.experiments.experiment import Experiment, further_errors, if_seen
+from torchcaps.experiments.experiment import Experiment, further_errors, if_seen, is_smoke
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
 
@@ -17,10 +17,13 @@ def headline(run: Run) -> str:
     what = "pairs of overlapping images" if config.data.pairs else "images"
     seen = f" ({result['data']})" if "copies of training images" in result.get("data", "") else " that it never saw"
     on = f"{config.data.name} ({'without labels' if config.data.transformed else f'{n_classes} classes'})"
+    epochs = f"{result['epochs']} epoch{'' if result['epochs'] == 1 else 's'}"
     text = (
-        f"{config.model.name}, trained for {result['epochs']} epochs on {on}, measured on {what}{seen}. "
+        f"{config.model.name}, trained for {epochs} on {on}, measured on {what}{seen}. "
         f"Seed {result['seed']}, commit {_commit(result)}, on {result['device']}."
     )
+    if is_smoke(config):
+        text += " Two steps on eight images (--smoke) show that it runs; its numbers say nothing."
     facts = [
         *(_of_an_autoencoder(config, result) if config.data.transformed else _of_a_classifier(result)),
         ("parameters", f"{result['n_parameters']:,}"),
