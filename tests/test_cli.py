@@ -190,9 +190,10 @@ def test_a_terminal_of_another_encoding(monkeypatch: pytest.MonkeyPatch) -> None
             "channels must be an integer of at least 1, got 'x'",
         ),
         (
-            ["train", "digits", '--model.options={"hidden": [5]}'],
-            "model.options {'hidden': \\[5\\]} make no capsnet_small for images of",
+            ["train", "digits", '--model.options={"weight_std": "a"}'],
+            "model.options {'weight_std': 'a'} make no capsnet_small for images of",
         ),
+        (["train", "digits", '--model.options={"hidden": [5]}'], r"hidden\[0\] must be a HiddenCaps or .*, got 5"),
         (["train", "digits", '--model.options={"decoder": 5}'], "decoder must list layers, got 5"),
         (["train", "digits", "--out="], "out must name a folder, got an empty text"),
         (["train", "digits", "--threads=100000"], "threads must be 0 … 1024 and finite, got 100000"),

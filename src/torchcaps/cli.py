@@ -150,7 +150,7 @@ def _train(arguments: list[str]) -> None:
     config, out, keep_in = _parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
     from pathlib import Path
 
-    from torchcaps.experiments.experiment import further_errors, if_seen
+    from torchcaps.experiments.errors_in_words import further_errors, if_seen
     from torchcaps.experiments.run import Run
     from torchcaps.experiments.tables.kept import keep, require_free
     from torchcaps.experiments.train import default_folder, train
@@ -194,8 +194,8 @@ def _parse_experiment(
             )
 
     from torchcaps.experiments import Experiment
-    from torchcaps.experiments.experiment import smoke
     from torchcaps.experiments.run import placed
+    from torchcaps.experiments.smoke import smoke
 
     parser = OneLine(
         prog=f"torchcaps train {name or 'RECIPE'}",

@@ -46,13 +46,14 @@ from torchcaps.data.images import fixed_order, to_float
 from torchcaps.data.transform import TRANSFORMATIONS
 from torchcaps.experiments import Data, Experiment, files
 from torchcaps.experiments.files import read_json, write_json
+from torchcaps.experiments.make import make_model
 from torchcaps.experiments.measures import Measure, equivariance, pairs, picasso, record, robustness, routing, transfer
 from torchcaps.experiments.measures.sample import choose, networks, sample, spaced
 from torchcaps.experiments.measures.write import as_markdown, recorded
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.tested import look
-from torchcaps.experiments.train import make_model, train
+from torchcaps.experiments.train import train
 from torchcaps.models import build
 
 DIGITS = Data("digits", image_size=(16, 16), n_eval=20)

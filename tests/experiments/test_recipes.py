@@ -11,8 +11,8 @@ import torch
 
 from torchcaps.data import DATASETS, Dataset, Images
 from torchcaps.experiments.batches import split
-from torchcaps.experiments.experiment import smoke
 from torchcaps.experiments.recipes import RECIPES, recipe
+from torchcaps.experiments.smoke import smoke
 from torchcaps.experiments.train import train
 from torchcaps.models import MODELS, build
 from torchcaps.models.baseline_cnn import BaselineCNN, count_parameters

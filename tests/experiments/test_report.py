@@ -14,11 +14,11 @@ from PIL import Image
 
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model
-from torchcaps.experiments.experiment import smoke
 from torchcaps.experiments.files import read_json, write_json
+from torchcaps.experiments.make import make_model
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
-from torchcaps.experiments.train import make_model
+from torchcaps.experiments.smoke import smoke
 
 pytest.importorskip("matplotlib")
 

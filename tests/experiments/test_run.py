@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from torchcaps.experiments import Data, Experiment, Model, Optim
-from torchcaps.experiments.experiment import further_errors
+from torchcaps.experiments.errors_in_words import further_errors
 from torchcaps.experiments.files import write_atomically, write_json
 from torchcaps.experiments.run import Run, experiment_from, with_data_in
 

@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, field, replace
-from numbers import Real
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from torchcaps.checks import check_at_least, check_choice, check_flag, check_two
-
-Blend = Literal["sum", "max"]
-Schedule = Literal["exponential", "cosine", "constant"]
-Loss = Literal["margin", "spread", "cross_entropy", "squared_error"]
-Margin = Literal["linear", "sigmoid"]
-Precision = Literal["32", "bf16"]
-Device = Literal["auto", "cpu", "cuda", "mps"]
-TestCrops = Literal[1, 13]
-BLENDS, SCHEDULES, LOSSES, MARGINS = get_args(Blend), get_args(Schedule), get_args(Loss), get_args(Margin)
-PRECISIONS, DEVICES, TEST_CROPS = get_args(Precision), get_args(Device), get_args(TestCrops)
-
-#: Fields of :class:`Data` that change the light, and leave all in its place.
-_LIGHT = ("gamma", "shading", "brightness", "contrast")
-
-#: What the error on some of the further splits is called; that on others by the split's name.
-_FURTHER = {
-    "novel": "test error, novel viewpoints",
-    "affine_mnist": "error on affine-MNIST",
-    "affnist": "error on affNIST",
-}
-
-#: Behind the names of recipes that only show that they run.
-_SMOKE = "-smoke"
+from torchcaps.experiments.check_experiment import check_experiment, use_plain_numbers
+from torchcaps.experiments.choices import Blend, Device, Loss, Margin, Precision, Schedule, TestCrops
 
 
 @dataclass(frozen=True)
@@ -96,7 +72,7 @@ class Data:
 
     def __post_init__(self) -> None:
         """Take paths, lists and single numbers of numpy too; ``config.json`` gives lists back."""
-        _use_plain_numbers(self)
+        use_plain_numbers(self)
         if self.root is not None:
             object.__setattr__(self, "root", str(self.root))
         for name in ("image_size", "n_pairs", "contrast", "crop"):
@@ -119,7 +95,7 @@ class Model:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _use_plain_numbers(self)
+        use_plain_numbers(self)
 
 
 @dataclass(frozen=True)
@@ -152,7 +128,7 @@ class Optim:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _use_plain_numbers(self)
+        use_plain_numbers(self)
 
 
 @dataclass(frozen=True)
@@ -208,157 +184,10 @@ class Experiment:
         for name, kind in {"data": Data, "model": Model, "optim": Optim}.items():
             if not isinstance(getattr(self, name), kind):
                 raise ValueError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
-        data, optim = self.data, self.optim
-        _use_plain_numbers(self)
+        use_plain_numbers(self)
         object.__setattr__(self, "precision", str(self.precision))  # of 32 without quotes, too
-        check_choice("loss", self.loss, LOSSES)
-        check_choice("margin", self.margin, MARGINS)
-        check_choice("precision", self.precision, PRECISIONS)
-        check_choice("device", self.device, DEVICES)
-        check_choice("data.blend", data.blend, BLENDS)
-        check_choice("optim.schedule", optim.schedule, SCHEDULES)
-        for name, least in {"epochs": 1, "batch_size": 1, "threads": 0, "seed": 0}.items():
-            check_at_least(name, getattr(self, name), least)
-        _within("threads", self.threads, 0, 1024)
-        _within("seed", self.seed, 0, 2**32 - 1)
-        for name in ("compile", "trial"):
-            check_flag(name, getattr(self, name))
-        for name in ("pairs", "transformed", "flip"):
-            check_flag(f"data.{name}", getattr(data, name))
-        check_at_least("data.shift", data.shift, 0)
-        for name in ("image_size", "n_pairs", "crop"):
-            if getattr(data, name) is not None:
-                check_two(f"data.{name}", getattr(data, name), 1)
-        check_two("data.contrast", data.contrast)
-        for name in ("n_train", "n_shown", "n_eval"):
-            if getattr(data, name) is not None:
-                check_at_least(f"data.{name}", getattr(data, name), 1)
-        _within("reconstruction", self.reconstruction, 0)
-        _within("consistency", self.consistency, 0)
-        if self.stop_at is not None:
-            _within("stop_at", self.stop_at, 0, 1)
-        _within("data.degrees", data.degrees, 0, 180)
-        _within("data.scale", data.scale, 0, 0.99)
-        _within("data.shear", data.shear, 0)
-        _within("data.gamma", data.gamma, 0, 3)
-        _within("data.shading", data.shading, 0, 3)
-        _within("data.brightness", data.brightness, 0)
-        _within("data.contrast[1]", data.contrast[1], 0)
-        _within("data.contrast[0]", data.contrast[0], 0, data.contrast[1])
-        check_choice("data.test_crops", data.test_crops, TEST_CROPS)
-        if data.test_crops > 1 and data.crop is None:
-            raise ValueError(f"data.crop must be given for data.test_crops = {data.test_crops}, got None")
-        _require_plain("data.options", data.options)
-        _require_plain("model.options", self.model.options)
-        for name in ("name", "root", "image_size"):
-            if name in data.options:
-                raise ValueError(f"data.options must not hold {name}, which is data.{name}; got {data.options}")
-        for name in ("name", "image_shape", "n_classes"):
-            if name in self.model.options:
-                raise ValueError(f"model.options must not hold {name}, which follows from model.name and the data")
-        if self.consistency and not data.transformed:
-            raise ValueError(
-                f"consistency must be 0 without data.transformed, as nothing moves; got {self.consistency}"
-            )
-        _within("optim.lr", optim.lr, 1e-12)
-        _within("optim.warmup", optim.warmup, 0, 0.99)
-        _within("optim.decay", optim.decay, 1e-12, 1)
-        _within("optim.decay_steps", optim.decay_steps, 1e-12)
-        _within("optim.floor", optim.floor, 0)
-        if optim.lr < optim.floor:
-            raise ValueError(f"optim.lr must be at least optim.floor, {optim.floor}, got {optim.lr}")
-        _within("optim.eps", optim.eps, 0)
-        _within("optim.clip", optim.clip, 0)
-        _within("optim.weight_decay", optim.weight_decay, 0)
-        if data.transformed != (self.loss == "squared_error"):
-            wanted = "squared_error" if data.transformed else "another than squared_error"
-            raise ValueError(f"loss must be {wanted} with data.transformed = {data.transformed}, got {self.loss}")
-        if data.transformed:
-            _plain(data, "data.transformed", "pairs", "flip", *_LIGHT, "test_crops")
-            if self.stop_at is not None:
-                raise ValueError(
-                    f"stop_at must be None with data.transformed, which knows no error; got {self.stop_at}"
-                )
-        if data.pairs and self.loss == "spread":
-            raise ValueError(
-                "loss must be margin or cross_entropy with data.pairs: spread asks for one class; got spread"
-            )
-        if data.pairs:
-            _plain(data, "data.pairs", "n_shown", "degrees", "scale", "shear", "flip", *_LIGHT, "crop")
+        check_experiment(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, as in ``config.json``."""
         return asdict(self)
-
-
-def further_errors(result: dict[str, Any]) -> dict[str, str]:
-    """The errors of a result on splits beside validation and test, by their keys, and what they are called."""
-    splits = [key.removesuffix("_error") for key in result if key.endswith("_error")]
-    return {
-        f"{split}_error": _FURTHER.get(split, f"error on {split}") for split in splits if split not in ("val", "test")
-    }
-
-
-def if_seen(result: dict[str, Any]) -> str:
-    """What is to be said after a validation error or loss, where those images were trained on too."""
-    return "" if result.get("held_out", True) else " (trained on too)"
-
-
-def smoke(config: Experiment) -> Experiment:
-    """The same in seconds: two steps on eight images, to see that it runs. What it learns is nothing."""
-    few: dict[str, Any] = {"n_pairs": (8, 8)} if config.data.pairs else {"n_shown": 8}
-    data = replace(config.data, n_train=None, n_eval=8, **few)
-    return replace(config, recipe=f"{config.recipe}{_SMOKE}", data=data, epochs=1, batch_size=4, compile=False)
-
-
-def is_smoke(config: Experiment) -> bool:
-    """Whether it is what :func:`smoke` gives."""
-    return config.recipe.endswith(_SMOKE)
-
-
-def _plain(data: Data, kind: str, *names: str) -> None:
-    """Refuse what one kind of examples has no use for."""
-    for name in names:
-        value, plain = getattr(data, name), getattr(Data(), name)
-        if value != plain:
-            raise ValueError(f"data.{name} must be {plain} with {kind}, got {value}")
-
-
-def _use_plain_numbers(fields: Data | Model | Optim | Experiment) -> None:
-    """Make numpy's and torch's single numbers Python's: files hold no others."""
-    for name, value in vars(fields).items():
-        object.__setattr__(fields, name, _in_python(value))
-
-
-def _in_python(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [*map(_in_python, value)] if isinstance(value, list) else (*map(_in_python, value),)
-    if isinstance(value, dict):
-        return {key: _in_python(each) for key, each in value.items()}
-    return value.item() if getattr(value, "shape", None) == () else value
-
-
-def _require_plain(name: str, options: dict[str, Any]) -> None:
-    """Refuse what a file would not give back as it was."""
-    if not isinstance(options, dict):
-        raise ValueError(f"{name} must be a dict, got {options!r}")
-    for key, value in options.items():
-        if not _is_plain(value):
-            raise ValueError(
-                f"{name} must hold numbers, texts, and lists and mappings of such, as they are kept in files; "
-                f"got {key}={value!r}"
-            )
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
-    return value is None or isinstance(value, int | float | str)
-
-
-def _within(name: str, value: float, least: float, most: float = math.inf) -> None:
-    if isinstance(value, bool) or not (isinstance(value, Real) and math.isfinite(value) and least <= value <= most):
-        limits = f"at least {least}" if most == math.inf else f"{least} … {most}"
-        raise ValueError(f"{name} must be {limits} and finite, got {value!r}")

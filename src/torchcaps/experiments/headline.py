@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from torchcaps.experiments import page
-from torchcaps.experiments.experiment import Experiment, further_errors, if_seen, is_smoke
+from torchcaps.experiments.errors_in_words import further_errors, if_seen
+from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
+from torchcaps.experiments.smoke import is_smoke
 
 
 def headline(run: Run) -> str:

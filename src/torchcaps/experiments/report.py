@@ -11,7 +11,7 @@ from torchcaps import analysis
 from torchcaps.checks import check_several
 from torchcaps.experiments import page
 from torchcaps.experiments.album import Album
-from torchcaps.experiments.experiment import if_seen
+from torchcaps.experiments.errors_in_words import if_seen
 from torchcaps.experiments.files import write_text
 from torchcaps.experiments.headline import headline, percent
 from torchcaps.experiments.pictures import pictures, pictures_of_pairs

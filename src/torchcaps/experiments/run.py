@@ -11,7 +11,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from torchcaps.experiments.experiment import Data, Device, Experiment, Model, Optim
+from torchcaps.experiments.choices import Device
+from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
 from torchcaps.experiments.files import read_json, write_json
 
 #: Fields that may differ when a run is resumed: they say where it runs, not what is run.

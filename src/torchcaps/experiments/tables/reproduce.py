@@ -9,10 +9,12 @@ from pathlib import Path
 
 from torchcaps.checks import check_at_least, check_choice, check_several
 from torchcaps.experiments.callbacks import OutOfTime
-from torchcaps.experiments.experiment import Device, Experiment, smoke
+from torchcaps.experiments.choices import Device
+from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import read_json, require_folder, write_json, write_picture, write_text
 from torchcaps.experiments.recipes import recipe
 from torchcaps.experiments.run import Run, placed
+from torchcaps.experiments.smoke import smoke
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.draw import draw
 from torchcaps.experiments.tables.kept import keep, not_kept, read_results, require_one_mean, results_of_runs, seeded

@@ -1,0 +1,69 @@
+"""The model of an experiment, made and compiled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import torch
+from torch import nn
+
+from torchcaps.data import Dataset
+from torchcaps.experiments.batches import image_shape
+from torchcaps.experiments.experiment import Experiment
+from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.models import PlainAutoencoder, Transformed, build
+
+
+@torch.no_grad()
+def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
+    """The model that the experiment names, for the shape of its images; it has seen one image without complaint.
+
+    Raises:
+        ValueError: unknown name or options, images too small for it, or a loss that does not fit it.
+    """
+    shape, name, options = image_shape(config, dataset), config.model.name, config.model.options
+    try:
+        model = build(name, shape, len(dataset.classes), **options)
+        output = model.eval()(torch.zeros(1, *shape))
+    except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
+        if not options or "allocate" in str(error):  # memory is nobody's mistake in an option
+            raise
+        raise ValueError(f"model.options {options} make no {name} for images of {shape}: {error}") from error
+    model.train()
+    if isinstance(output, Transformed) != (config.loss == "squared_error"):
+        fitting = "squared_error" if isinstance(output, Transformed) else "another than squared_error"
+        raise ValueError(f"loss must be {fitting} for the model {config.model.name}, got {config.loss}")
+    if isinstance(model, PlainAutoencoder):
+        for name, value in (("consistency", config.consistency), *_limits(config)):
+            if value:
+                raise ValueError(f"{name} must be 0 for the model {config.model.name}, which has no poses; got {value}")
+    if config.loss in ("margin", "spread") and not output.capsules:
+        raise ValueError(
+            f"loss must be cross_entropy for the model {config.model.name}, which has logits and no capsules; "
+            f"got {config.loss}"
+        )
+    return model
+
+
+def _limits(config: Experiment) -> list[tuple[str, float]]:
+    """How far images are transformed, by the names of the fields."""
+    return [(f"data.{name}", getattr(config.data, name)) for name in ("shift", "degrees", "scale", "shear")]
+
+
+def require_compiler() -> None:
+    """See that what ``compile`` needs is there.
+
+    Raises:
+        ValueError: no C++ compiler is to be found.
+    """
+    names = (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")
+    if not any(shutil.which(name) for name in names):
+        raise ValueError("compile needs a C++ compiler and found none: install one, or train with --compile false")
+
+
+def compile_capsules(model: nn.Module) -> None:
+    """Let torch compile the routed layers, in place: weights keep their names."""
+    for layer in model.modules():
+        if isinstance(layer, RoutedLayer):
+            layer.compile()
