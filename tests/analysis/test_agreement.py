@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch.nn.utils import prune
 
 from torchcaps.analysis import routing_statistics
 from torchcaps.models import CapsNet, MatrixCapsNet
@@ -52,6 +53,13 @@ def test_at_first_nothing_is_decided_then_votes_that_agree_gain():
     torch.testing.assert_close(found.entropy[0], torch.ones(4))
     assert (found.entropy[1:] < found.entropy[:-1]).all()
     assert (found.agreement[1:] > found.agreement[:-1]).all()
+
+
+def test_pruned_layers_have_statistics_too():
+    model, x = tiny(), torch.rand(2, *SHAPE)
+    wanted = routing_statistics(model, x, (1, 3))
+    prune.identity(model.classes, "weight")
+    torch.testing.assert_close(routing_statistics(model, x, (1, 3)), wanted)
 
 
 def test_what_does_not_fit_is_named():

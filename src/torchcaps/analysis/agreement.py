@@ -74,7 +74,8 @@ def routing_statistics(
     with evaluating(model):
         for some in images.split(batch_size):
             lower = model(some).capsules[-2]
-            weight = classes.get_parameter("weight")
+            weight = classes.weight
+            assert isinstance(weight, Tensor)  # a parameter, or, of pruned layers, what it is computed to
             directions = F.normalize(dense_votes(lower.pose.flatten(1, 3), weight), dim=3)  # [B, I, J, D]
             parts.append([_statistics(classes, lower, directions, r) for r in numbers])
     columns = zip(*(zip(*part, strict=True) for part in parts), strict=True)
