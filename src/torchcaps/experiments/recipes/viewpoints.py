@@ -15,12 +15,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.recipes.matrix_capsules import smallnorb_cnn, smallnorb_em_held_out
+from torchcaps.experiments.recipes.matrix_capsules import released_capsules, smallnorb_cnn
 
 
 def smallnorb_azimuth() -> Experiment:
     """Small matrix capsules (2 iterations), on a third of the azimuths; the paper: 3.7 %, and 13.5 % on the others."""
-    return _by("azimuth", smallnorb_em_held_out(), "smallnorb-azimuth")
+    return _by("azimuth", released_capsules(), "smallnorb-azimuth")
 
 
 def smallnorb_azimuth_cnn() -> Experiment:
@@ -30,7 +30,7 @@ def smallnorb_azimuth_cnn() -> Experiment:
 
 def smallnorb_elevation() -> Experiment:
     """Small matrix capsules (2 iterations), on the three lowest elevations; the paper: 4.3 %, and 12.3 % on others."""
-    return _by("elevation", smallnorb_em_held_out(), "smallnorb-elevation")
+    return _by("elevation", released_capsules(), "smallnorb-elevation")
 
 
 def smallnorb_elevation_cnn() -> Experiment:
