@@ -63,16 +63,29 @@ def check_at_least(name: str, value: int, least: int) -> None:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
+def single(value: Any) -> Any:
+    """A single number of numpy's or torch's as Python's; anything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
 def check_flag(name: str, value: object) -> None:
     """Refuse anything but True and False: a text is true, whatever it says."""
-    if not isinstance(value, bool):
+    if not isinstance(single(value), bool):
         raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
 def check_positive(name: str, value: object) -> None:
     """Refuse anything but a real number above 0."""
-    if isinstance(value, bool) or not (isinstance(value, Real) and float(value) > 0):
+    number = single(value)
+    if isinstance(number, bool) or not (isinstance(number, Real) and float(number) > 0):
         raise ValueError(f"{name} must be positive, got {value!r}")
+
+
+def check_number(name: str, value: object, least: float) -> None:
+    """Refuse anything but one real number of at least ``least``."""
+    number = single(value)
+    if not (isinstance(number, Real) and float(number) >= least):
+        raise ValueError(f"{name} must be a number of at least {least}, got {value!r}")
 
 
 def check_several(name: str, value: object) -> None:

@@ -392,12 +392,13 @@ def test_what_does_not_fit_is_named():
     x, label = image(0.5, 0.5, 0.5, 0.5), torch.tensor([1])
     with pytest.raises(ValueError, match=r"images must be within 0 … 1, got 0.0 … 2.0"):
         fgsm(Linear(), image(0.0, 2.0, 0.0, 0.0), label, 0.1)
-    with pytest.raises(ValueError, match="epsilon must be at least 0, got -0.1"):
+    with pytest.raises(ValueError, match="epsilon must be a number of at least 0, got -0.1"):
         fgsm(Linear(), x, label, -0.1)
+    assert torch.equal(fgsm(Linear(), x, label, torch.tensor(0.1)), fgsm(Linear(), x, label, 0.1))  # type: ignore[arg-type]
     for attack in (fgsm, bim, pgd):
-        with pytest.raises(ValueError, match=r"epsilon must be at least 0, got \[0.1\]"):
+        with pytest.raises(ValueError, match=r"epsilon must be a number of at least 0, got \[0.1\]"):
             attack(Linear(), x, label, [0.1])
-    with pytest.raises(ValueError, match="step must be at least 0, got nan"):
+    with pytest.raises(ValueError, match="step must be a number of at least 0, got nan"):
         bim(Linear(), x, label, 0.1, step=float("nan"))
     with pytest.raises(ValueError, match="n_steps must be an integer of at least 1, got 0"):
         pgd(Linear(), x, label, 0.1, n_steps=0)
@@ -422,7 +423,7 @@ def test_what_does_not_fit_is_named():
         robust_accuracy(Linear(), x, label + 5, [0.1], [fgsm])
     with pytest.raises(ValueError, match="images must be within 0 … 1"):
         robust_accuracy(Linear(), 255 * x, wrong, [0.1], [fgsm])
-    with pytest.raises(ValueError, match="epsilon must be at least 0"):
+    with pytest.raises(ValueError, match="epsilon must be a number of at least 0"):
         robust_accuracy(Linear(), x, wrong, [-0.1], [fgsm])
     with pytest.raises(ValueError, match="labels must hold classes 0 … 2, got 3 … 3"):
         random_targets(torch.tensor([3]), 3)

@@ -57,9 +57,10 @@ def test_the_same_seed_gives_the_same_mixture() -> None:
 
 
 def test_too_few_points_or_dimensions_are_refused() -> None:
-    for x in (torch.ones(8, 3, dtype=torch.int64), torch.full((8, 3), math.nan)):
-        with pytest.raises(ValueError, match=r"x must be finite floats, got torch\.(int64|float32)"):
-            fit_factor_mixture(x, 2, 1)
+    with pytest.raises(ValueError, match=r"x must be floating point, got torch.int64"):
+        fit_factor_mixture(torch.ones(8, 3, dtype=torch.int64), 2, 1)
+    with pytest.raises(ValueError, match=r"x must be finite, got 24 numbers that are not"):
+        fit_factor_mixture(torch.full((8, 3), math.nan), 2, 1)
     with pytest.raises(ValueError, match=r"n_iters must be an integer of at least 1, got 0"):
         fit_factor_mixture(torch.rand(8, 3), 2, 1, n_iters=0)
     with pytest.raises(ValueError, match=r"N ≥ n_components=9 and D > n_factors=2, got shape \[8, 3\]"):

@@ -64,6 +64,10 @@ def test_what_is_no_tensor_or_no_images() -> None:
 def test_classes_are_texts_however_they_are_given() -> None:
     good = images(2, [0, 1])
     assert Dataset("toy", [0, 1], good, good, good).classes == ("0", "1")  # type: ignore[arg-type]
+    assert Dataset("toy", torch.arange(2), good, good, good).classes == ("0", "1")  # type: ignore[arg-type]
+    for none in (3, {"a", "b"}):
+        with pytest.raises(ValueError, match=r"toy: classes must be a name for each, got "):
+            Dataset("toy", none, good, good, good)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"toy: classes must be a name for each, got 'ab'"):
         Dataset("toy", "ab", good, good, good)  # type: ignore[arg-type]
 

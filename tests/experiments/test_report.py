@@ -190,6 +190,8 @@ def test_every_commit_that_took_part_is_named(folder, tmp_path, commit, said):
 def test_a_smoke_run_is_called_one(tmp_path):
     run = Run(finished(tmp_path / "caps", Data("digits", n_eval=4), CAPSULES))
     assert "trained for 1 epoch on" in headline(run) and "--smoke" not in headline(run)
+    write_json(run.config, replace(run.experiment(), recipe="cigarette-smoke").to_dict())
+    assert "--smoke" not in headline(run)
     write_json(run.config, smoke(run.experiment()).to_dict())
     assert "(--smoke) show that it runs; its numbers say nothing" in headline(run)
 

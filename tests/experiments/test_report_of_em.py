@@ -38,7 +38,7 @@ def toys(names: tuple[str, ...] = ("instance", "elevation", "azimuth", "lighting
     every = Images(pixels, views[:, 4], {name: views[:, k].contiguous() for k, name in enumerate(names)})
     part = every.take(views[:, 2] == 0) if novel else every
     rest = {"novel": every.take(views[:, 2] != 0)} if novel else {}
-    return Dataset("toys", ("cat", "dog"), part, part, part, rest)
+    return Dataset("smallnorb", ("cat", "dog"), part, part, part, rest)
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A function that gives the folder of a finished run on toys."""
     monkeypatch.setattr(files, "DPI", 30)
 
-    def run(dataset: Dataset, loss: str = "spread", name: str = "smallnorb", **options: Any) -> Path:
-        monkeypatch.setitem(DATASETS, name, lambda root, image_size: dataset)
-        data = Data(name, shift=0, crop=(24, 26), test_crops=1)
+    def run(dataset: Dataset, loss: str = "spread", **options: Any) -> Path:
+        monkeypatch.setitem(DATASETS, "toys", lambda root, image_size: dataset)
+        data = Data("toys", shift=0, crop=(24, 26), test_crops=1)
         return finished(tmp_path / "em", data, Model("matrix_capsnet", SIZES | options), loss=loss)
 
     return run
@@ -80,7 +80,7 @@ def test_every_section_is_there_and_its_picture_too(make):
 
 
 def test_angles_of_ones_own_data_are_in_degrees_already(make):
-    toy = _sides_of(look(Run(make(toys(), name="mine"))), 0)
+    toy = _sides_of(look(Run(make(replace(toys(), name="mine")))), 0)
     assert set(toy.azimuth.tolist()) == {0, 2, 4} and set(toy.elevation.tolist()) == {0, 1}
 
 
@@ -89,6 +89,12 @@ def test_a_toy_that_was_not_trained_on_is_called_so(make):
     first = every.train.factors["instance"] == 0
     html = report(make(replace(every, train=every.train.take(first), test=every.test.take(~first))))
     assert "which was not trained on, from every azimuth" in html.read_text(encoding="utf-8")
+
+
+def test_of_toys_that_training_does_not_name_nothing_is_said(make):
+    every = toys()
+    nameless = replace(every.train, factors={})
+    assert _sides_of(look(Run(make(replace(every, train=nameless)))), 0).known == ""
 
 
 def test_without_viewpoints_the_section_says_why_it_is_empty(make):

@@ -523,6 +523,20 @@ def test_a_model_is_loaded_from_its_file_alone(unbroken: Path, tmp_path: Path) -
         load_model(tmp_path / "cut.pt")
 
 
+def test_classes_that_older_versions_kept_as_numbers_are_texts(unbroken: Path, tmp_path: Path) -> None:
+    shutil.copytree(unbroken, tmp_path / "a")
+    run = Run(tmp_path / "a")
+    torch.save(torch.load(run.model, weights_only=True) | {"classes": tuple(range(10))}, run.model)
+    assert load_model(run).classes == tuple("0123456789")
+    checkpoint = torch.load(run.checkpoint, weights_only=True)
+    (kept,) = (state["data"] for state in checkpoint["callbacks"].values() if "data" in state)
+    assert kept["classes"] == list("0123456789")
+    kept["classes"] = list(range(10))
+    torch.save(checkpoint, run.checkpoint)
+    run.result.unlink()
+    assert fit(TINY, run.path)["steps"] == 8
+
+
 def test_saved_model_needs_no_data(unbroken: Path) -> None:
     trained = load_model(Run(unbroken))
     assert trained.image_shape == (1, 28, 28) and trained.classes == tuple("0123456789")
@@ -620,7 +634,7 @@ def test_what_is_no_experiment_is_not_trained(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_found_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATASETS, "digits", lambda root, image_size: pytest.fail("data were loaded"))
     (tmp_path / "file").write_text("somebody's")
-    with pytest.raises(ValueError, match=r"out must be a folder that can be written to, got .*below: .*file cannot"):
+    with pytest.raises(ValueError, match=r"out must be a folder that can be written to, got .*below: .*file is none"):
         fit(TINY, tmp_path / "file" / "below")
 
 

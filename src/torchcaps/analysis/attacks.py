@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Real
 from typing import Protocol
 
 import torch
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import derivable, evaluating, scores_of
-from torchcaps.checks import check_at_least, check_classes, check_shapes
+from torchcaps.checks import check_at_least, check_classes, check_number, check_shapes
 
 #: Of scores ``[B, J]`` and classes ``[B]``: one number for the batch, a sum or mean over its images. Its
 #: gradient's sign is all that is used, so that its scale does not matter.
@@ -130,7 +129,7 @@ def pgd(
     Source: Madry et al. 2018 ("Towards Deep Learning Models Resistant to Adversarial Attacks"), section 2.
     """
     check_at_least("n_restarts", n_restarts, 1)
-    step = check_attack(images, labels, epsilon, n_steps, step, in_all=2.5)
+    step = check_attack(images, labels, epsilon, n_steps, step, budget=2.5)
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device draws the same
     images = images.detach()
     found, left = images.clone(), torch.arange(len(images), device=images.device)
@@ -196,9 +195,9 @@ def _climb(
 
 
 def check_attack(
-    images: Tensor, labels: Tensor, epsilon: float, n_steps: int = 1, step: float | None = None, in_all: float = 1.25
+    images: Tensor, labels: Tensor, epsilon: float, n_steps: int = 1, step: float | None = None, budget: float = 1.25
 ) -> float:
-    """See that what every attack is given fits, and choose the step: by default for so many ε in all."""
+    """See that what every attack is given fits, and choose the step: by default so many ε for all steps together."""
     check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
     if labels.dtype != torch.int64:
         raise ValueError(f"labels must be int64, got {labels.dtype}")
@@ -208,6 +207,5 @@ def check_attack(
         if not 0 <= least <= most <= 1:
             raise ValueError(f"images must be within 0 … 1, got {least} … {most}")
     for name, value in (("epsilon", epsilon), ("step", 0.0 if step is None else step)):
-        if not (isinstance(value, Real) and float(value) >= 0):
-            raise ValueError(f"{name} must be at least 0, got {value!r}")
-    return in_all * epsilon / n_steps if step is None else step
+        check_number(name, value, 0)
+    return budget * epsilon / n_steps if step is None else step

@@ -65,8 +65,10 @@ def fit_factor_mixture(
     check_at_least("n_components", n_components, 1)
     check_at_least("n_factors", n_factors, 1)
     check_at_least("n_iters", n_iters, 1)
-    if not (x.is_floating_point() and x.isfinite().all()):
-        raise ValueError(f"x must be finite floats, got {x.dtype} or what is not finite")
+    if not x.is_floating_point():
+        raise ValueError(f"x must be floating point, got {x.dtype}")
+    if not x.isfinite().all():
+        raise ValueError(f"x must be finite, got {int((~x.isfinite()).sum())} numbers that are not")
     if sizes["N"] < max(2, n_components) or sizes["D"] <= n_factors:
         raise ValueError(
             f"x must be [N, D] with N ≥ 2, N ≥ n_components={n_components} and D > n_factors={n_factors}, "

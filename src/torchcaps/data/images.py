@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_tensor
+from torchcaps.checks import check_tensor, single
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # two are the same if they are one: tensors have no single answer
@@ -91,9 +91,9 @@ class Dataset:
     held_out: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.classes, str):
+        if isinstance(self.classes, str) or not hasattr(self.classes, "__getitem__"):  # of a set none is the first
             raise ValueError(f"{self.name}: classes must be a name for each, got {self.classes!r}")
-        object.__setattr__(self, "classes", tuple(map(str, self.classes)))
+        object.__setattr__(self, "classes", tuple(str(single(name)) for name in self.classes))
         for split, part in self.splits.items():
             if not isinstance(part, Images):
                 raise ValueError(f"{self.name}: {split} must be Images, got a {type(part).__name__}")

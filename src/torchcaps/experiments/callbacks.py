@@ -49,7 +49,9 @@ class Metrics(L.Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        before = state_dict.get("data", {"note": ""})  # older versions said less, or nothing
+        before = dict(state_dict.get("data", {"note": ""}))  # older versions said less, or nothing
+        if "classes" in before:  # or had numbers there
+            before["classes"] = list(map(str, before["classes"]))
         now = {name: self.data[name] for name in before}
         if before != now:
             raise ValueError(

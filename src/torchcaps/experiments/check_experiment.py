@@ -6,7 +6,7 @@ import math
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from torchcaps.checks import check_at_least, check_choice, check_flag, check_two
+from torchcaps.checks import check_at_least, check_choice, check_flag, check_two, single
 from torchcaps.experiments.choices import BLENDS, DEVICES, LOSSES, MARGINS, PRECISIONS, SCHEDULES, TEST_CROPS
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ def check_experiment(config: Experiment) -> None:
         ValueError: naming the field.
     """
     data, optim = config.data, config.optim
+    if not isinstance(config.recipe, str):
+        raise ValueError(f"recipe must be a text, got {config.recipe!r}")
     check_choice("loss", config.loss, LOSSES)
     check_choice("margin", config.margin, MARGINS)
     check_choice("precision", config.precision, PRECISIONS)
@@ -104,7 +106,7 @@ def _in_python(value: Any) -> Any:
         return [*map(_in_python, value)] if isinstance(value, list) else (*map(_in_python, value),)
     if isinstance(value, dict):
         return {key: _in_python(each) for key, each in value.items()}
-    return value.item() if getattr(value, "shape", None) == () else value
+    return single(value)
 
 
 def _plain(data: Data, kind: str, *names: str) -> None:

@@ -1,4 +1,4 @@
-"""What the fields of an experiment can be chosen among."""
+"""What the fields of an experiment, and the ways to show it, can be chosen among."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ Loss = Literal["margin", "spread", "cross_entropy", "squared_error"]
 Margin = Literal["linear", "sigmoid"]
 Precision = Literal["32", "bf16"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
+Progress = Literal["bar", "lines", "none"]
 TestCrops = Literal[1, 13]
 BLENDS, SCHEDULES, LOSSES, MARGINS = get_args(Blend), get_args(Schedule), get_args(Loss), get_args(Margin)
 PRECISIONS, DEVICES, TEST_CROPS = get_args(Precision), get_args(Device), get_args(TestCrops)
+PROGRESS = get_args(Progress)

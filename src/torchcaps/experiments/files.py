@@ -52,9 +52,10 @@ def require_place(name: str, path: Path) -> None:
     Raises:
         ValueError: it cannot, naming the argument ``name``.
     """
-    above = next(each for each in (path, *path.absolute().parents) if each.exists())
+    above = next((each for each in (path, *path.absolute().parents) if each.exists()), path)
     if not (above.is_dir() and os.access(above, os.W_OK)):
-        raise ValueError(f"{name} must be a folder that can be written to, got {path}: {above} cannot")
+        wrong = "is none" if above.exists() and not above.is_dir() else "cannot be"
+        raise ValueError(f"{name} must be a folder that can be written to, got {path}: {above} {wrong}")
 
 
 def write_text(path: Path, text: str) -> None:

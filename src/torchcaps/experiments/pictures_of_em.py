@@ -72,13 +72,16 @@ def _votes(album: Album, tested: Tested) -> str:
 
 
 class _Toy(NamedTuple):
-    """One object from all sides that the test split has (and those that were not trained on), in degrees."""
+    """One object from all sides that the test split has (and those that were not trained on), in degrees.
+
+    ``known`` is what can be said of its part in training.
+    """
 
     images: Tensor
     elevation: Tensor
     azimuth: Tensor
     familiar: Tensor
-    trained: bool
+    known: str
 
 
 def _views(album: Album, tested: Tested) -> str:
@@ -103,9 +106,8 @@ def _toy(album: Album, tested: Tested, k: int) -> tuple[str, str]:
         *_, share = analysis.mean_by_view(toy.familiar[:, None].float(), toy.elevation, toy.azimuth)
         trained = share[..., 0] > 0.5
     figure = analysis.draw_views(found, toy.images, toy.elevation, toy.azimuth, name, trained)
-    known = "which was trained on" if toy.trained else "which was not trained on"
     text = (
-        f"One toy of the class {name}, {known}, from every azimuth and elevation (means over its "
+        f"One toy of the class {name}{toy.known}, from every azimuth and elevation (means over its "
         "lightings). Its class's capsule should stay active from all sides, above the dashed line, while the pose "
         "follows the viewpoint: shown along the two axes in which its 16 numbers move most."
     )
@@ -125,7 +127,10 @@ def _sides_of(tested: Tested, k: int) -> _Toy:
         part = split.take((split.factors["instance"] == wanted) & (split.labels == label))
         batches = Batches(tested.config.data, part, 100, seed=0, train=False)
         images = torch.cat([batch.images for batch in batches])
-        angles = in_degrees(part.factors) if tested.config.data.name == "smallnorb" else part.factors
+        angles = in_degrees(part.factors) if tested.data.name == "smallnorb" else part.factors
         found.append((images, angles["elevation"], angles["azimuth"], torch.full((len(part),), familiar)))
-    seen = (train.factors["instance"] == wanted) & (train.labels == label)
-    return _Toy(*(torch.cat(parts) for parts in zip(*found, strict=True)), trained=bool(seen.any()))
+    known = ""
+    if "instance" in train.factors and tested.config.data.n_train is None:
+        seen = (train.factors["instance"] == wanted) & (train.labels == label)
+        known = ", which was trained on" if seen.any() else ", which was not trained on"
+    return _Toy(*(torch.cat(parts) for parts in zip(*found, strict=True)), known=known)

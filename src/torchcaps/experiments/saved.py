@@ -98,7 +98,7 @@ def load_model(run: Run | str | Path) -> Trained:
     _note_what_is_computed_otherwise(file, model, content)
     # Models that were saved by older versions lack what these did not know.
     uncropped, note, splits = tuple(content.get("uncropped", shape[1:])), content.get("data", ""), content.get("splits")
-    return Trained(model.eval(), tuple(shape), tuple(classes), uncropped, note, splits or {})
+    return Trained(model.eval(), tuple(shape), tuple(map(str, classes)), uncropped, note, splits or {})
 
 
 def _note_what_is_computed_otherwise(file: Path, model: nn.Module, content: dict[str, Any]) -> None:

@@ -20,4 +20,6 @@ def smoke(config: Experiment) -> Experiment:
 
 def is_smoke(config: Experiment) -> bool:
     """Whether it is what :func:`smoke` gives."""
-    return config.recipe.endswith(_SMOKE)
+    return config.recipe.endswith(_SMOKE) and config == smoke(
+        replace(config, recipe=config.recipe.removesuffix(_SMOKE))
+    )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import lightning as L
 import torch
@@ -18,6 +18,7 @@ from torchcaps.checks import check_choice
 from torchcaps.data import load
 from torchcaps.experiments.batches import split
 from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTime, Stop
+from torchcaps.experiments.choices import PROGRESS, Progress
 from torchcaps.experiments.devices import choose_device, device_in_words, in_float32
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
@@ -31,9 +32,6 @@ from torchcaps.experiments.saved import load_model, save_model, splits_in_words
 from torchcaps.experiments.task import Task
 from torchcaps.models import MODELS, PlainAutoencoder
 from torchcaps.models.baseline_cnn import count_parameters
-
-Progress = Literal["bar", "lines", "none"]
-PROGRESS = get_args(Progress)
 
 #: What training goes on from.
 _HELD = {"epoch", "global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers"}
@@ -92,7 +90,7 @@ def train(
     threads = torch.get_num_threads()
     try:
         drawn_on = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-        # The caller's draws are the caller's, as are the modes and the dtype that code around it has set.
+        # The caller's draws are the caller's; and neither its inference mode nor its default dtype is the training's.
         with torch.random.fork_rng(devices=drawn_on), in_float32(), torch.inference_mode(False), torch.enable_grad():
             return _train(config, Run(out or default_folder(config)), progress, checkpoint_seconds, until)
     finally:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps.checks import check_at_least
-from torchcaps.experiments.choices import Device
+from torchcaps.experiments.choices import Device, Progress
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import read_json, require_folder, write_json
 from torchcaps.experiments.recipes import recipe
 from torchcaps.experiments.run import experiment_from, flat, placed
 from torchcaps.experiments.smoke import smoke
 from torchcaps.experiments.task import NonFiniteLoss
-from torchcaps.experiments.train import Progress, train
+from torchcaps.experiments.train import train
 from torchcaps.models import MODELS
 
 #: On the recipe's learning rate.

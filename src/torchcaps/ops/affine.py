@@ -124,11 +124,11 @@ def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) ->
         ``[B, C, H, W]``, of the dtype that the images' and the matrices' promote to; computed in float32 at least.
 
     Raises:
-        ValueError: the shapes do not fit, or ``size`` is not two integers.
+        ValueError: the shapes do not fit, or ``size`` is not two numbers.
     """
     check_shapes(images=(images, "B C H W"), matrix=(matrix, "B 3 3"))
     if size is not None:
-        check_two("size", size, 1)
+        check_two("size", size)
     return sample(images, affine_inverse(matrix), size)
 
 

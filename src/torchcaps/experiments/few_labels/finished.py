@@ -30,7 +30,7 @@ class Finished:
     def __init__(self, path: Path, of: str) -> None:
         content = {"of": of, "rows": [], "seconds": 0.0, "commits": []}
         if path.is_file():
-            content = read_json(path, *content)
+            content = read_json(path, *content)  # all that an empty one has
         if content["of"] != of:
             raise ValueError(
                 f"{path} holds rows of other settings, runs or versions: remove it, or name another folder by --out"

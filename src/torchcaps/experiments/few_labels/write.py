@@ -50,8 +50,8 @@ def few_labels(
     of = _digest(run, others, settings)
     written, finished = folder / "few-labels.json", Finished(folder / "few-labels.partial.json", of)
     if written.is_file():
-        found = read_json(written, "of", "rows")
-        if found["of"] != of:
+        found = read_json(written, "rows")
+        if found.get("of") != of:
             raise ValueError(
                 f"{written} is a comparison of other settings, runs or versions: remove it, or name another folder by "
                 "--out"

@@ -33,8 +33,8 @@ def recorded(folder: Path) -> list[str]:
     lines = []
     for path in sorted(folder.glob("*/*.json")):
         content = read_json(path, "measure", "values", "n", "device", "run", "beside")
-        if content.get("measure") not in MEASURES:
-            raise ValueError(f"{path} must be of one of {', '.join(MEASURES)}, got {content.get('measure')}")
+        if content["measure"] not in MEASURES:
+            raise ValueError(f"{path} must be of one of {', '.join(MEASURES)}, got {content['measure']}")
         where = f"{folder.parent.name}/{path.relative_to(folder.parent).as_posix()}"
         n = content["n"] if isinstance(content["n"], int) else " + ".join(map(str, content["n"]))
         lines += ["", *as_markdown(content), ""]

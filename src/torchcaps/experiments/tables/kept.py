@@ -24,7 +24,7 @@ def is_of(result: Mapping[str, Any], config: Experiment) -> bool:
     """
     try:
         ran = flat(experiment_from(result["config"]).to_dict())
-    except (KeyError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return False
     now = flat(config.to_dict())
     free = {*WHERE, "seed", "epochs", "data.options.affnist"}
@@ -66,7 +66,7 @@ def stale(folder: Path) -> list[Path]:
 def results_of_runs(configs: Iterable[Experiment], folders: Iterable[Path]) -> list[Result]:
     """Results of those runs that are finished, of as many epochs as these experiments have."""
     runs = ((config, Run(folder)) for config, folder in zip(configs, folders, strict=True))
-    found = ((config, read_json(run.result)) for config, run in runs if run.result.is_file())
+    found = ((config, run.read_result()) for config, run in runs if run.result.is_file())
     return [result for config, result in found if is_of(result, config) and result["config"]["epochs"] == config.epochs]
 
 

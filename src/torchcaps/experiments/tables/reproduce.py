@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torchcaps.checks import check_at_least, check_choice, check_several
 from torchcaps.experiments.callbacks import OutOfTime
-from torchcaps.experiments.choices import Device
+from torchcaps.experiments.choices import Device, Progress
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import read_json, require_folder, write_json, write_picture, write_text
 from torchcaps.experiments.recipes import recipe
@@ -21,7 +21,7 @@ from torchcaps.experiments.tables.kept import keep, not_kept, read_results, requ
 from torchcaps.experiments.tables.table import Result, Results, Table
 from torchcaps.experiments.tables.write import as_json, as_markdown
 from torchcaps.experiments.task import NonFiniteLoss
-from torchcaps.experiments.train import Progress, default_folder, train
+from torchcaps.experiments.train import default_folder, train
 
 
 def reproduce(
