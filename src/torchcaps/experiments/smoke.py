@@ -20,6 +20,5 @@ def smoke(config: Experiment) -> Experiment:
 
 def is_smoke(config: Experiment) -> bool:
     """Whether it is what :func:`smoke` gives."""
-    return config.recipe.endswith(_SMOKE) and config == smoke(
-        replace(config, recipe=config.recipe.removesuffix(_SMOKE))
-    )
+    name = config.recipe.removesuffix(_SMOKE)
+    return name != config.recipe and config == smoke(replace(config, recipe=name))

@@ -75,7 +75,7 @@ def smallnorb_em_held_out() -> Experiment:
 
     Chosen in six trials on the held-out toys (results/tuning/smallnorb-em-held-out.json).
 
-    Ours: 11.41 % (1 seed, 11 min a run; AMD EPYC, 1 thread).
+    Ours: 11.56 % (1 seed, 17 min a run; AMD EPYC, 1 thread).
     """
     base = released_capsules()
     return replace(base, recipe="smallnorb-em-held-out", optim=replace(base.optim, weight_decay=2e-5))
@@ -166,7 +166,7 @@ def smallnorb_cnn_small() -> Experiment:
 
     Chosen in six trials on the held-out toys (results/tuning/smallnorb-cnn-small.json).
 
-    Ours: 9.05 % (1 seed, 2 min a run; AMD EPYC, 1 thread).
+    Ours: 7.56 % (1 seed, 3 min a run; AMD EPYC, 1 thread).
     """
     base = _cnn("smallnorb-cnn-small", Model("matched_cnn", {"n_parameters": 68_618, "standardize": True}))
     return replace(base, optim=replace(base.optim, lr=3e-3))

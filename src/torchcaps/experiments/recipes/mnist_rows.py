@@ -94,7 +94,10 @@ def mnist_10000_labels() -> Experiment:
 
 
 def mnist_cnn_100_labels() -> Experiment:
-    """The CNN of ``mnist-cnn`` on the first 100 training digits, in as many steps; not in the paper."""
+    """The CNN of ``mnist-cnn`` on the first 100 training digits, in as many steps; not in the paper.
+
+    Ours: 6.98 % (``--epochs 5``, 1 seed, 107 min a run; AMD EPYC, 1 thread).
+    """
     return _fewer(mnist_cnn(), 100)
 
 
