@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.recipes.matrix_capsules import released_capsules, smallnorb_cnn
+from torchcaps.experiments.recipes.matrix_capsules import paper_cnn, released_capsules
 
 
 def smallnorb_azimuth() -> Experiment:
@@ -25,7 +25,7 @@ def smallnorb_azimuth() -> Experiment:
 
 def smallnorb_azimuth_cnn() -> Experiment:
     """The paper's CNN, trained on a third of the azimuths; the paper: 3.7 %, and 20 % on the others."""
-    return _by("azimuth", smallnorb_cnn(), "smallnorb-azimuth-cnn")
+    return _by("azimuth", paper_cnn(), "smallnorb-azimuth-cnn")
 
 
 def smallnorb_elevation() -> Experiment:
@@ -35,7 +35,7 @@ def smallnorb_elevation() -> Experiment:
 
 def smallnorb_elevation_cnn() -> Experiment:
     """The paper's CNN, trained on the three lowest elevations; the paper: 4.3 %, and 17.8 % on the others."""
-    return _by("elevation", smallnorb_cnn(), "smallnorb-elevation-cnn")
+    return _by("elevation", paper_cnn(), "smallnorb-elevation-cnn")
 
 
 def smallnorb_azimuth_fold_0() -> Experiment:
