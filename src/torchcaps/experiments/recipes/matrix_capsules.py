@@ -1,11 +1,11 @@
 """Matrix Capsules with EM Routing (Hinton, Sabour, Frosst, ICLR 2018).
 
-The optimizer, constants of the routing and initial values are those of the authors' released code, but for what a
-shorter run asks for: a cosine instead of a slow exponential, and the spread loss's margin raised linearly over the run,
-as the paper has it. As the paper has it, too, coordinates are added to the right-hand column (the code: to the first
-row), and the spread loss is a sum over the classes (the code: a mean). Images of 96×96 become 48×48 by the mean of
-2×2 pixels (the code takes every second one). The validation split is one toy of each category, never trained on, but
-where a recipe says so.
+The optimizer, constants of the routing and initial values are those of the authors' released code, but for what was
+tuned, where a recipe says so, and for what a shorter run asks for: a cosine instead of a slow exponential, and the
+spread loss's margin raised linearly over the run, as the paper has it. As the paper has it, too, coordinates are
+added to the right-hand column (the code: to the first row), and the spread loss is a sum over the classes (the code:
+a mean). Images of 96×96 become 48×48 by the mean of 2×2 pixels (the code takes every second one). The validation
+split is one toy of each category, never trained on, but where a recipe says so.
 """
 
 from __future__ import annotations
