@@ -63,5 +63,5 @@ def test_what_does_not_fit_is_named():
         crowding(whole, x, labels, parts, batch_size=0)
     with pytest.raises(ValueError, match=r"first and second must be \[..., C, H, W\] of one shape"):
         intersection_over_union(x, parts)
-    with pytest.raises(ValueError, match="threshold must be above 0, got 0"):
+    with pytest.raises(ValueError, match="threshold must be positive, got 0"):
         intersection_over_union(x, x, 0)

@@ -103,7 +103,7 @@ def test_parts_are_disjoint_and_whole():
 
 def test_what_does_not_fit_is_named():
     x, y = torch.rand(4, 2), torch.rand(4, 1)
-    with pytest.raises(ValueError, match="penalty must be above 0, got 0"):
+    with pytest.raises(ValueError, match="penalty must be positive, got 0"):
         ridge(x, y, 0)
     with pytest.raises(ValueError, match=r"target must be \[N, K\] with N=4"):
         ridge(x, y[:3], 1.0)

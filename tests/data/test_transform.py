@@ -95,7 +95,7 @@ def test_scaling_moves_away_from_the_centre():
     assert scale(block, 2).sum() == pytest.approx(16, rel=0.02)
     assert scale(block, 0.5).sum() == pytest.approx(1, rel=0.02)
     torch.testing.assert_close(scale(dot(4, 6), 2)[0, 0, 4, 8], torch.tensor(1.0))
-    with pytest.raises(ValueError, match="factor must be above 0, got 0"):
+    with pytest.raises(ValueError, match="factor must be positive, got 0"):
         scale(block, 0)
 
 

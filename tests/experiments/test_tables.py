@@ -432,7 +432,7 @@ def test_the_commands(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFix
         ({"rows": ["nonsense"]}, "row must be one of digits, "),
         ({"rows": "digits"}, r"rows must be several, such as \['digits'\], got one"),
         ({"seeds": 0}, "seeds must be an integer of at least 1"),
-        ({"budget": 0.0}, "budget must be above 0"),
+        ({"budget": 0.0}, "budget must be positive"),
     ],
 )
 def test_bad_input(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_spread_margin() -> None:
         (lambda: spread_loss(LENGTHS, torch.tensor([0, 3]), 0.5), "target must hold classes 0 … 2"),
         (lambda: spread_loss(LENGTHS, torch.tensor([0, 1]), 0.0), "margin must be positive"),
         (lambda: spread_loss(LENGTHS, torch.tensor([0, 1]), None), "margin must be positive, got None"),  # type: ignore[arg-type]
+        (lambda: spread_loss(LENGTHS, torch.tensor([0, 1]), "0.2"), "margin must be positive, got '0.2'"),  # type: ignore[arg-type]
         (lambda: spread_margin(1.1), "progress must be within 0 … 1"),
         (lambda: spread_margin(0.5, "cosine"), "schedule must be one of linear, sigmoid"),
     ],
@@ -156,3 +157,11 @@ def test_targets_within_transforms_and_graphs() -> None:
     for function, arguments in ((margin_loss, (lengths, target)), (mask_capsules, (pose,))):
         found = torch.compile(function, backend="aot_eager", fullgraph=True)(*arguments)
         torch.testing.assert_close(found, function(*arguments))
+
+
+def test_margins_of_compiled_training() -> None:
+    """A margin that rises step by step becomes a variable of compiled code, which checks it all the same."""
+    lengths, target = torch.rand(3, 4), torch.tensor([0, 3, 1])
+    compiled = torch.compile(spread_loss, backend="aot_eager", fullgraph=True)
+    for margin in (0.2, 0.3, 0.4, 0.5):
+        torch.testing.assert_close(compiled(lengths, target, margin), spread_loss(lengths, target, margin))

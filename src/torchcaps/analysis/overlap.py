@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet, decoder_of, evaluating
-from torchcaps.checks import check_at_least, check_classes, check_shapes
+from torchcaps.checks import check_at_least, check_classes, check_positive, check_shapes
 
 
 def intersection_over_union(first: Tensor, second: Tensor, threshold: float = 0.5) -> Tensor:
@@ -29,8 +29,7 @@ def intersection_over_union(first: Tensor, second: Tensor, threshold: float = 0.
         raise ValueError(
             f"first and second must be [..., C, H, W] of one shape, got {list(first.shape)} and {list(second.shape)}"
         )
-    if not threshold > 0:
-        raise ValueError(f"threshold must be above 0, got {threshold}")
+    check_positive("threshold", threshold)
     one, two = first.mean(dim=-3) >= threshold, second.mean(dim=-3) >= threshold
     both, either = (one & two).sum(dim=(-2, -1)), (one | two).sum(dim=(-2, -1))
     return torch.where(either > 0, both / either.clamp_min(1), 1.0)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_classes, check_shapes
+from torchcaps.checks import check_at_least, check_classes, check_positive, check_shapes
 
 #: Penalties to choose from, for features of mean variance 1 and the mean loss over the examples.
 PENALTIES = tuple(10.0**k for k in range(-6, 2))
@@ -140,8 +140,7 @@ def divided(n: int, shares: Sequence[float], seed: int = 0) -> list[Tensor]:
 def _scaled(features: Tensor, penalty: float) -> tuple[Tensor, Tensor, Tensor]:
     """Features in float64 with mean 0 and, over all of them, mean variance 1; and what was done to them."""
     check_at_least("the number of examples", len(features), 1)
-    if not penalty > 0:
-        raise ValueError(f"penalty must be above 0, got {penalty}")
+    check_positive("penalty", penalty)
     x = features.detach().double()
     centre = x.mean(dim=0)
     spread = (x - centre).square().mean().sqrt()

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_shapes
+from torchcaps.checks import check_positive, check_shapes
 from torchcaps.ops.affine import resample
 
 #: How many times finer the grid is on which thickness is changed, and all changes by name.
@@ -42,8 +42,7 @@ def scale(images: Tensor, factor: float) -> Tensor:
         ValueError: a factor that is not above 0.
     """
     _check(images)
-    if not factor > 0:
-        raise ValueError(f"factor must be above 0, got {factor}")
+    check_positive("factor", factor)
     return _warp(images, ((1 / factor, 0.0, 0.0), (0.0, 1 / factor, 0.0))) if factor != 1 else images
 
 

@@ -22,6 +22,8 @@ import math
 
 from torch import Tensor, nn
 
+from torchcaps.checks import check_positive
+
 
 def routing_std(n_in: int, n_out: int, d_out: int, n_places: int | None = None) -> float:
     """Standard deviation σ of transformation matrices, as found above.
@@ -60,6 +62,5 @@ def truncated_normal_(weight: Tensor, std: float, name: str = "weight_std") -> N
     Raises:
         ValueError: ``std``, which users know by this ``name``, is not positive.
     """
-    if not std > 0:
-        raise ValueError(f"{name} must be positive, got {std}")
+    check_positive(name, std)
     nn.init.trunc_normal_(weight, std=std / LEFT, a=-2 * std / LEFT, b=2 * std / LEFT)

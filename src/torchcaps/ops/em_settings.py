@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Any
 
-from torchcaps.checks import check_choice
+from torchcaps.checks import check_choice, check_positive
 
 COMPETE = ("all", "positions")
 STARTS = ("parents", "types")
@@ -59,8 +59,7 @@ class EMSettings:
             if not isinstance(value, Real) or not -math.inf < float(value) < math.inf:
                 raise ValueError(f"{name} must be a finite number, got {value!r}")
         for name in ("variance_floor", "mass_floor"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+            check_positive(name, getattr(self, name))
         for name in ("damping", "lambda_decay"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")

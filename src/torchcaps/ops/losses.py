@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_choice, check_shapes, check_tensor
+from torchcaps.checks import check_choice, check_positive, check_shapes, check_tensor
 from torchcaps.ops.mask import multi_hot
 from torchcaps.ops.precision import at_least_float32
 
@@ -67,8 +67,7 @@ def spread_loss(activations: Tensor, target: Tensor, margin: float) -> Tensor:
     Source: Hinton, Sabour, Frosst 2018, section 4.1, equation 3.
     """
     sizes = check_shapes(activations=(activations, "B J"), target=(target, "B"))
-    if margin is None or not margin > 0:
-        raise ValueError(f"margin must be positive, got {margin}")
+    check_positive("margin", margin)
     activations = at_least_float32(activations)
     true = multi_hot(target, sizes["J"]).bool()  # [B, J]
     a_t = activations.gather(1, target[:, None])  # [B, 1]

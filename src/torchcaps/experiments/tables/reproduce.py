@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torchcaps.checks import check_at_least, check_choice, check_several
+from torchcaps.checks import check_at_least, check_choice, check_positive, check_several
 from torchcaps.experiments.callbacks import OutOfTime
 from torchcaps.experiments.choices import Device, Progress
 from torchcaps.experiments.experiment import Experiment
@@ -75,8 +75,8 @@ def reproduce(
     check_choice("table", name, TABLES)
     check_several("rows", rows)
     check_at_least("seeds", seeds, 1)
-    if budget is not None and not budget > 0:
-        raise ValueError(f"budget must be above 0 minutes, got {budget}")
+    if budget is not None:
+        check_positive("budget", budget)
     if quick and keep_in is not None:
         raise ValueError(f"keep_in must be None for a smoke run, which is no result; got {keep_in}")
     table, runs = TABLES[name], Path(runs).expanduser()
