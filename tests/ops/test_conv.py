@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 from torchcaps.layers import Conv2d
 from torchcaps.ops import conv2d
@@ -106,8 +112,6 @@ def test_others_are_the_librarys() -> None:
     assert not by_frequencies(conv2d(x.double(), weight.double(), stride=2))
     assert not by_frequencies(conv2d(x, weight[:, :, :2, :2], stride=2))
     assert conv2d(x[0], weight, stride=2).shape == (128, 6, 6)
-    with torch.no_grad():
-        torch.testing.assert_close(conv2d(x, weight, stride=2), F.conv2d(x, weight, stride=2), rtol=0, atol=0)
 
 
 def test_what_the_library_refuses_is_refused() -> None:
@@ -140,6 +144,32 @@ def test_how_it_was_called_first_does_not_matter() -> None:
         assert by_frequencies(conv2d(x, weight, stride=2))
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_autograd(mode: Callable[[], AbstractContextManager[None]]) -> None:
+    """Larger batches go by frequencies, smaller ones are the library's: its own bits."""
+    x, weight = torch.rand(96, 128, 20, 20), torch.randn(128, 128, 9, 9) / 72
+    with mode():
+        library = F.conv2d(x, weight, stride=2)
+        ours = conv2d(x, weight, stride=2)
+        assert not ours.equal(library)
+        assert (ours - library).norm() <= 2e-6 * library.norm()
+        assert conv2d(x[:2], weight, stride=2).equal(F.conv2d(x[:2], weight, stride=2))
+
+
+def test_what_is_watched_is_the_librarys() -> None:
+    """What writes graphs for other sizes, or counts, sees one convolution."""
+    layer, x = Conv2d(64, 128, 9, stride=2), torch.randn(BIG[0])
+    with FlopCounterMode(display=False) as counter:
+        assert not by_frequencies(layer(x))
+    assert counter.get_total_flops() == 2 * 64 * 128 * 64 * 9**2 * 6**2
+    graph = make_fx(layer)(x)
+    assert any("convolution" in str(node.target) for node in graph.graph.nodes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        traced = torch.jit.trace(layer, x, check_trace=False)
+    assert traced(x[:3]).equal(layer(x[:3]))
+
+
 def test_batch_of_nothing_and_strides_of_any_kind() -> None:
     weight = torch.randn(3, 4, 5, 5, dtype=torch.float64)
     assert spectral_conv2d(torch.zeros(0, 4, 9, 9, dtype=torch.float64), weight, 2).shape == (0, 3, 3, 3)
@@ -150,7 +180,7 @@ def test_batch_of_nothing_and_strides_of_any_kind() -> None:
 
 @pytest.mark.parametrize("shape", [(0, 64, 20, 20), (64, 64, 8, 20)])
 def test_nothing_to_do_is_left_to_the_library(shape: tuple[int, ...]) -> None:
-    assert not worthwhile(shape, BIG[1], 2)
+    assert not worthwhile(shape, BIG[1], 2, gradients=True)
 
 
 def test_autocast_takes_bfloat16_and_gives_float32_weights_theirs() -> None:

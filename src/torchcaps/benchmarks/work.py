@@ -139,9 +139,10 @@ class Net:
         take(model, self.contender)
         model = model.to(device, dtype).train(self.train)
         bf16 = torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16")
+        convolutions = nullcontext if self.frequencies else torchs_convolutions
 
         def forward() -> dict[str, Tensor]:
-            with torch.no_grad(), bf16, known_to_layers():
+            with torch.no_grad(), bf16, known_to_layers(), convolutions():
                 return {"scores": model(images).scores}
 
         if not self.train:
@@ -150,7 +151,7 @@ class Net:
 
         def step() -> dict[str, Tensor]:
             optimizer.zero_grad()
-            with bf16, known_to_layers(), nullcontext() if self.frequencies else torchs_convolutions():
+            with bf16, known_to_layers(), convolutions():
                 loss = _loss(model, model(images), images, labels)
             loss.backward()
             optimizer.step()

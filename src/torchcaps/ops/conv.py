@@ -5,18 +5,19 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
+from torchcaps.ops.fused.constant import within_modes
 from torchcaps.ops.spectral import spectral_conv2d, worthwhile
 
 
 def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int = 1, padding: int = 0) -> Tensor:
     """Two-dimensional convolution, as :func:`torch.nn.functional.conv2d`.
 
-    Where autograd is on, on a CPU, in float32 or bfloat16 (autocast's or the tensors' own), convolutions with large
-    kernels and many channels go by :func:`~torchcaps.ops.spectral.spectral_conv2d`: CapsNet's in half the time, for
-    more memory, and with rounding errors relative to the largest number nearby, as said there. (Without autograd
-    torch's own are taken, which are faster in small batches.) All others are torch's own, and all that are compiled or
-    exported.
+    On a CPU, in float32 or bfloat16 (autocast's or the tensors' own), convolutions with large kernels, many channels
+    and, where autograd is off, larger batches go by :func:`~torchcaps.ops.spectral.spectral_conv2d`: CapsNet's in half
+    the time, for more memory, and with rounding errors relative to the largest number nearby, as said there. All
+    others are torch's own, and all that are compiled, exported, traced or counted.
 
     Args:
         x: ``[B, C, H, W]``.
@@ -49,11 +50,11 @@ def _dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
 
 def _by_frequencies(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> bool:
     """Whether it is possible and worthwhile. What the library refuses is left to it, for its message."""
-    here = x.device.type == weight.device.type == "cpu" and torch.is_grad_enabled()
-    if not here or torch.compiler.is_compiling():
+    watched = torch.compiler.is_compiling() or is_tracing() or within_modes()
+    if watched or not x.device.type == weight.device.type == "cpu":
         return False
     fits = x.dim() == weight.dim() == 4 and x.shape[1] == weight.shape[1] and stride >= 1 and padding >= 0
     if not fits or (bias is not None and bias.shape != weight.shape[:1]):
         return False
     height, width = (size + 2 * padding for size in x.shape[2:])
-    return worthwhile((*x.shape[:2], height, width), weight.shape, stride)
+    return worthwhile((*x.shape[:2], height, width), weight.shape, stride, torch.is_grad_enabled())

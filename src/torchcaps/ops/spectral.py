@@ -68,10 +68,11 @@ def cuts(x: Sequence[int], weight: Sequence[int], stride: int) -> tuple[Cut, Cut
     return rows, columns
 
 
-def worthwhile(x: Sequence[int], weight: Sequence[int], stride: int) -> bool:
-    """Whether :func:`spectral_conv2d` multiplies less than half as much, for these shapes, transforms included.
+def worthwhile(x: Sequence[int], weight: Sequence[int], stride: int, gradients: bool) -> bool:
+    """Whether :func:`spectral_conv2d` multiplies so much less, for these shapes, that it is faster on a CPU.
 
-    With less to gain it is no faster on a CPU, as it moves more memory.
+    That is less than half as much, transforms included, as it moves more memory; and a little less still where no
+    ``gradients`` follow, for which the same transforms of image and kernel serve again.
     """
     if min(x) == 0 or min(weight) == 0 or x[2] < weight[2] or x[3] < weight[3]:
         return False
@@ -82,7 +83,7 @@ def worthwhile(x: Sequence[int], weight: Sequence[int], stride: int) -> bool:
     back = images * n_out * rows.step * columns.step
     points = 1.5 * rows.tile * columns.tile
     direct = x[0] * math.prod(weight) * rows.out * columns.out
-    return 2 * points * (products + there + back) < direct
+    return (2 if gradients else 2.3) * points * (products + there + back) < direct
 
 
 def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Tensor:

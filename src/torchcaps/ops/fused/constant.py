@@ -30,9 +30,14 @@ def within_func() -> bool:
 
 
 @constant_when_compiled
+def within_modes() -> bool:
+    """Whether operations are watched one by one: by ``FakeTensorMode``, ``make_fx``, ``FlopCounterMode`` …"""
+    return _len_torch_dispatch_stack() > 0
+
+
 def is_traced() -> bool:
-    """Whether tensors may have no values: within ``torch.func``, ``FakeTensorMode``, ``make_fx`` and their like."""
-    return within_func() or _len_torch_dispatch_stack() > 0
+    """Whether tensors may have no values: within ``torch.func`` or such a mode."""
+    return within_func() or within_modes()
 
 
 def can_look(x: Tensor) -> bool:
