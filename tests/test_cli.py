@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 from PIL import Image, ImageOps
 
-from torchcaps.cli import _parse_experiment, main
+from torchcaps.cli import main
+from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import load
 from torchcaps.experiments.recipes import recipe
 
@@ -38,7 +40,7 @@ def test_one_option_leaves_the_recipes_others_alone() -> None:
         (["--model.options.n_iters", "2"], {"settings": "released", "initial": "released", "n_iters": 2}),
         (["--model.options", '{"n_iters": 2}'], {"n_iters": 2}),
     ):
-        config, _, _ = _parse_experiment("smallnorb", recipe("smallnorb"), given)
+        config, _, _ = parse_experiment("smallnorb", recipe("smallnorb"), given)
         assert config.model.options == wanted
 
 
@@ -115,6 +117,14 @@ def test_results_replace_nothing_but_themselves(tmp_path: Path, capsys: pytest.C
     assert main(arguments) == 0 and not mine.read_text(encoding="utf-8").endswith("more")
 
 
+def test_as_a_module(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where scripts are not on the PATH."""
+    done = subprocess.run(
+        [sys.executable, "-m", "torchcaps", "list"], capture_output=True, text=True, encoding="utf-8", check=True
+    )
+    assert main(["list"]) == 0 and done.stdout == capsys.readouterr().out
+
+
 def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for error in (
         MemoryError("Unable to allocate 9 TiB"),
@@ -125,7 +135,7 @@ def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: 
         def fail(_: object, error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr("torchcaps.cli._list", fail)
+        monkeypatch.setattr("torchcaps.cli.commands.list_command", fail)
         if str(error) == "a bug":
             with pytest.raises(RuntimeError, match="a bug"):
                 main(["list"])
@@ -190,9 +200,10 @@ def test_a_terminal_of_another_encoding(monkeypatch: pytest.MonkeyPatch) -> None
             "channels must be an integer of at least 1, got 'x'",
         ),
         (
-            ["train", "digits", '--model.options={"weight_std": "a"}'],
-            "model.options {'weight_std': 'a'} make no capsnet_small for images of",
+            ["train", "digits", '--model.options={"weight_std": 1e999}'],
+            "model.options {'weight_std': inf} make no capsnet_small for images of",
         ),
+        (["train", "digits", '--model.options={"weight_std": "a"}'], "weight_std must be positive, got 'a'"),
         (["train", "digits", '--model.options={"hidden": [5]}'], r"hidden\[0\] must be a HiddenCaps or .*, got 5"),
         (["train", "digits", '--model.options={"decoder": 5}'], "decoder must list layers, got 5"),
         (["train", "digits", "--out="], "out must name a folder, got an empty text"),

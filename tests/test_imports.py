@@ -13,7 +13,19 @@ import pytest
 import torchcaps
 
 SOURCE = Path(torchcaps.__file__).parent
-ORDER = ("checks", "memory", "ops", "layers", "models", "data", "analysis", "experiments", "benchmarks", "cli")
+ORDER = (
+    "checks",
+    "memory",
+    "ops",
+    "layers",
+    "models",
+    "data",
+    "analysis",
+    "experiments",
+    "benchmarks",
+    "cli",
+    "__main__",
+)
 #: data stands beside the models, not on them.
 FORBIDDEN = {("data", "layers"), ("data", "models")}
 

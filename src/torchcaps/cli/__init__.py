@@ -1,0 +1,43 @@
+"""The command line: parses, calls one function, prints."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+
+from torchcaps.cli.parser import make_parser
+from torchcaps.cli.train_command import train_command
+from torchcaps.memory import keep_memory
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; bad input prints what is wrong and gives exit status 2."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    keep_memory()
+    for stream in (sys.stdout, sys.stderr):  # of another encoding than UTF-8, to which not all can be written
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        if arguments[:1] == ["train"]:
+            train_command(arguments[1:])
+            return 0
+        parsed = make_parser().parse_args(arguments)
+        parsed.run_command(parsed)
+        return 0
+    except (ValueError, OSError) as error:
+        print(f"torchcaps: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        print(f"torchcaps: {error}; the command line needs the extra 'train': see Install in README", file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:  # PyTorch's of a CPU has no type of its own
+        if not isinstance(error, MemoryError) and "allocate" not in str(error):
+            raise
+        print(f"torchcaps: memory does not suffice ({error}); smaller images or batches need less", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        resumed = bool({"train", "reproduce", "tune", "few-labels"} & set(arguments[:1]))
+        more = "; the same command goes on from what was last saved, if anything was" * resumed
+        print(f"torchcaps: stopped{more}", file=sys.stderr)
+        return 130

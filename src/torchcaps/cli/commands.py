@@ -1,0 +1,155 @@
+"""What each command does with its options; the first lines are its help.
+
+torch and what stands on it are imported where they are used: ``--help`` must answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+
+def list_command(_: argparse.Namespace) -> None:
+    """List the tables, recipes, models and data sets."""
+    from torchcaps.data import DATASETS
+    from torchcaps.experiments.recipes import RECIPES
+    from torchcaps.experiments.tables import TABLES
+    from torchcaps.models import MODELS
+
+    print("Tables:")
+    for name, table in TABLES.items():
+        print(f"  {name:32} {table.title}. {table.source}.")
+    for title, found in (("Recipes", RECIPES), ("Models", MODELS), ("Data sets", DATASETS)):
+        print(f"{title}:")
+        for name, function in found.items():
+            print(f"  {name:32} {(function.__doc__ or '').strip().splitlines()[0].replace('``', '')}")
+
+
+def evaluate_command(parsed: argparse.Namespace) -> None:
+    """Measure a trained model on one split of its data."""
+    from dataclasses import replace
+
+    from torchcaps.checks import check_choice
+    from torchcaps.experiments.batches import split
+    from torchcaps.experiments.devices import choose_device
+    from torchcaps.experiments.evaluate import evaluate
+    from torchcaps.experiments.run import Run, with_data_in
+    from torchcaps.experiments.saved import data_for, load_model
+
+    run = Run(parsed.run)
+    config, trained = run.experiment(), load_model(run)
+    if config.trial and parsed.split != "val":
+        raise ValueError(f"split must be val for a trial, which has seen no test image; got {parsed.split}")
+    config = with_data_in(config, parsed.root)
+    if parsed.test_crops is not None:
+        config = replace(config, data=replace(config.data, test_crops=parsed.test_crops))
+    device = choose_device("auto")  # not necessarily where it was trained
+    if not config.trial:  # before its data are loaded, or downloaded
+        losses = [key for key in run.finished() if key.endswith("_loss")]
+        check_choice("split", parsed.split, [key.removesuffix("_loss") for key in losses])
+    dataset = data_for(config, trained)
+    batches = split(config, dataset, parsed.split, device)
+    scores = evaluate(config, trained.model.to(device), batches, progress=sys.stderr.isatty())
+    error = f"error {scores['error']:.2%}, " if "error" in scores else ""
+    print(f"{run.path}: {parsed.split} {error}loss {scores['loss']:.5f}, {batches.n:,} examples")
+
+
+def reproduce_command(parsed: argparse.Namespace) -> None:
+    """Train the rows of a paper's table and write it with our numbers beside."""
+    from torchcaps.experiments.tables.reproduce import reproduce
+
+    reproduce(
+        parsed.table,
+        parsed.rows,
+        seeds=parsed.seeds,
+        epochs=parsed.epochs,
+        budget=parsed.budget,
+        keep_in=parsed.keep,
+        **_place_of_runs(parsed),
+    )
+
+
+def tune_command(parsed: argparse.Namespace) -> None:
+    """Choose a recipe's learning rate and regulariser by its validation error."""
+    from torchcaps.experiments.tuning import tune
+
+    tune(parsed.recipe, epochs=parsed.epochs, keep_in=parsed.keep, **_place_of_runs(parsed))
+
+
+def results_command(parsed: argparse.Namespace) -> None:
+    """Write docs/results.md from the results that are kept."""
+    from pathlib import Path
+
+    from torchcaps.experiments.tables.document import write_document
+    from torchcaps.experiments.tables.kept import stale
+
+    write_document(parsed.results, parsed.to)
+    for path in stale(Path(parsed.results)):
+        print(f"{path} is left out: no result, or of a recipe that is gone, or another by now")
+    print(f"wrote {parsed.to}")
+
+
+def report_command(parsed: argparse.Namespace) -> None:
+    """Write report.html: what a trained model has learned."""
+    from torchcaps.experiments.report import report
+
+    print(f"wrote {report(parsed.run, beside=parsed.beside, root=parsed.root)}")
+
+
+def few_labels_command(parsed: argparse.Namespace) -> None:
+    """Classify from a few labels, by what an auto-encoder learned without any."""
+    from torchcaps.experiments.few_labels.compare import Settings
+    from torchcaps.experiments.few_labels.write import few_labels
+
+    settings = Settings(tuple(parsed.labels), parsed.draws, parsed.unlabelled, parsed.steps)
+    path, _ = few_labels(parsed.run, parsed.beside, settings, parsed.root, parsed.out)
+    print(f"wrote {path}")
+
+
+def measure_command(parsed: argparse.Namespace) -> None:
+    """Ask more of a trained model than its error, as docs/protocols.md says."""
+    from torchcaps.experiments.measures.record import record
+    from torchcaps.experiments.measures.write import as_markdown
+    from torchcaps.experiments.run import read_json
+
+    path = record(parsed.name, parsed.run, beside=parsed.beside, n=parsed.n, root=parsed.root, keep_in=parsed.keep)
+    print("\n".join(as_markdown(read_json(path))))
+    print(f"wrote {path}")
+
+
+def predict_command(parsed: argparse.Namespace) -> None:
+    """Say what is in images of your own."""
+    from torchcaps.experiments.predict import predictions
+
+    broken = 0
+    for path, found in predictions(parsed.run, parsed.images, invert=parsed.invert):
+        if isinstance(found, ValueError):
+            broken += 1
+            print(f"torchcaps: {found}", file=sys.stderr)
+        else:
+            print(f"{path}: " + ", ".join(f"{name} ({score:.2f})" for name, score in found))
+    if broken:
+        raise ValueError(f"{broken} of {len(parsed.images)} files could not be read")
+
+
+def bench_command(parsed: argparse.Namespace) -> None:
+    """Measure speed and memory beside a floor and what others write."""
+    from torchcaps.benchmarks.bench import bench
+
+    bench(
+        parsed.names,
+        parsed.out,
+        device=parsed.device,
+        threads=parsed.threads,
+        repeats=parsed.repeats,
+        compile=parsed.compile,
+        smoke=parsed.smoke,
+    )
+    print(f"wrote {parsed.out}")
+
+
+def _place_of_runs(parsed: argparse.Namespace) -> dict[str, Any]:
+    """The same as arguments of the function that trains them."""
+    found = {name: getattr(parsed, name) for name in ("root", "runs", "threads", "device")}
+    return found | {"quick": parsed.smoke, "progress": "bar" if sys.stderr.isatty() else "lines"}

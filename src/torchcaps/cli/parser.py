@@ -1,0 +1,98 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from torchcaps.cli import commands
+from torchcaps.cli.train_command import train_command
+
+_ROOT = "folder of the data files, or of the data sets' folders"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Of all commands but ``train``, which lists its own options."""
+    from torchcaps import __version__
+
+    parser = argparse.ArgumentParser(prog="torchcaps", description="Capsule networks for PyTorch.")
+    parser.add_argument("--version", action="version", version=f"torchcaps {__version__}")
+    known = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, function: Callable[[Any], None]) -> argparse.ArgumentParser:
+        text = function.__doc__ or ""
+        made = known.add_parser(name, help=text[:1].lower() + text[1:-1], description=text)
+        made.set_defaults(run_command=function)
+        return made
+
+    command("train", train_command)
+    command("list", commands.list_command)
+    run_help = "the folder of a run, such as runs/digits"
+    made = command("evaluate", commands.evaluate_command)
+    made.add_argument("run", metavar="RUN", help=run_help)
+    made.add_argument("--split", default="test", help="val, test (the default), or a further one of these data")
+    made.add_argument("--data.root", dest="root", help=_ROOT)
+    made.add_argument("--data.test_crops", dest="test_crops", type=int, help="windows to average over: 1 or 13")
+    made = command("reproduce", commands.reproduce_command)
+    made.add_argument("table", metavar="TABLE", help="one of docs/results.md; a wrong name lists them")
+    made.add_argument("--row", dest="rows", metavar="RECIPE", nargs="+", default=[], help="rows (default: all)")
+    made.add_argument("--seeds", type=int, default=1, help="runs of each row (default: 1)")
+    made.add_argument("--epochs", type=int, help="of each run, instead of the recipe's")
+    made.add_argument("--budget", type=float, metavar="MINUTES", help="when to stop; the same command goes on")
+    made.add_argument("--keep", metavar="FOLDER", help="also put finished results into this folder")
+    _add_place_of_runs(made)
+    made = command("tune", commands.tune_command)
+    made.add_argument("recipe", metavar="RECIPE", help="a classifier's recipe")
+    made.add_argument("--epochs", type=int, help="of each trial (default: a third of the recipe's)")
+    made.add_argument("--keep", metavar="FOLDER", help="also put the outcome there, such as results/tuning")
+    _add_place_of_runs(made)
+    made = command("results", commands.results_command)
+    made.add_argument("--from", dest="results", metavar="FOLDER", default="results", help="default: results")
+    made.add_argument("--to", metavar="FILE", default="docs/results.md", help="default: docs/results.md")
+    made = command("report", commands.report_command)
+    made.add_argument("run", metavar="RUN", help=run_help)
+    made.add_argument("--data.root", dest="root", help=_ROOT)
+    made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other runs to compare it with")
+    made = command("few-labels", commands.few_labels_command)
+    made.add_argument("run", metavar="RUN", help="the folder of an auto-encoder's run, such as runs/mnist-templates")
+    made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other auto-encoders of the same data")
+    made.add_argument("--labels", metavar="N", type=int, nargs="+", default=[10, 25, 50, 100, 1000])
+    made.add_argument("--draws", type=int, default=10, help="draws of the labelled examples (default: 10)")
+    made.add_argument("--unlabelled", type=int, help="training images to take without labels (default: all)")
+    made.add_argument("--out", metavar="FOLDER", help="where to write (default: the run's folder)")
+    made.add_argument("--steps", type=int, default=100, help="of the supervised networks, at least; 0 leaves them out")
+    made.add_argument("--data.root", dest="root", help=_ROOT)
+    made = command("measure", commands.measure_command)
+    made.add_argument("name", metavar="NAME", help="such as robustness or equivariance; a wrong name lists them")
+    made.add_argument("run", metavar="RUN", help=run_help)
+    made.add_argument("--beside", metavar="RUN", help="another run on the same data to compare it with, such as a CNN")
+    made.add_argument("--n", type=int, help="test images (default: the measure's own number)")
+    made.add_argument("--keep", metavar="FOLDER", help="also put JSON and picture there, such as results/measures")
+    made.add_argument("--data.root", dest="root", help=_ROOT)
+    made = command("predict", commands.predict_command)
+    made.add_argument("run", metavar="RUN", help=run_help)
+    made.add_argument("images", metavar="IMAGE", nargs="+", help="image files of any size")
+    made.add_argument(
+        "--invert", action="store_true", help="for dark ink on light ground, where the model learned light on dark"
+    )
+    made = command("bench", commands.bench_command)
+    made.add_argument("names", metavar="NAME", nargs="*", help="suites (default: all); a wrong name lists them")
+    made.add_argument("--threads", type=int, default=1, help="threads on a CPU (default: 1)")
+    made.add_argument("--repeats", type=int, default=7, help="repetitions of every measurement (default: 7)")
+    made.add_argument(
+        "--out", metavar="FOLDER", default="runs/bench", help="a new folder to write to (default: runs/bench)"
+    )
+    made.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="default: cpu")
+    made.add_argument("--compile", action="store_true", help="also torch.compile of the reference; takes minutes")
+    made.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs")
+    return parser
+
+
+def _add_place_of_runs(made: argparse.ArgumentParser) -> None:
+    """Options of commands that train several runs: where, on what, and whether in earnest."""
+    made.add_argument("--data.root", dest="root", help=_ROOT)
+    made.add_argument("--runs", metavar="FOLDER", default="runs", help="where runs are kept (default: runs)")
+    made.add_argument("--threads", type=int, default=0, help="threads on a CPU (default: all cores)")
+    made.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
+    made.add_argument("--smoke", action="store_true", help="two steps of every run, to see that it runs")

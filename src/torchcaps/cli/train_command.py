@@ -1,0 +1,87 @@
+"""``torchcaps train``: its options are the fields of an experiment."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from torchcaps.experiments import Experiment
+
+
+def train_command(arguments: list[str]) -> None:
+    """Train a recipe, evaluate it and record the result."""
+    from torchcaps.experiments.recipes import recipe
+
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    if name is None and not {"-h", "--help"} & set(arguments):
+        raise ValueError("train needs a recipe, such as digits: torchcaps list shows all")
+    config, out, keep_in = parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
+    from pathlib import Path
+
+    from torchcaps.experiments.errors_in_words import further_errors, if_seen
+    from torchcaps.experiments.run import Run
+    from torchcaps.experiments.tables.kept import keep, require_free
+    from torchcaps.experiments.train import default_folder, train
+
+    if out == "":  # of an empty shell variable
+        raise ValueError("out must name a folder, got an empty text")
+    out = out or default_folder(config)
+    finished = Run(out).result.is_file()
+    if keep_in is not None and not finished:
+        require_free(config, Path(keep_in).expanduser())
+    result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines")
+    if finished:
+        print(f"{out} holds the finished run; nothing was trained")
+    print(f"{result['recipe']}, seed {result['seed']}: ", end="")
+    name, form = ("error", ".2%") if "val_error" in result else ("loss", ".5f")
+    said = {
+        f"test_{name}": f"test {name}",
+        **further_errors(result),
+        f"val_{name}": f"validation {name}{if_seen(result)}",
+    }
+    found = (f"{words} {result[key]:{form}}, " for key, words in said.items() if key in result)
+    print(f"{''.join(found)}{result['n_parameters']:,} parameters, ", end="")
+    print(f"{result['epochs']} epochs in {result['seconds']:.0f} s; see {out}")
+    if keep_in is not None:
+        print(f"kept as {keep(result, Path(keep_in).expanduser())}")
+    if not config.trial:
+        print(f"next: torchcaps report {out}")
+
+
+def parse_experiment(
+    name: str | None, defaults: Experiment, arguments: list[str]
+) -> tuple[Experiment, str | None, str | None]:
+    """What to train, the run's folder, and where to keep the result besides."""
+    from jsonargparse import ArgumentParser
+
+    class OneLine(ArgumentParser):  # thirty lines of usage would hide what is wrong
+        def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+            del ex
+            raise ValueError(
+                f"{' '.join(message.split())}; torchcaps train {name or 'RECIPE'} --help lists what can be set"
+            )
+
+    from torchcaps.experiments import Experiment
+    from torchcaps.experiments.run import placed
+    from torchcaps.experiments.smoke import smoke
+
+    parser = OneLine(
+        prog=f"torchcaps train {name or 'RECIPE'}",
+        description="Train a recipe. Every field of it can be set; a run that was broken off is resumed.",
+    )
+    parser.add_argument("--config", action="config", help="a YAML file with any of these fields")
+    parser.add_argument(
+        "--out", type=str, default=None, help="the run's folder (default: runs/<recipe>, -seed<n> or -trial behind)"
+    )
+    parser.add_argument("--keep", type=str, default=None, help="also put the result into this folder, such as results")
+    parser.add_argument("--smoke", action="store_true", help="two steps on eight images, to see that it runs")
+    parser.add_class_arguments(Experiment)
+    fields = defaults.to_dict()
+    parser.set_defaults(fields)
+    parsed = parser.instantiate(parser.parse_args(arguments))
+    if parsed.recipe != defaults.recipe:
+        raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
+    config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
+    config = placed(config, config.data.root, config.threads, config.device)
+    return smoke(config) if parsed.smoke else config, parsed.out, parsed.keep
