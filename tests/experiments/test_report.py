@@ -23,8 +23,8 @@ from torchcaps.experiments.smoke import smoke
 pytest.importorskip("matplotlib")
 
 from torchcaps.experiments import files
-from torchcaps.experiments.headline import headline
-from torchcaps.experiments.report import report
+from torchcaps.experiments.reports.headline import headline
+from torchcaps.experiments.reports.report import report
 from torchcaps.experiments.tested import look
 
 CAPSULES = Model("capsnet_small", {"channels": 4, "n_types": 2, "kernel_size": 5, "d_class": 4, "decoder": [6]})

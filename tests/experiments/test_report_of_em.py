@@ -21,8 +21,8 @@ pytest.importorskip("matplotlib")
 
 from tests.experiments.test_report import finished, titles
 from torchcaps.experiments import files
-from torchcaps.experiments.pictures_of_em import _sides_of
-from torchcaps.experiments.report import report
+from torchcaps.experiments.reports.em import _sides_of
+from torchcaps.experiments.reports.report import report
 from torchcaps.experiments.tested import look
 
 SIZES = {"A": 2, "B": 2, "C": 2, "D": 2}

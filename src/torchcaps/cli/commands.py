@@ -92,7 +92,7 @@ def results_command(parsed: argparse.Namespace) -> None:
 
 def report_command(parsed: argparse.Namespace) -> None:
     """Write report.html: what a trained model has learned."""
-    from torchcaps.experiments.report import report
+    from torchcaps.experiments.reports.report import report
 
     print(f"wrote {report(parsed.run, beside=parsed.beside, root=parsed.root)}")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchcaps.experiments import page
 from torchcaps.experiments.files import as_png, write_atomically
+from torchcaps.experiments.reports import page
 from torchcaps.experiments.run import Run
 
 if TYPE_CHECKING:

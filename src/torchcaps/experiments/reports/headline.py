@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchcaps.experiments import page
 from torchcaps.experiments.errors_in_words import further_errors, if_seen
 from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.reports import page
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
 from torchcaps.experiments.smoke import is_smoke

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from torchcaps import analysis
-from torchcaps.experiments import page
-from torchcaps.experiments.album import Album
-from torchcaps.experiments.pictures_of_em import ONE_MORE, pictures_of_em
+from torchcaps.experiments.reports import page
+from torchcaps.experiments.reports.album import Album
+from torchcaps.experiments.reports.em import ONE_MORE, pictures_of_em
 from torchcaps.experiments.tested import Tested
 from torchcaps.models import CapsNet, MatrixCapsNet
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from torchcaps import analysis
 from torchcaps.checks import check_several
-from torchcaps.experiments import page
-from torchcaps.experiments.album import Album
 from torchcaps.experiments.errors_in_words import if_seen
 from torchcaps.experiments.files import write_text
-from torchcaps.experiments.headline import headline, percent
-from torchcaps.experiments.pictures import pictures, pictures_of_pairs
-from torchcaps.experiments.pictures_of_autoencoders import pictures_of_autoencoder
+from torchcaps.experiments.reports import page
+from torchcaps.experiments.reports.album import Album
+from torchcaps.experiments.reports.autoencoders import pictures_of_autoencoder
+from torchcaps.experiments.reports.headline import headline, percent
+from torchcaps.experiments.reports.pictures import pictures, pictures_of_pairs
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
 from torchcaps.experiments.tested import look

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from torchcaps import analysis
 from torchcaps.data.smallnorb import in_degrees
-from torchcaps.experiments import page
-from torchcaps.experiments.album import Album
 from torchcaps.experiments.batches import Batches, evaluated
+from torchcaps.experiments.reports import page
+from torchcaps.experiments.reports.album import Album
 from torchcaps.experiments.tested import Tested
 from torchcaps.models import MatrixCapsNet
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from torchcaps import analysis
 from torchcaps.analysis.draw.following import Followed
-from torchcaps.experiments import page
-from torchcaps.experiments.album import Album
 from torchcaps.experiments.batches import Batch, split
 from torchcaps.experiments.experiment import Data
 from torchcaps.experiments.files import read_json
 from torchcaps.experiments.following import N_PAIRS
+from torchcaps.experiments.reports import page
+from torchcaps.experiments.reports.album import Album
 from torchcaps.experiments.run import Run, with_data_in
 from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.models import PlainAutoencoder, TemplateAutoencoder

@@ -1,0 +1,1 @@
+"""What a finished run has learned, as a page of its own."""
