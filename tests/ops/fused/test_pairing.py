@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -12,11 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.impls import needs_cpu
+from tests.impls import needs_cpu, needs_interpreter
 from tests.pairing import Inputs, assert_paired, outcome
 from torchcaps.ops import dynamic_routing
 
 pytestmark = needs_cpu
+
+NAN = math.nan
 
 #: B, I, J, d_in, d_out: CapsNet's own; odd ones; a batch beyond one block of lanes; single numbers; wide poses.
 SIZES = [
@@ -99,10 +102,15 @@ def test_a_prior_may_forbid() -> None:
     assert_paired(routing(return_coupling=True), tensors, "cpu")
 
 
-@pytest.mark.parametrize("numbers", [(float("nan"), 0.0), (0.0, float("nan")), (float("nan"), 1.0)], ids=str)
-def test_nan_comes_out_as_such(numbers: tuple[float, float]) -> None:
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, in Triton's interpreter
+@pytest.mark.parametrize("impl", ["cpu", pytest.param("triton", marks=needs_interpreter)])
+@pytest.mark.parametrize("n_iters", [1, 3])
+@pytest.mark.parametrize(
+    "numbers", [(NAN, 0.0), (0.0, NAN), (NAN, 1.0), (NAN, NAN, NAN), (math.inf, 0.0, 0.0)], ids=str
+)
+def test_nan_comes_out_as_such(numbers: tuple[float, ...], n_iters: int, impl: str) -> None:
     """In the activation too, which a loss may look at alone."""
-    routed = dynamic_routing(torch.ones(1, 1, 1), torch.tensor(numbers).view(1, 1, 1, 2), impl="cpu")
+    routed = dynamic_routing(torch.ones(1, 1, 1), torch.tensor(numbers).view(1, 1, 1, -1), n_iters=n_iters, impl=impl)
     assert bool(routed.activation.isnan().all())
 
 

@@ -26,6 +26,7 @@ from tests.pairing import Inputs, assert_paired, outcome
 from torchcaps.ops import conv_em_routing, dynamic_routing, em_routing, which_impl
 from torchcaps.ops.fused import choose
 from torchcaps.ops.fused.triton import library
+from torchcaps.ops.fused.triton.dynamic import _Blocks
 from torchcaps.ops.fused.unavailable import Unavailable
 
 #: B, (T, H, W), kernel, J, stride: dense; an oblong kernel and unequal strides with children that no parent sees.
@@ -51,6 +52,28 @@ def test_dynamic_sizes(sizes: tuple[int, ...], dtype: torch.dtype) -> None:
 def test_dynamic_options(extras: bool, options: dict[str, Any], gradient: str) -> None:
     tensors = dynamic.inputs((3, 11, 3, 2, 5), torch.float32, extras, extras)
     assert_paired(dynamic.routing(gradient=gradient, **options), tensors, "triton")
+
+
+def test_too_many_capsules_for_a_tile() -> None:
+    """Refused, before anything is compiled for minutes."""
+    u, weight = torch.empty(1, 2, 4, device="meta"), torch.empty(2, 1000, 4, 17, device="meta")
+    with pytest.raises(ValueError, match="at most 16,384 numbers .*, got J=1000, d_out=17: take impl='reference'"):
+        _Blocks.of(u, weight)
+    assert _Blocks.of(u, weight[..., :16]).images == 1
+
+
+@needs_interpreter
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, in the interpreter
+def test_a_logit_of_minus_infinity() -> None:
+    """Of a parent that explains a child not at all, the first of several: its share is 0."""
+    pose, weight = 1e-3 * torch.randn(1, 4, 4, 4), torch.randn(4, 2, 4, 4)
+    pose[0, 3], weight[3, 1] = 1e17 * torch.eye(4), 0
+    given_ = pose, torch.ones(1, 4), weight, torch.zeros(2), torch.zeros(2)
+    ours, wanted = (em_routing(*given_, impl=impl, return_coupling=True) for impl in ("triton", "reference"))
+    assert wanted.coupling[0, 3].tolist() == [0, 1]
+    for one, two in zip(ours, wanted, strict=True):
+        torch.testing.assert_close(one.isfinite(), two.isfinite())
+    torch.testing.assert_close(ours.coupling[0, 3], wanted.coupling[0, 3])
 
 
 @needs_triton

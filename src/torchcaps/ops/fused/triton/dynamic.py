@@ -19,6 +19,8 @@ from torchcaps.ops.fused.triton.library import load, on
 
 #: Numbers of a tile, and how many of them a warp holds: the five tiles of the last pass are to stay in registers.
 TILE, OF_WARP = 4096, 512
+#: Of the capsules of one image, which a tile holds at the least: larger ones would be compiled for minutes, and spill.
+LARGEST = 16384
 #: Tensors of the pose's size that are kept of each iteration: s and V.
 KEPT = 2
 
@@ -179,6 +181,11 @@ class _Blocks(NamedTuple):
     def of(cls, u: Tensor, weight: Tensor) -> _Blocks:
         (n_images, n_in, d_in), (n_out, d_out) = u.shape, weight.shape[1::2]
         upper, elements = power(n_out), power(d_out)
+        if upper * elements > LARGEST:
+            raise ValueError(
+                f"impl='triton' takes at most {LARGEST:,} numbers of upper capsules an image, J and d_out each rounded "
+                f"up to a power of two, got J={n_out}, d_out={d_out}: take impl='reference'"
+            )
         block = min(max(1, TILE // (upper * elements)), power(n_images), 64)
         images = math.ceil(n_images / block)
         per_part = cut(n_in, images)

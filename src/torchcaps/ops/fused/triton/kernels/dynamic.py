@@ -211,8 +211,8 @@ def sum_parts(parts, n_parts, row, n_rows, E: tl.constexpr, R: tl.constexpr, PP:
 @triton.jit
 def polar(s):
     """Direction of s (0 for the zero vector), q = min(‖s‖, 1/‖s‖) and whether ‖s‖ > 1; as ops/squash.py has them."""
-    largest = tl.max(tl.abs(s), 1)
-    zero = largest == 0
+    largest = tl.max(tl.abs(s), 1)  # which passes over NaN
+    zero = tl.sum(tl.abs(s), 1) == 0  # which does not
     scale = tl.where(zero, 1.0, largest)
     direction = over(s, scale[:, None])
     squared = tl.sum(direction * direction, 1)

@@ -60,13 +60,14 @@ def child_pass(
     x0, x1 = seen_from(x, KW, SW, WO)
     if (y0 <= y1) & (x0 <= x1):  # some place sees it
         a = tl.load(activation + child, mask=there, other=0.0)
-        highest = tl.full((N,), float("-inf"), dtype)  # of all parents, and Σ exp, Σ exp·dr, Σ exp·(dR from outside)
+        # Not −∞, which a logit may be: exp(−∞ − −∞) is NaN.
+        highest = tl.full((N,), -3e38, dtype)  # of all parents, and Σ exp, Σ exp·dr, Σ exp·(dR from outside)
         total = tl.zeros((N,), dtype)
         slopes, outer = total, total
         for j0 in range(0, J, JB):
             j = j0 + up_to(JB)
             inside = there[:, None] & (j < J)[None, :]
-            own_top = tl.full((N, JB), float("-inf"), dtype)  # the same of one type
+            own_top = tl.full((N, JB), -3e38, dtype)  # the same of one type
             own_total = tl.zeros((N, JB), dtype)
             own_slopes, own_outer = own_total, own_total
             for py in range(y0, y1 + 1):
