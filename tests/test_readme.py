@@ -161,9 +161,9 @@ def test_claims_are_those_of_the_files() -> None:
         for part, of in (("run", "pose"), ("beside", "pose"), ("beside", "pose_reduced"))
     ]
     resist = [
-        f"reads {checked[0.1][0]} of {attacked['n']} images right under the strongest attack at ε = 0.1, and "
-        f"{checked[0.02][0]} at 0.02",
-        f"a CNN of their size {checked[0.1][1]}, and {checked[0.02][1]}:",
+        f"reads {still_read('run', 'fgsm', 0)} of {attacked['n']} images right as they are, {checked[0.1][0]} under "
+        f"the strongest attack at ε = 0.1, and {checked[0.02][0]} at 0.02",
+        f"a CNN of their size {still_read('beside', 'fgsm', 0)}, {checked[0.1][1]} and {checked[0.02][1]}:",
     ]
     resist += [
         f"read {still_read('run', 'fgsm', 0.02)} of {attacked['n']}, the CNN {still_read('beside', 'fgsm', 0.02)} |"
@@ -182,7 +182,7 @@ def test_claims_are_those_of_the_files() -> None:
         f"{left('run', 0.02)} at 0.02",
         f"BIM alone leaves {left('run', 0.1, 'bim')} at 0.1, so its curves flatter it",
         f"CNN {left('beside', 0.1)}, and {left('beside', 0.02)}.",
-        f"read {left('run', 0.1, 'fgsm')} of {digits_attacked['n']}, the CNN {left('beside', 0.1, 'fgsm')} |",
+        f"read {left('run', 0.1, 'fgsm')} of {digits_attacked['n']}, the CNN {left('beside', 0.1, 'fgsm')}.",
     ]
     assert digits_attacked["run"]["masked"] and not digits_attacked["beside"]["masked"]
 
@@ -199,7 +199,9 @@ def test_claims_are_those_of_the_files() -> None:
         "what was learned at every place": (
             per_cent(affine["affine_mnist_error"]),
             per_cent(affine_cnn["affine_mnist_error"])
-            + per_cent(affine_cnn["val_error"], affine["val_error"], places=2),
+            + per_cent(
+                *(network[f"{split}_error"] for split in ("val", "test") for network in (affine_cnn, affine)), places=2
+            ),
         ),
         "features carry over": (
             per_cent(*(other["run"][of] for of in ("trained", "untrained")), other["pixels"]),

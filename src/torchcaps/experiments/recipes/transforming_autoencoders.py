@@ -11,8 +11,8 @@ from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
 
 #: Within how much images differ, for capsules of matrices: ours, as the paper names none.
 _AFFINE = Data(transformed=True, shift=2, degrees=20.0, scale=0.2, shear=0.2)
-#: Weight of the consistency of poses: ten times the size of the squared error at the start. At once that size slopes
-#: stayed below 1.
+#: Weight of the consistency of poses: it makes this term ten times as large as the squared error at the start. With
+#: both equally large slopes stayed below 1 (of which no record was kept).
 _CONSISTENT = 2000.0
 
 

@@ -52,10 +52,9 @@ SMALLNORB = Table(
         "average instead of 0.13 to 0.18 with one to three (results/checks/em-activations.json); why is not known. "
         "With three they are as few after 400 steps, but not at the rate 0.003 "
         "(results/checks/em-rates.json), at which five were not tried. Vectors as poses learn at the rate 0.003, the "
-        "other rows at 0.01, at which vectors learn slowly (results/checks/em-rates.json); matrices with coordinates "
-        "come to 14.04 % at 0.003 (results/checks/smallnorb-rate-0.003.json), with a fifteenth of the weights. "
-        "How many capsules are active before training: "
-        "results/checks/em-start.json. "
+        "other rows of matrix capsules at 0.01, at which vectors learn slowly (results/checks/em-rates.json); matrices "
+        "with coordinates come to 14.04 % at 0.003 (results/checks/smallnorb-rate-0.003.json), with a fifteenth of the "
+        "weights. How many capsules are active before training: results/checks/em-start.json. "
         "That 200 steps with 1, 2, 3 and 5 iterations give no NaN in float32 or bfloat16, of an earlier version of "
         "the network: results/checks/em-iterations.json."
     ),
