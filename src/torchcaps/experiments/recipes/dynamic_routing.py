@@ -180,6 +180,9 @@ def multimnist() -> Experiment:
 
 
 def multimnist_cnn() -> Experiment:
-    """The paper's CNN with 24.56 M parameters on the pairs of ``multimnist``: 8.1 % in its table 1."""
+    """The paper's CNN with 24.56 M parameters on the pairs of ``multimnist``: 8.1 % in its table 1.
+
+    Ours: 9.22 % (1 seed, 139 min a run; AMD EPYC, 2 threads).
+    """
     pairs, model = multimnist(), Model("multimnist_cnn")
     return replace(mnist_cnn(), recipe="multimnist-cnn", data=pairs.data, model=model, epochs=pairs.epochs)
