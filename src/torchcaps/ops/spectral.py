@@ -71,8 +71,8 @@ def cuts(x: Sequence[int], weight: Sequence[int], stride: int) -> tuple[Cut, Cut
 def worthwhile(x: Sequence[int], weight: Sequence[int], stride: int, gradients: bool) -> bool:
     """Whether :func:`spectral_conv2d` multiplies so much less, for these shapes, that it is faster on a CPU.
 
-    That is less than half as much, transforms included, as it moves more memory; and a little less still where no
-    ``gradients`` follow, for which the same transforms of image and kernel serve again.
+    That is less than half as much, transforms included, as it moves more memory; and a little less still without
+    ``gradients``, for which the transforms of image and kernel would serve again.
     """
     if min(x) == 0 or min(weight) == 0 or x[2] < weight[2] or x[3] < weight[3]:
         return False
