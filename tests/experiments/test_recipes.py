@@ -135,7 +135,8 @@ def test_rows_of_the_ablation_differ_from_the_first_in_what_they_name() -> None:
 
 
 def test_folds_differ_in_their_toys_alone() -> None:
-    for name in ("smallnorb-azimuth", "smallnorb-azimuth-cnn", "smallnorb-elevation", "smallnorb-elevation-cnn"):
+    networks = ("", "-cnn", "-cnn-small")
+    for name in (f"smallnorb-{by}{network}" for by in ("azimuth", "elevation") for network in networks):
         whole = recipe(name)
         for k in range(3):
             fold = recipe(f"{name}-fold-{k}")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.recipes.matrix_capsules import paper_cnn, released_capsules
+from torchcaps.experiments.recipes.matrix_capsules import paper_cnn, released_capsules, small_cnn
 
 
 def smallnorb_azimuth() -> Experiment:
@@ -28,6 +28,11 @@ def smallnorb_azimuth_cnn() -> Experiment:
     return _by("azimuth", paper_cnn(), "smallnorb-azimuth-cnn")
 
 
+def smallnorb_azimuth_cnn_small() -> Experiment:
+    """A CNN with as many parameters as the capsules, on a third of the azimuths; not in the paper."""
+    return _by("azimuth", small_cnn(), "smallnorb-azimuth-cnn-small")
+
+
 def smallnorb_elevation() -> Experiment:
     """Small matrix capsules (2 iterations), on the three lowest elevations; the paper: 4.3 %, and 12.3 % on others."""
     return _by("elevation", released_capsules(), "smallnorb-elevation")
@@ -36,6 +41,11 @@ def smallnorb_elevation() -> Experiment:
 def smallnorb_elevation_cnn() -> Experiment:
     """The paper's CNN, trained on the three lowest elevations; the paper: 4.3 %, and 17.8 % on the others."""
     return _by("elevation", paper_cnn(), "smallnorb-elevation-cnn")
+
+
+def smallnorb_elevation_cnn_small() -> Experiment:
+    """A CNN with as many parameters as the capsules, on the three lowest elevations; not in the paper."""
+    return _by("elevation", small_cnn(), "smallnorb-elevation-cnn-small")
 
 
 def smallnorb_azimuth_fold_0() -> Experiment:
@@ -54,6 +64,11 @@ def smallnorb_azimuth_cnn_fold_0() -> Experiment:
     return _fold(smallnorb_azimuth_cnn(), 0)
 
 
+def smallnorb_azimuth_cnn_small_fold_0() -> Experiment:
+    """A CNN with as many parameters by azimuth within the test half, the first of three folds; not in the paper."""
+    return _fold(smallnorb_azimuth_cnn_small(), 0)
+
+
 def smallnorb_elevation_fold_0() -> Experiment:
     """Small matrix capsules by elevation within the test half, the first of three folds; not in the paper.
 
@@ -70,9 +85,17 @@ def smallnorb_elevation_cnn_fold_0() -> Experiment:
     return _fold(smallnorb_elevation_cnn(), 0)
 
 
+def smallnorb_elevation_cnn_small_fold_0() -> Experiment:
+    """A CNN with as many parameters by elevation within the test half, the first of three folds; not in the paper."""
+    return _fold(smallnorb_elevation_cnn_small(), 0)
+
+
 def further_folds() -> dict[str, Callable[[], Experiment]]:
     """The other two folds of each, by name."""
-    every = (smallnorb_azimuth, smallnorb_azimuth_cnn, smallnorb_elevation, smallnorb_elevation_cnn)
+    every = (
+        *(smallnorb_azimuth, smallnorb_azimuth_cnn, smallnorb_azimuth_cnn_small),
+        *(smallnorb_elevation, smallnorb_elevation_cnn, smallnorb_elevation_cnn_small),
+    )
     return {f"{base().recipe}-fold-{k}": _further(base, k) for base in every for k in (1, 2)}
 
 
