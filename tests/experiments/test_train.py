@@ -51,6 +51,7 @@ TINY = Experiment(
 )
 
 CNN = replace(TINY, model=Model("matched_cnn", {"n_parameters": 3000}), loss="cross_entropy")
+MUON = replace(TINY, optim=replace(TINY.optim, name="muon"))
 PAIRS = replace(TINY, data=Data("digits", pairs=True, n_pairs=(64, 20)))
 
 #: Trains an experiment in another process, which kills itself before the step that is named.
@@ -95,6 +96,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("TINY", 7, 1e9),  # a checkpoint an epoch: three steps are done again
         ("CNN", 6, 0),  # with dropout
         ("PAIRS", 5, 0),
+        ("MUON", 5, 0),
     ],
 )
 def test_killed_in_mid_epoch_and_resumed_is_as_never_killed(

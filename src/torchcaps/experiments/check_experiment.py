@@ -7,7 +7,16 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from torchcaps.checks import check_at_least, check_choice, check_flag, check_two, single
-from torchcaps.experiments.choices import BLENDS, DEVICES, LOSSES, MARGINS, PRECISIONS, SCHEDULES, TEST_CROPS
+from torchcaps.experiments.choices import (
+    BLENDS,
+    DEVICES,
+    LOSSES,
+    MARGINS,
+    OPTIMIZERS,
+    PRECISIONS,
+    SCHEDULES,
+    TEST_CROPS,
+)
 
 if TYPE_CHECKING:
     from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
@@ -30,6 +39,7 @@ def check_experiment(config: Experiment) -> None:
     check_choice("precision", config.precision, PRECISIONS)
     check_choice("device", config.device, DEVICES)
     check_choice("data.blend", data.blend, BLENDS)
+    check_choice("optim.name", optim.name, OPTIMIZERS)
     check_choice("optim.schedule", optim.schedule, SCHEDULES)
     for name, least in {"epochs": 1, "batch_size": 1, "threads": 0, "seed": 0}.items():
         check_at_least(name, getattr(config, name), least)

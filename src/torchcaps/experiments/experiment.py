@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torchcaps.experiments.check_experiment import check_experiment, use_plain_numbers
-from torchcaps.experiments.choices import Blend, Device, Loss, Margin, Precision, Schedule, TestCrops
+from torchcaps.experiments.choices import Blend, Device, Loss, Margin, Optimizer, Precision, Schedule, TestCrops
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Optim:
-    """How it is trained: Adam, and a schedule of its learning rate.
+    """How it is trained: an optimizer, and a schedule of its learning rate.
 
     Attributes:
         lr: learning rate at its highest.
@@ -115,6 +115,8 @@ class Optim:
         clip: largest norm of the gradient; 0 leaves it alone.
         weight_decay: factor of ½‖w‖² over all weights (not biases, β or priors) in the loss; the matrix
             capsules' authors' 2e-7.
+        name: "adam", or "muon": orthogonal steps for convolutions and capsules, Adam for the rest
+            (:mod:`torchcaps.experiments.muon`).
     """
 
     lr: float = 1e-3
@@ -126,6 +128,7 @@ class Optim:
     eps: float = 1e-8
     clip: float = 0.0
     weight_decay: float = 0.0
+    name: Optimizer = "adam"
 
     def __post_init__(self) -> None:
         use_plain_numbers(self)

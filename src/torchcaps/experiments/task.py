@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from torchcaps.experiments.batches import Batch, Batches, mixed_seed
 from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.muon import Muon, matrices
 from torchcaps.experiments.objective import answer, judge, total_loss
 from torchcaps.experiments.schedule import learning_rate
 
@@ -47,11 +49,12 @@ class Task(L.LightningModule):
         weights = [p for name, p in self.model.named_parameters() if name.endswith("weight")]
         others = [p for name, p in self.model.named_parameters() if not name.endswith("weight")]
         groups = [{"params": weights, "weight_decay": optim.weight_decay}, {"params": others}]
-        adam = torch.optim.Adam(groups, lr=optim.lr, eps=optim.eps, fused=True)
+        kind = partial(Muon, layouts=matrices(self.model)) if optim.name == "muon" else torch.optim.Adam
+        optimizer = kind(groups, lr=optim.lr, eps=optim.eps, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(
-            adam, lambda step: learning_rate(optim, step, self.n_steps) / optim.lr
+            optimizer, lambda step: learning_rate(optim, step, self.n_steps) / optim.lr
         )
-        return {"optimizer": adam, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_epoch_start(self) -> None:
         self.train_batches.epoch = self.current_epoch
