@@ -18,6 +18,7 @@ ORDER = (
     "memory",
     "ops",
     "layers",
+    "optim",
     "models",
     "data",
     "analysis",

@@ -116,7 +116,7 @@ class Optim:
         weight_decay: factor of ½‖w‖² over all weights (not biases, β or priors) in the loss; the matrix
             capsules' authors' 2e-7.
         name: "adam", or "muon": orthogonal steps for convolutions and capsules, Adam for the rest
-            (:mod:`torchcaps.experiments.muon`).
+            (:mod:`torchcaps.optim`).
     """
 
     lr: float = 1e-3

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from torchcaps.experiments.batches import Batch, Batches, mixed_seed
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.muon import Muon, matrices
 from torchcaps.experiments.objective import answer, judge, total_loss
 from torchcaps.experiments.schedule import learning_rate
+from torchcaps.optim import Muon, layouts
 
 
 class NonFiniteLoss(ValueError):
@@ -49,7 +49,7 @@ class Task(L.LightningModule):
         weights = [p for name, p in self.model.named_parameters() if name.endswith("weight")]
         others = [p for name, p in self.model.named_parameters() if not name.endswith("weight")]
         groups = [{"params": weights, "weight_decay": optim.weight_decay}, {"params": others}]
-        kind = partial(Muon, layouts=matrices(self.model)) if optim.name == "muon" else torch.optim.Adam
+        kind = partial(Muon, layouts=layouts(self.model)) if optim.name == "muon" else torch.optim.Adam
         optimizer = kind(groups, lr=optim.lr, eps=optim.eps, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: learning_rate(optim, step, self.n_steps) / optim.lr

@@ -51,7 +51,7 @@ _LAYOUTS: tuple[tuple[type[nn.Module], Layout], ...] = (
 )
 
 
-def matrices(model: nn.Module) -> dict[nn.Parameter, Layout]:
+def layouts(model: nn.Module) -> dict[nn.Parameter, Layout]:
     """The weights that Muon steps: those of convolutions and of layers of capsules.
 
     Not those of linear layers: a decoder's only regularises, and on a CPU orthogonal steps of matrices as large as its
@@ -70,14 +70,28 @@ class Muon(torch.optim.Adam):
     """Steps some weights by Muon, all others by Adam.
 
     Args:
-        groups: of parameters, with a learning rate and a weight decay that are those of both.
+        groups: parameters, or groups of such, with a learning rate and a weight decay that are those of both.
         layouts: of those parameters that are stepped by Muon.
         options: Adam's.
+
+    Raises:
+        ValueError: no weight to step by Muon, or options that Adam refuses.
+
+    Example:
+        >>> from torchcaps import CapsNet
+        >>> model = CapsNet()
+        >>> optimizer = Muon(model.parameters(), layouts=layouts(model), lr=3e-3)
     """
 
     def __init__(
-        self, groups: Iterable[dict[str, Any]], *, layouts: dict[nn.Parameter, Layout], **options: Any
+        self,
+        groups: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
+        *,
+        layouts: dict[nn.Parameter, Layout],
+        **options: Any,
     ) -> None:
+        if not layouts:
+            raise ValueError("layouts must name a weight to step by Muon, of a convolution or of capsules; got none")
         super().__init__(groups, **options)
         self._layouts = layouts
 
@@ -122,12 +136,13 @@ def orthogonalized(matrix: Tensor) -> Tensor:
     """
     if matrix.shape[0] < matrix.shape[1]:
         return orthogonalized(matrix.T).T
-    matrix = matrix / matrix.norm().clamp_min(1e-30)
     gram = matrix.T @ matrix
+    norm = gram.trace().sqrt().clamp_min(1e-15)  # no singular value is larger
+    gram = gram / norm**2
     total = identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     a, b, c = _QUINTIC
     for _ in range(_TIMES):
         once = a * identity + gram @ (b * identity + c * gram)
         total = total @ once
         gram = once @ gram @ once
-    return matrix @ total
+    return matrix @ (total / norm)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.experiments import Experiment, Optim
-from torchcaps.experiments.muon import Layout, Muon, matrices, orthogonalized
 from torchcaps.layers import ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.local import Local
 from torchcaps.models import capsnet, matched_cnn, matrix_capsnet_small
+from torchcaps.optim import Layout, Muon, layouts, orthogonalized
 
 
 def quintic(matrix: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def test_steps_are_those_of_torch(weight_decay: float) -> None:
     weight, bias = (nn.Parameter(p.detach().clone()) for p in (layer.weight.flatten(1), layer.bias))
     before = weight.detach().clone()
     groups = [{"params": [layer.weight], "weight_decay": weight_decay}, {"params": [layer.bias]}]
-    ours = Muon(groups, layouts=matrices(layer), lr=0.02, fused=True)
+    ours = Muon(groups, layouts=layouts(layer), lr=0.02, fused=True)
     muon = torch.optim.Muon([weight], lr=0.02, weight_decay=0, adjust_lr_fn="match_rms_adamw")
     adam = torch.optim.Adam([bias], lr=0.02)
     for _ in range(4):
@@ -79,16 +79,16 @@ def test_a_weight_is_the_matrix_that_its_layer_multiplies_by() -> None:
     x = torch.randn(2, 3, 5, 5)
     patches = nn.functional.unfold(x, 3).transpose(1, 2)  # [B, places, C·K·K]
     for layer in (nn.Conv2d(3, 8, 3, bias=False), MatrixPrimaryCaps(3, 2, kernel_size=3)):
-        ((weight, layout),) = matrices(layer).items()
+        ((weight, layout),) = layouts(layer).items()
         wanted = nn.functional.conv2d(x, weight).flatten(2).transpose(1, 2)
         torch.testing.assert_close(patches @ as_matrix(weight, layout).T, wanted)
     layer = PrimaryCaps(3, 2, 4, kernel_size=3)
-    ((weight, layout),) = matrices(layer).items()
+    ((weight, layout),) = layouts(layer).items()
     by_place = patches.unflatten(2, (3, 3, 3)).permute(0, 1, 3, 4, 2).flatten(2)  # [B, places, K·K·C]
     wanted = nn.functional.conv2d(x, weight.permute(3, 2, 0, 1)).flatten(2).transpose(1, 2)
     torch.testing.assert_close(by_place @ as_matrix(weight, layout), wanted)
     dense = DenseCaps(5, 3, 4, 6)
-    ((weight, layout),) = matrices(dense).items()
+    ((weight, layout),) = layouts(dense).items()
     poses = torch.randn(2, 5, 4)
     summed = torch.einsum("bia,ijac->bjc", poses, weight).flatten(1)
     torch.testing.assert_close(poses.flatten(1) @ as_matrix(weight, layout), summed)
@@ -107,12 +107,11 @@ def as_matrix(weight: Tensor, layout: Layout) -> Tensor:
 def test_a_step_is_orthogonal_in_place(layer: nn.Module) -> None:
     torch.manual_seed(0)
     layer = copy.deepcopy(layer)
-    layouts = matrices(layer)
-    ((weight, layout),) = layouts.items()
+    ((weight, layout),) = layouts(layer).items()
     before, address = weight.detach().clone(), weight.data_ptr()
     weight.grad = torch.randn_like(weight)
     matrix = as_matrix(weight.grad, layout)
-    Muon([{"params": [*layer.parameters()]}], layouts=layouts, lr=0.1).step()
+    Muon([{"params": [*layer.parameters()]}], layouts=layouts(layer), lr=0.1).step()
     step = as_matrix(before - weight.detach(), layout)
     assert weight.data_ptr() == address
     wanted = quintic(0.0975 * matrix) * 0.1 * 0.2 * math.sqrt(max(matrix.shape))
@@ -121,21 +120,21 @@ def test_a_step_is_orthogonal_in_place(layer: nn.Module) -> None:
 
 def test_which_weights_it_steps() -> None:
     caps = capsnet(channels=4, n_types=2, decoder=[8])
-    assert {name for name, p in caps.named_parameters() if p in matrices(caps)} == {
+    assert {name for name, p in caps.named_parameters() if p in layouts(caps)} == {
         "conv.weight",
         "primary.weight",
         "classes.weight",
     }
     em = matrix_capsnet_small()
-    assert {name for name, p in em.named_parameters() if p in matrices(em)} == {
+    assert {name for name, p in em.named_parameters() if p in layouts(em)} == {
         name for name, _ in em.named_parameters() if name.endswith("weight")
     }
     cnn = matched_cnn()
-    stepped = {name for name, p in cnn.named_parameters() if p in matrices(cnn)}
+    stepped = {name for name, p in cnn.named_parameters() if p in layouts(cnn)}
     assert stepped and all(dict(cnn.named_parameters())[name].dim() == 4 for name in stepped)
     caps.conv.weight.requires_grad = False
-    assert caps.conv.weight not in matrices(caps)
-    assert not matrices(Local(2, 3, 4))
+    assert caps.conv.weight not in layouts(caps)
+    assert not layouts(Local(2, 3, 4))
 
 
 def test_its_state_is_saved_and_loaded() -> None:
@@ -144,7 +143,7 @@ def test_its_state_is_saved_and_loaded() -> None:
     other = copy.deepcopy(layer)
 
     def of(model: nn.Module) -> Muon:
-        return Muon([{"params": [*model.parameters()]}], layouts=matrices(model), lr=0.1, fused=True)
+        return Muon([{"params": [*model.parameters()]}], layouts=layouts(model), lr=0.1, fused=True)
 
     def step(model: nn.Module, optimizer: Muon) -> None:
         for seed, p in enumerate(model.parameters()):
@@ -165,3 +164,9 @@ def test_its_state_is_saved_and_loaded() -> None:
 def test_an_unknown_optimizer_is_refused() -> None:
     with pytest.raises(ValueError, match=r"optim.name must be one of adam, muon; got 'sgd'"):
         Experiment("x", optim=Optim(name="sgd"))  # type: ignore[arg-type]
+
+
+def test_a_model_without_such_layers_is_refused() -> None:
+    linear = nn.Linear(3, 4)
+    with pytest.raises(ValueError, match="layouts must name a weight to step by Muon"):
+        Muon(linear.parameters(), layouts=layouts(linear), lr=0.1)
