@@ -78,7 +78,7 @@ class Muon(torch.optim.Adam):
         ValueError: no weight to step by Muon, or options that Adam refuses.
 
     Example:
-        >>> from torchcaps import CapsNet
+        >>> from torchcaps.models import CapsNet
         >>> model = CapsNet()
         >>> optimizer = Muon(model.parameters(), layouts=layouts(model), lr=3e-3)
     """
