@@ -305,6 +305,14 @@ def test_a_result_with_a_broken_configuration(unbroken: Path, tmp_path: Path) ->
         run.finished()
 
 
+def test_a_result_without_its_errors_is_refused_where_they_are_shown(unbroken: Path, tmp_path: Path) -> None:
+    shutil.copytree(unbroken, tmp_path / "a")
+    run = Run(tmp_path / "a")
+    write_json(run.result, {key: value for key, value in run.read_result().items() if key != "test_error"})
+    with pytest.raises(ValueError, match=r"result.json must hold .*, val_error, test_error; got recipe, "):
+        run.finished()
+
+
 def test_the_checkpoint_of_another_model_is_not_resumed(unbroken: Path, tmp_path: Path) -> None:
     run = Run(tmp_path / "a")
     run.open(CNN)
@@ -643,8 +651,9 @@ def test_a_folder_that_cannot_be_made_is_found_before_any_work(tmp_path: Path, m
 def test_modes_and_dtypes_around_it_change_no_training(unbroken: Path, tmp_path: Path) -> None:
     torch.set_default_dtype(torch.float64)
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
             fit(TINY, tmp_path / "a")
+            assert torch.is_autocast_enabled("cpu")
             assert torch.is_inference_mode_enabled() and torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)

@@ -38,6 +38,22 @@ def in_float32() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """The caller's draws stay the caller's; its inference mode, autocast and default dtype are not those in here."""
+    drawn_on = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with (
+        torch.random.fork_rng(devices=drawn_on),
+        in_float32(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+        torch.autocast("mps", enabled=False),
+    ):
+        yield
+
+
 def device_in_words(device: torch.device) -> str:
     """Such as "NVIDIA H200" or "Intel(R) Xeon(R) Processor, 1 thread"."""
     if device.type == "cuda":

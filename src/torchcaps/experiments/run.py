@@ -19,6 +19,7 @@ from torchcaps.experiments.files import read_json, write_json
 WHERE = ("threads", "device", "data.root")
 
 _ABSENT = object()
+_SPLITS = ("val", "test")
 
 
 class Run:
@@ -51,18 +52,19 @@ class Run:
         """
         if not self.result.is_file():
             raise ValueError(f"{self.path} must hold a finished run, but it has no result.json")
-        if self.experiment().trial:
+        config = self.experiment()
+        if config.trial:
             raise ValueError(f"{self.path} must hold a run in earnest, got a trial, which has seen no test image")
-        return self.read_result()
+        return self.read_result(*(f"{split}_{'loss' if config.data.transformed else 'error'}" for split in _SPLITS))
 
-    def read_result(self) -> dict[str, Any]:
-        """What ``result.json`` holds, of a trial too.
+    def read_result(self, *further: str) -> dict[str, Any]:
+        """What ``result.json`` holds, of a trial too; it must have the ``further`` keys besides.
 
         Raises:
             ValueError: it is missing, broken, or something else.
         """
         keys = ("recipe", "seed", "epochs", "seconds", "n_parameters", "device", "versions", "config")
-        found = read_json(self.result, *keys)
+        found = read_json(self.result, *keys, *further)
         try:
             experiment_from(found["config"])
         except ValueError as error:

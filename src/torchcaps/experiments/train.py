@@ -19,7 +19,7 @@ from torchcaps.data import load
 from torchcaps.experiments.batches import split
 from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTime, Stop
 from torchcaps.experiments.choices import PROGRESS, Progress
-from torchcaps.experiments.devices import choose_device, device_in_words, in_float32
+from torchcaps.experiments.devices import choose_device, device_in_words, undisturbed
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import require_place, write_json
@@ -89,9 +89,7 @@ def train(
     check_choice("progress", progress, PROGRESS)
     threads = torch.get_num_threads()
     try:
-        drawn_on = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-        # The caller's draws are the caller's; and neither its inference mode nor its default dtype is the training's.
-        with torch.random.fork_rng(devices=drawn_on), in_float32(), torch.inference_mode(False), torch.enable_grad():
+        with undisturbed():
             return _train(config, Run(out or default_folder(config)), progress, checkpoint_seconds, until)
     finally:
         torch.set_num_threads(threads)
