@@ -86,6 +86,11 @@ def test_what_importing_does_not_bring(statement: str, absent: tuple[str, ...]) 
 def test_every_public_name_is_there() -> None:
     for name in torchcaps.__all__:
         assert getattr(torchcaps, name).__name__ == name
+    code = "import torchcaps; print([getattr(torchcaps, name).__name__ for name in torchcaps._MODULES])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(ast.literal_eval(done.stdout)) == {f"torchcaps.{p}" for p in ORDER} - {
+        f"torchcaps.{name}" for name in ("checks", "cli", "__main__")
+    }
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         torchcaps.nonsense  # noqa: B018
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from torchcaps.experiments import Experiment, Optim
 from torchcaps.layers import ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.local import Local
 from torchcaps.models import capsnet, matched_cnn, matrix_capsnet_small
-from torchcaps.optim import Layout, Muon, layouts, orthogonalized
+from torchcaps.optim import Layout, Muon, groups, layouts, orthogonalized
 
 
 def quintic(matrix: Tensor) -> Tensor:
@@ -50,6 +52,27 @@ def test_nothing_and_minute_directions_stay_finite() -> None:
     assert 0.6 < found[0] < 1.25 and found[1:].max() < 0.1
 
 
+def test_half_precision_and_autocast_round_no_more_than_the_step() -> None:
+    generator = torch.Generator().manual_seed(0)
+    one = torch.ones(40, 12) + 0.01 * torch.randn(40, 12, generator=generator)  # of rank 1, nearly
+    for matrix in (torch.ones(40, 12), one, one.T, torch.randn(40, 12, generator=generator)):
+        for dtype in (torch.bfloat16, torch.float16):
+            half = matrix.to(dtype)
+            found, wanted = orthogonalized(half), orthogonalized(half.float())
+            assert found.dtype == dtype and torch.equal(found, wanted.to(dtype))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(orthogonalized(matrix), orthogonalized(matrix))
+            found = orthogonalized(matrix)
+        assert torch.equal(found, orthogonalized(matrix))
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-15, 1e15, 1e25])
+def test_the_scale_of_the_gradient_does_not_matter(scale: float) -> None:
+    matrix = torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(orthogonalized(matrix * scale), orthogonalized(matrix), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has a Muon since 2.9")
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_steps_are_those_of_torch(weight_decay: float) -> None:
     """Of torch's own Muon, which takes matrices alone and rounds to bfloat16 in between; of Adam for the bias."""
@@ -57,10 +80,9 @@ def test_steps_are_those_of_torch(weight_decay: float) -> None:
     layer = nn.Conv2d(3, 8, 3)
     weight, bias = (nn.Parameter(p.detach().clone()) for p in (layer.weight.flatten(1), layer.bias))
     before = weight.detach().clone()
-    groups = [{"params": [layer.weight], "weight_decay": weight_decay}, {"params": [layer.bias]}]
-    ours = Muon(groups, layouts=layouts(layer), lr=0.02, fused=True)
+    ours = Muon(groups(layer, weight_decay), lr=0.02, eps=1e-3, betas=(0.8, 0.9))
     muon = torch.optim.Muon([weight], lr=0.02, weight_decay=0, adjust_lr_fn="match_rms_adamw")
-    adam = torch.optim.Adam([bias], lr=0.02)
+    adam = torch.optim.Adam([bias], lr=0.02, eps=1e-3, betas=(0.8, 0.9))
     for _ in range(4):
         gradients = torch.randn_like(layer.weight), torch.randn_like(layer.bias)
         layer.weight.grad, layer.bias.grad = (gradient.clone() for gradient in gradients)
@@ -111,7 +133,7 @@ def test_a_step_is_orthogonal_in_place(layer: nn.Module) -> None:
     before, address = weight.detach().clone(), weight.data_ptr()
     weight.grad = torch.randn_like(weight)
     matrix = as_matrix(weight.grad, layout)
-    Muon([{"params": [*layer.parameters()]}], layouts=layouts(layer), lr=0.1).step()
+    Muon(groups(layer), lr=0.1).step()
     step = as_matrix(before - weight.detach(), layout)
     assert weight.data_ptr() == address
     wanted = quintic(0.0975 * matrix) * 0.1 * 0.2 * math.sqrt(max(matrix.shape))
@@ -137,28 +159,77 @@ def test_which_weights_it_steps() -> None:
     assert not layouts(Local(2, 3, 4))
 
 
-def test_its_state_is_saved_and_loaded() -> None:
+def filled(model: nn.Module, seed: int = 0) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=generator)
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def test_its_state_is_saved_and_loaded(tmp_path: Path) -> None:
     torch.manual_seed(0)
     layer = DenseCaps(5, 3, 4, 6)
     other = copy.deepcopy(layer)
-
-    def of(model: nn.Module) -> Muon:
-        return Muon([{"params": [*model.parameters()]}], layouts=layouts(model), lr=0.1, fused=True)
-
-    def step(model: nn.Module, optimizer: Muon) -> None:
-        for seed, p in enumerate(model.parameters()):
-            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(seed))
-        optimizer.step()
-
-    first = of(layer)
-    step(layer, first)
+    first = Muon(groups(layer, 0.1), lr=0.1)
+    filled(layer)
+    first.step()
+    torch.save(first.state_dict(), tmp_path / "state.pt")
     other.load_state_dict(layer.state_dict())
-    second = of(other)
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    for model, optimizer in ((layer, first), (other, second)):
-        step(model, optimizer)
-    for a, b in zip(layer.parameters(), other.parameters(), strict=True):
-        assert torch.equal(a, b)
+    second = Muon(groups(other), lr=0.3)
+    second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    both, optimizer = copy.deepcopy((layer, first))
+    for model, each in ((layer, first), (other, second), (both, optimizer)):
+        filled(model, 1)
+        each.step()
+    assert same(layer, other) and same(layer, both)
+
+
+def test_the_state_of_another_optimizer_is_refused() -> None:
+    layer = DenseCaps(5, 3, 4, 6)
+    adam = torch.optim.Adam(layer.parameters())
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        Muon(groups(layer)).load_state_dict(adam.state_dict())
+
+
+def test_a_scaler_of_gradients_skips_the_whole_step_where_one_overflows() -> None:
+    layer = DenseCaps(5, 3, 4, 6)
+    optimizer = Muon(groups(layer), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    before = copy.deepcopy(layer)
+    x = torch.rand(2, 5, 4)
+    for scale in (math.inf, 1.0):
+        optimizer.zero_grad()
+        scaler.scale(layer(x * scale).pose.sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert same(layer, before) == (scale == math.inf)
+    assert all(p.isfinite().all() for p in layer.parameters())
+
+
+def test_hooks_run_once_and_closures_are_called() -> None:
+    layer = DenseCaps(5, 3, 4, 6)
+    torch.optim.Adam(layer.parameters())  # with whose step nothing is shared
+    optimizer, seen = Muon(groups(layer)), list[str]()
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+
+    def closure() -> str:
+        assert torch.is_grad_enabled()
+        filled(layer)
+        return "loss"
+
+    assert optimizer.step(closure) == "loss"
+    assert seen == ["before", "after"]
+
+
+def test_what_has_no_gradient_stays() -> None:
+    layer = DenseCaps(5, 3, 4, 6)
+    before = copy.deepcopy(layer)
+    Muon(groups(layer)).step()
+    assert same(layer, before)
 
 
 def test_an_unknown_optimizer_is_refused() -> None:
@@ -167,6 +238,22 @@ def test_an_unknown_optimizer_is_refused() -> None:
 
 
 def test_a_model_without_such_layers_is_refused() -> None:
-    linear = nn.Linear(3, 4)
-    with pytest.raises(ValueError, match="layouts must name a weight to step by Muon"):
-        Muon(linear.parameters(), layouts=layouts(linear), lr=0.1)
+    with pytest.raises(ValueError, match="model must have convolutions or capsules to be stepped by Muon"):
+        groups(nn.Linear(3, 4))
+    with pytest.raises(ValueError, match=r"params must have groups with rows, as torchcaps.optim.groups\(model\) has"):
+        Muon(nn.Linear(3, 4).parameters())
+    assert not layouts(nn.Conv2d(4, 4, 3, groups=2))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 0.0}, "lr must be positive, got 0.0"),
+        ({"eps": -1.0}, "eps must be a number of at least 0, got -1.0"),
+        ({"weight_decay": -1.0}, "weight_decay must be a number of at least 0, got -1.0"),
+        ({"betas": (0.9, 1.0)}, "betas must be two numbers from 0 up to, but not, 1; got "),
+    ],
+)
+def test_numbers_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Muon(groups(DenseCaps(5, 3, 4, 6)), **options)

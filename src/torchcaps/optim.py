@@ -4,6 +4,8 @@ Adam scales every number of a gradient by itself. The gradient of a wide layer h
 its numbers share, and Adam's steps are mostly along those. Muon brings all singular values of the momentum near 1, so
 that the weak directions are learned as fast as the strong ones.
 
+torch's own Muon (since 2.9) takes matrices alone. Which matrix a layer's weight is, only the layer knows.
+
 Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; the scale of its steps is that of
 Liu et al. 2025, "Muon is scalable for LLM training", section 2.2, with which Adam's learning rates carry over.
 """
@@ -17,8 +19,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from torchcaps.checks import check_number, check_positive
 from torchcaps.layers import MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.ops.precision import at_least_float32, without_autocast
 
 _MOMENTUM = 0.95
 #: Root mean square of a step at a learning rate of 1: about that of Adam's (Liu et al. 2025).
@@ -52,48 +56,79 @@ _LAYOUTS: tuple[tuple[type[nn.Module], Layout], ...] = (
 
 
 def layouts(model: nn.Module) -> dict[nn.Parameter, Layout]:
-    """The weights that Muon steps: those of convolutions and of layers of capsules.
+    """The weights that Muon steps: those of two-dimensional convolutions and of layers of capsules.
 
     Not those of linear layers: a decoder's only regularises, and on a CPU orthogonal steps of matrices as large as its
-    would take longer than all else.
+    would take longer than all else. Nor those of convolutions in groups, each of which is a matrix of its own.
     """
     found: dict[nn.Parameter, Layout] = {}
     for layer in model.modules():
         layout = next((layout for kind, layout in _LAYOUTS if isinstance(layer, kind)), None)
         weight = dict(layer.named_parameters(recurse=False)).get("weight")
-        if layout is not None and weight is not None and weight.requires_grad:
+        grouped = isinstance(layer, nn.Conv2d) and layer.groups > 1
+        if layout is not None and weight is not None and weight.requires_grad and not grouped:
             found[weight] = layout
     return found
 
 
-class Muon(torch.optim.Adam):
-    """Steps some weights by Muon, all others by Adam.
+def groups(model: nn.Module, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+    """A model's parameters for :class:`Muon`, in groups of one layout.
 
     Args:
-        groups: parameters, or groups of such, with a learning rate and a weight decay that are those of both.
-        layouts: of those parameters that are stepped by Muon.
-        options: Adam's.
+        model: with convolutions or capsules.
+        weight_decay: factor of ½‖w‖² over all parameters whose name ends in "weight".
 
     Raises:
-        ValueError: no weight to step by Muon, or options that Adam refuses.
+        ValueError: a model with neither, which has nothing to step by Muon.
+    """
+    known, found = layouts(model), dict[tuple[Layout, float], list[nn.Parameter]]()
+    if not known:
+        raise ValueError("model must have convolutions or capsules to be stepped by Muon, got one that has neither")
+    for name, parameter in model.named_parameters():
+        kind = known.get(parameter, Layout(0)), weight_decay if name.endswith("weight") else 0.0
+        found.setdefault(kind, []).append(parameter)
+    return [{"params": params, "weight_decay": decay, **of._asdict()} for (of, decay), params in found.items()]
+
+
+class Muon(torch.optim.Optimizer):
+    """Steps convolutions and capsules by Muon, all other parameters by Adam.
+
+    Args:
+        params: :func:`groups` of a model, or groups of your own: ``rows`` and ``swapped``, as of :class:`Layout`, say
+            how the weights of a group are matrices; ``rows = 0`` is Adam's.
+        lr: learning rate, of both; Adam's carry over.
+        betas: Adam's. (Muon's momentum is 0.95, Nesterov's.)
+        eps: Adam's.
+        weight_decay: factor of ½‖w‖² in the loss: it is added to the gradient, of both. (Liu et al. shrink the weight
+            beside the step instead.)
+
+    Raises:
+        ValueError: no group that is stepped by Muon, or a number out of range.
 
     Example:
         >>> from torchcaps.models import CapsNet
-        >>> model = CapsNet()
-        >>> optimizer = Muon(model.parameters(), layouts=layouts(model), lr=3e-3)
+        >>> from torchcaps.optim import Muon, groups
+        >>> optimizer = Muon(groups(CapsNet()), lr=3e-3)
     """
 
     def __init__(
         self,
-        groups: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
+        params: Iterable[dict[str, Any]],
+        lr: float = 1e-3,
         *,
-        layouts: dict[nn.Parameter, Layout],
-        **options: Any,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
     ) -> None:
-        if not layouts:
-            raise ValueError("layouts must name a weight to step by Muon, of a convolution or of capsules; got none")
-        super().__init__(groups, **options)
-        self._layouts = layouts
+        check_positive("lr", lr)
+        check_number("eps", eps, 0)
+        check_number("weight_decay", weight_decay, 0)
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas must be two numbers from 0 up to, but not, 1; got {betas}")
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults | Layout(0)._asdict())
+        if not any(group["rows"] for group in self.param_groups):
+            raise ValueError("params must have groups with rows, as torchcaps.optim.groups(model) has; got none")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -101,48 +136,59 @@ class Muon(torch.optim.Adam):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        gradients = {weight: weight.grad for weight in self._layouts if weight.grad is not None}
         for group in self.param_groups:
             for weight in group["params"]:
-                if weight in gradients:
-                    self._turn(weight, gradients[weight], group)
-                    weight.grad = None  # Adam passes it by
-        super().step()
-        for weight, gradient in gradients.items():
-            weight.grad = gradient
+                if weight.grad is not None:
+                    decay = group["weight_decay"]
+                    gradient = weight.grad.add(weight, alpha=decay) if decay else weight.grad
+                    (self._turn if group["rows"] else self._scale)(weight, gradient, group)
         return loss
 
     def _turn(self, weight: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
-        layout, state = self._layouts[weight], self.state[weight]
-        if not state:  # Adam's loading asks every state for its step
-            state |= {"step": torch.zeros(()), "momentum": torch.zeros_like(weight)}
-        state["step"] += 1
-        gradient = gradient.add(weight, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
+        """Jordan et al. 2024, algorithm 2, with Nesterov's momentum."""
+        layout, state = Layout(group["rows"], group["swapped"]), self.state[weight]
+        if not state:
+            state["momentum"] = torch.zeros_like(weight)
         momentum = state["momentum"].lerp_(gradient, 1 - _MOMENTUM)
         view = layout.view(gradient.lerp(momentum, _MOMENTUM))
         matrix = view.reshape(math.prod(view.shape[: layout.rows]), -1)
         step = orthogonalized(matrix).reshape(view.shape)
-        layout.view(weight).add_(step, alpha=-group["lr"] * _RMS * math.sqrt(max(matrix.shape)))
+        layout.view(weight).add_(step, alpha=-float(group["lr"]) * _RMS * math.sqrt(max(matrix.shape)))
+
+    def _scale(self, weight: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
+        """Kingma, Ba 2015, algorithm 1."""
+        state, (beta1, beta2) = self.state[weight], group["betas"]
+        if not state:
+            state |= {"step": 0, "mean": torch.zeros_like(weight), "square": torch.zeros_like(weight)}
+        state["step"] += 1
+        mean = state["mean"].lerp_(gradient, 1 - beta1)
+        square = state["square"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = square.sqrt().div_(math.sqrt(1 - beta2 ** state["step"])).add_(group["eps"])
+        weight.addcdiv_(mean, root, value=-float(group["lr"]) / (1 - beta1 ** state["step"]))
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
     """The matrix with all of its singular values near 1, between about 0.7 and 1.2 where they were not minute.
 
     Every pass of the quintic is ``X ← X·P(XᵀX)``; here the passes are put together on the small side, ``X·ΠP``, so that
-    the long one is gone through twice, not ten times.
+    the long one is gone through twice, not ten times. That takes float32 at least, whatever the matrix has: rounded to
+    bfloat16 the product of the passes would run away.
 
     Args:
-        matrix: ``[n, m]``, float32.
+        matrix: ``[n, m]``.
     """
     if matrix.shape[0] < matrix.shape[1]:
         return orthogonalized(matrix.T).T
-    gram = matrix.T @ matrix
-    norm = gram.trace().sqrt().clamp_min(1e-15)  # no singular value is larger
-    gram = gram / norm**2
-    total = identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    a, b, c = _QUINTIC
-    for _ in range(_TIMES):
-        once = a * identity + gram @ (b * identity + c * gram)
-        total = total @ once
-        gram = once @ gram @ once
-    return matrix @ (total / norm)
+    with without_autocast(matrix):
+        x = at_least_float32(matrix)
+        x = x / x.abs().amax().clamp_min(1e-30)  # squares neither overflow nor vanish
+        gram = x.T @ x
+        norm = gram.trace().sqrt().clamp_min(1e-15)  # no singular value is larger
+        gram, total = gram / norm**2, torch.eye(len(gram), dtype=gram.dtype, device=gram.device) / norm
+        a, b, c = _QUINTIC
+        for _ in range(_TIMES):
+            once = (gram * b).addmm_(gram, gram, alpha=c)
+            once.diagonal().add_(a)
+            total = total @ once
+            gram = once @ gram @ once
+        return (x @ total).to(matrix.dtype)

@@ -616,6 +616,15 @@ def test_the_test_split_is_seen_once_at_the_end(tmp_path: Path, monkeypatch: pyt
             "optim.decay must be left alone with the schedule cosine, got 0.5",
         ),
         ({"optim": Optim(lr=1e-7)}, "optim.lr must be at least optim.floor, 1e-06, got 1e-07"),
+        (
+            {
+                "data": Data("digits", transformed=True, shift=0),
+                "model": Model("plain_autoencoder"),
+                "loss": "squared_error",
+                "optim": Optim(name="muon"),
+            },
+            "optim.name must be adam for plain_autoencoder, which has neither convolutions nor capsules; got muon",
+        ),
         ({"margin": "sigmoid"}, "margin must be linear with loss margin, as it is the spread loss's; got sigmoid"),
         (
             {"model": CNN.model, "loss": "cross_entropy", "reconstruction": 0.01},

@@ -6,6 +6,7 @@ from torch import nn
 
 from torchcaps.experiments.experiment import Data, Experiment, Optim
 from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.optim import layouts
 
 
 def refuse_what_does_nothing(config: Experiment, model: nn.Module) -> None:
@@ -33,6 +34,8 @@ def refuse_what_does_nothing(config: Experiment, model: nn.Module) -> None:
                     f"optim.{field} must be left alone with the schedule {config.optim.schedule}, got "
                     f"{getattr(config.optim, field)}"
                 )
+    if config.optim.name == "muon" and not layouts(model):
+        raise ValueError(f"optim.name must be adam for {name}, which has neither convolutions nor capsules; got muon")
     has_decoder = getattr(model, "decoder", None) is not None and not data.transformed
     if config.reconstruction not in (0, default) and not has_decoder:
         raise ValueError(

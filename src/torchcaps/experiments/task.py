@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import partial
 from typing import Any
 
 import lightning as L
@@ -15,7 +14,7 @@ from torchcaps.experiments.batches import Batch, Batches, mixed_seed
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.objective import answer, judge, total_loss
 from torchcaps.experiments.schedule import learning_rate
-from torchcaps.optim import Muon, layouts
+from torchcaps.optim import Muon, groups
 
 
 class NonFiniteLoss(ValueError):
@@ -46,11 +45,13 @@ class Task(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optim = self.config.optim
-        weights = [p for name, p in self.model.named_parameters() if name.endswith("weight")]
-        others = [p for name, p in self.model.named_parameters() if not name.endswith("weight")]
-        groups = [{"params": weights, "weight_decay": optim.weight_decay}, {"params": others}]
-        kind = partial(Muon, layouts=layouts(self.model)) if optim.name == "muon" else torch.optim.Adam
-        optimizer = kind(groups, lr=optim.lr, eps=optim.eps, fused=True)
+        if optim.name == "muon":
+            optimizer = Muon(groups(self.model, optim.weight_decay), optim.lr, eps=optim.eps)
+        else:
+            weights = [p for name, p in self.model.named_parameters() if name.endswith("weight")]
+            others = [p for name, p in self.model.named_parameters() if not name.endswith("weight")]
+            parts = [{"params": weights, "weight_decay": optim.weight_decay}, {"params": others}]
+            optimizer = torch.optim.Adam(parts, lr=optim.lr, eps=optim.eps, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: learning_rate(optim, step, self.n_steps) / optim.lr
         )
