@@ -104,6 +104,10 @@ def test_the_lowest_validation_error_wins_and_no_test_image_is_seen(
         tune("tiny", epochs=1, keep_in=tmp_path / "kept", **options)
     assert len(tiny) == 6
     kept = tmp_path / "kept" / "tiny.json"
+    older = read_json(kept)
+    del older["config"]["optim"]["name"]  # of a version that did not know it
+    write_json(kept, older)
+    assert tune("tiny", keep_in=tmp_path / "kept", **options) == found
     write_json(kept, read_json(kept) | {"best": {}})
     with pytest.raises(ValueError, match=r"tiny.json holds another outcome"):
         tune("tiny", keep_in=tmp_path / "kept", **options)

@@ -93,9 +93,9 @@ def tune(
     kept = None if keep_in is None else Path(keep_in).expanduser() / f"{config.recipe}.json"
     written = folder / f"{config.recipe}.json"
     if kept is not None and kept.is_file():  # before hours of work: what is trained anew is never the same
-        if flat(read_json(kept, "config")["config"]) != flat(config.to_dict()):
+        if _read(kept)["config"] != flat(config.to_dict()):
             raise ValueError(f"{kept} holds the outcome of other settings or epochs: remove it to keep another")
-        if not written.is_file() or read_json(kept) != read_json(written):
+        if not written.is_file() or _read(kept) != _read(written):
             raise ValueError(f"{kept} holds another outcome than {written}: remove it to keep that")
     if kept is not None:
         require_folder("keep_in", kept.parent)
@@ -110,11 +110,17 @@ def tune(
     content = {"recipe": name, "epochs": config.epochs, "trials": found, "best": best, "config": config.to_dict()}
     write_json(written, content)
     content = read_json(written)
-    if kept is not None and kept.is_file() and read_json(kept) != content:  # by another process, meanwhile
+    if kept is not None and kept.is_file() and _read(kept) != _read(written):  # by another process, meanwhile
         raise ValueError(f"{kept} holds another outcome than {written}: remove it to keep that")
     if kept is not None:
         write_json(kept, content)
     return content
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """An outcome, of an older version too: what was no field of an experiment then has its default."""
+    content = read_json(path, "config")
+    return content | {"config": flat(experiment_from(content["config"]).to_dict())}
 
 
 def _outcome(config: Experiment, folder: Path, progress: Progress) -> dict[str, Any]:
