@@ -2,14 +2,15 @@
 
 (Hinton, Sabour, Frosst, ICLR 2018.) ``test_error`` in the result is that on familiar viewpoints, ``novel_error`` on
 the others. The paper compares them where capsules and CNN are as good on familiar ones:
-``torchcaps measure matched`` trains the better one again, up to the other's validation error.
+``torchcaps measure matched`` trains the better of two again, up to the other's validation error.
 
 From the official files the split is the paper's. The 48×48 ``.npz`` files have viewpoints in the test half alone: there
 three toys of each category train (one of them validates) and two others test, in three folds,
 ``smallnorb-azimuth-fold-0`` and so on. That is not the paper's split, and has a table of its own.
 
 Learning rates, weight decay and dropout were chosen in six trials for each network and split, by the validation error
-of fold 0 (results/tuning/smallnorb-azimuth-fold-0.json and so on), and are those of the official split too.
+of fold 0 (results/tuning/smallnorb-azimuth-fold-0.json and so on), and are those of the official split too, some of
+whose test toys are fold 0's.
 """
 
 from __future__ import annotations

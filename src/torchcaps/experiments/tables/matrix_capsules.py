@@ -118,7 +118,8 @@ VIEWPOINTS = Table(
     columns={_FAMILIAR: "familiar, %", _NOVEL: "novel, %"},
     note=(
         "From the official files. The paper compares at equal error on familiar viewpoints of the test half, where it "
-        "stops the capsules; its capsules have three iterations and 310 K parameters, ours two and 68 K."
+        "stops the capsules; its capsules have three iterations and 310 K parameters, ours two and 68 K. Settings are "
+        "those that were chosen on the first of the folds below, whose toys are test toys here."
     ),
 )
 
@@ -141,7 +142,8 @@ VIEWPOINTS_FOLDS = Table(
     ),
     columns=VIEWPOINTS.columns,
     note=(
-        "Means of three folds: two toys of each category train, one validates, two others test. Both networks are "
-        "trained for as many epochs, and not matched on familiar viewpoints."
+        "Means of three folds: two toys of each category train, one validates, two others test. All networks are "
+        "trained for as many epochs, and not matched on familiar viewpoints. Each had six trials of its settings, on "
+        "the validation toys of the first fold."
     ),
 )
