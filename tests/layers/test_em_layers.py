@@ -202,6 +202,13 @@ def test_standardized_images() -> None:
     torch.testing.assert_close(Standardize()(3 * x - 1), got)
 
 
+@pytest.mark.parametrize("shape", [(1, 28, 28), (2, 48, 48), (3, 100, 100)])
+def test_standardized_flat_image_is_zero_of_every_grey_and_size(shape: tuple[int, int, int]) -> None:
+    """The float32 mean of so many equal numbers is off by some rounding, which the least deviation would enlarge."""
+    greys = (torch.arange(256) / 255).view(-1, 1, 1, 1).expand(-1, *shape)
+    assert Standardize()(greys).abs().max() < 1e-6
+
+
 @pytest.mark.parametrize("grey", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_standardized_flat_image_is_zero_in_half_precision(grey: float, dtype: torch.dtype) -> None:

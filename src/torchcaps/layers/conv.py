@@ -21,7 +21,7 @@ class ConvCaps(RoutedLayer):
     place*; a lower capsule seen from several places makes its choice in each of them. With EM routing a lower
     capsule is shared among the places that see it, for each upper type by itself (``settings="released"``, the
     default), or among all types at all of them (``"paper"``, or ``compete="all"``). The former needs fields that
-    overlap. Where the kernel covers the whole map, dynamic routing and the latter are :class:`DenseCaps`, with the
+    overlap. Where the kernel covers the whole map, dynamic routing and ``"paper"`` are :class:`DenseCaps`, with the
     same weights.
 
     Args:
@@ -32,7 +32,8 @@ class ConvCaps(RoutedLayer):
         kernel_size: K, or (rows, columns).
         n_iters: passes of the routing.
         stride: places from one receptive field to the next.
-        padding: places on every side at which there is no capsule: poses and activations of 0.
+        padding: places on every side at which there is no capsule: poses and activations of 0. (EM routing's
+            ``normalise`` counts them as children.)
         options: as :class:`~torchcaps.layers.routed_layer.RoutedLayer`.
 
     Input:

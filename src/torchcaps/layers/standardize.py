@@ -35,6 +35,7 @@ class Standardize(nn.Module):
             raise ValueError(f"x must be floating point, got {x.dtype}")
         wide = at_least_float32(x)  # the least deviation is 0 in float16
         centred = wide - wide.mean(dim=(1, 2, 3), keepdim=True)
+        centred = centred - centred.mean(dim=(1, 2, 3), keepdim=True)  # of what rounding left, which the floor enlarges
         variance = centred.square().mean(dim=(1, 2, 3), keepdim=True)
         least = 1 / (255**2 * max(1, math.prod(x.shape[1:])))
         return (centred * variance.clamp_min(least).rsqrt()).to(x.dtype)

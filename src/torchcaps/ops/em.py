@@ -76,8 +76,8 @@ def em_routing(
 
     Raises:
         ValueError: shapes that do not fit, matrices that are not 4×4, ``n_iters`` below 1, an unknown choice,
-            activations that are no probabilities (looked at on the CPU alone), ``compete="positions"`` (which is for
-            maps), ``impl="cpu"`` or ``"triton"`` for what it is not made for.
+            activations that are no probabilities (looked at on the CPU alone), ``compete="positions"`` with several
+            iterations (it is for maps), ``impl="cpu"`` or ``"triton"`` for what it is not made for.
         Unavailable: ``impl="cpu"`` where nothing can be compiled, ``"triton"`` where it cannot be imported; a
             RuntimeError.
 
