@@ -184,11 +184,11 @@ def orthogonalized(matrix: Tensor) -> Tensor:
         x = x / x.abs().amax().clamp_min(1e-30)  # squares neither overflow nor vanish
         gram = x.T @ x
         norm = gram.trace().sqrt().clamp_min(1e-15)  # no singular value is larger
-        gram, total = gram / norm**2, torch.eye(len(gram), dtype=gram.dtype, device=gram.device) / norm
+        gram, total = gram / norm**2, None
         a, b, c = _QUINTIC
-        for _ in range(_TIMES):
+        for left in reversed(range(_TIMES)):
             once = (gram * b).addmm_(gram, gram, alpha=c)
             once.diagonal().add_(a)
-            total = total @ once
-            gram = once @ gram @ once
-        return (x @ total).to(matrix.dtype)
+            total = once if total is None else total @ once
+            gram = once @ gram @ once if left else gram
+        return (x @ (total / norm)).to(matrix.dtype)
