@@ -16,6 +16,7 @@ from torchcaps.cli import main
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import load
 from torchcaps.experiments.recipes import recipe
+from torchcaps.models import MODELS
 
 TINY = [
     "--data.n_train=64",
@@ -158,6 +159,13 @@ def test_predict(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert main(["predict", str(run), str(tmp_path / name), *more]) == 0
     one, two, three = (line.split(": ", 1)[1] for line in capsys.readouterr().out.splitlines())
     assert one == two != three
+
+
+def test_list_takes_what_says_nothing_of_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(MODELS, "mine", lambda image_shape, n_classes: None)
+    assert main(["list"]) == 0 and "\n  mine\n" in capsys.readouterr().out
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:

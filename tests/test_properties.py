@@ -169,10 +169,10 @@ def test_permuting_capsules(subject: Subject) -> None:
     module, x = made(subject, torch.float64)
     tensors = dict(module.tensors.items())  # type: ignore[operator, union-attr]
     lower, upper = torch.randperm(x.shape[1]), torch.randperm(tensors["weight"].shape[1])
-    plain = module(x)
+    plain, both = module(x), tensors["weight"].shape[:2]
     with torch.no_grad():
-        for key, value in tensors.items():
-            value.copy_(value[lower][:, upper] if key in ("weight", "prior") else value[upper])
+        for value in tensors.values():
+            value.copy_(value[lower][:, upper] if value.shape[:2] == both else value[upper])
     permuted = module(x[:, lower])
     torch.testing.assert_close(permuted.pose, plain.pose[:, upper], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(permuted.activation, plain.activation[:, upper], rtol=1e-12, atol=1e-12)

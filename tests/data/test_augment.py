@@ -74,6 +74,17 @@ def test_random_corners_reach_every_place_and_no_further() -> None:
     assert random_corners(images, (5, 7), generator()).unique(dim=0).tolist() == [[0, 0]]
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_windows_lie_channels_first(channels: int) -> None:
+    """torch's gradient of a strided 1×1 convolution writes beyond its memory where few channels lie last."""
+    images = torch.rand(2, channels, 6, 6)
+    for found in (
+        crop(images, torch.zeros(2, 2, dtype=torch.int64), (4, 4)),
+        shift(images, torch.ones(2, 2).long(), 2),
+    ):
+        assert found.stride() == torch.empty(found.shape).stride()
+
+
 def test_central_crops_by_hand() -> None:
     image = torch.arange(6 * 5).view(1, 1, 6, 5)
     assert central_crop(image, (2, 2))[0, 0].tolist() == [[11, 12], [16, 17]]

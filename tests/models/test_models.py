@@ -266,6 +266,7 @@ def test_they_are_of_every_routing() -> None:
         ("matrix_capsnet", (1, 28, 28), {"depth": 3}, "an option of layers with em routing must be .*'depth'"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "mine"}, "initial must be one of half-active, released"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "released", "routing": "dynamic"}, "initial must be half-active"),
+        ("matrix_capsnet", (1, 28, 28), {"routing": "mine"}, "routing must be one of em, dynamic; got 'mine'"),
         (
             "matrix_capsnet",
             (1, 28, 28),

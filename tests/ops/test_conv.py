@@ -59,6 +59,15 @@ def test_is_convolution(size: tuple[int, int], kernel: tuple[int, int], stride: 
     torch.testing.assert_close(ours, gradients(library, x, weight, upstream), rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("shape", [(2, 1, 7, 8), (2, 3, 1, 5), (2, 9, 6, 6)])
+@pytest.mark.parametrize("stride", [2, 3])
+def test_strided_kernels_of_one_pixel(shape: tuple[int, ...], stride: int) -> None:
+    x = torch.rand(shape, dtype=torch.float64).permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # channels last
+    weight = torch.rand(4, shape[1], 1, 1, dtype=torch.float64)
+    wanted = torch.einsum("bchw,oc->bohw", x, weight[:, :, 0, 0])[:, :, ::stride, ::stride]
+    torch.testing.assert_close(conv2d(x, weight, stride=stride), wanted)
+
+
 def test_a_tap_by_hand() -> None:
     """A kernel of one tap picks the pixels under it."""
     x, weight = torch.arange(49.0).view(1, 1, 7, 7), torch.zeros(1, 1, 3, 3)

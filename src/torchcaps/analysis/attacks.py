@@ -86,8 +86,8 @@ def bim(
 
     Args:
         n_steps: how many.
-        step: of what size; by default 1.25 ε in all, as its authors have it up to ε = 16/255. (Beyond, theirs is ε + 4/255, here
-            1.25 ε still.) The others as :func:`fgsm`.
+        step: of what size; by default 1.25 ε in all, as its authors have it up to ε = 16/255. (Beyond, theirs is
+            ε + 4/255, here 1.25 ε still.) The others as :func:`fgsm`.
 
     Raises:
         ValueError: as :func:`fgsm`; no steps, or a negative one.

@@ -23,7 +23,8 @@ def list_command(_: argparse.Namespace) -> None:
     for title, found in (("Recipes", RECIPES), ("Models", MODELS), ("Data sets", DATASETS)):
         print(f"{title}:")
         for name, function in found.items():
-            print(f"  {name:32} {(function.__doc__ or '').strip().splitlines()[0].replace('``', '')}")
+            text = next(iter((function.__doc__ or "").strip().splitlines()), "")
+            print(f"  {name:32} {text.replace('``', '')}".rstrip())
 
 
 def evaluate_command(parsed: argparse.Namespace) -> None:

@@ -41,7 +41,10 @@ def crop(images: Tensor, corners: Tensor, size: tuple[int, int]) -> Tensor:
     rows = torch.arange(size[0], device=images.device) + corners[:, :1]  # [B, height]
     columns = torch.arange(size[1], device=images.device) + corners[:, 1:]  # [B, width]
     batch = torch.arange(len(images), device=images.device)[:, None, None]
-    return images.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    windows = images.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    # Channels first, of one channel too: oneDNN's gradient of strided 1×1 convolutions writes beyond its memory
+    # where few channels lie last (uxlfoundation/oneDNN#6035), as in a ResNet's first shortcut.
+    return windows.clone(memory_format=torch.contiguous_format)
 
 
 def random_corners(images: Tensor, size: tuple[int, int], generator: torch.Generator) -> Tensor:

@@ -12,7 +12,7 @@ from torchcaps.data import Dataset
 from torchcaps.experiments.batches import image_shape
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.models import PlainAutoencoder, Transformed, build
+from torchcaps.models import Output, PlainAutoencoder, Transformed, build
 
 
 @torch.no_grad()
@@ -31,6 +31,14 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
             raise
         raise ValueError(f"model.options {options} make no {name} for images of {shape}: {error}") from error
     model.train()
+    if not isinstance(output, Output | Transformed):
+        raise ValueError(f"the model {name} must return a torchcaps.models.Output, got a {type(output).__name__}")
+    decoder = getattr(model, "decoder", None)
+    if config.reconstruction and isinstance(output, Output) and decoder is not None and not hasattr(decoder, "each"):
+        raise ValueError(
+            f"reconstruction must be 0 for the model {name}, whose decoder is no torchcaps.Decoder but a "
+            f"{type(decoder).__name__}; got {config.reconstruction}"
+        )
     if isinstance(output, Transformed) != (config.loss == "squared_error"):
         fitting = "squared_error" if isinstance(output, Transformed) else "another than squared_error"
         raise ValueError(f"loss must be {fitting} for the model {config.model.name}, got {config.loss}")

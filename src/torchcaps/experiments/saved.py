@@ -20,7 +20,7 @@ from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import write_atomically
 from torchcaps.experiments.provenance import splits_in_words
 from torchcaps.experiments.run import Run, differing
-from torchcaps.models import Output, build
+from torchcaps.models import MODELS, Output, build
 
 
 class Trained(NamedTuple):
@@ -90,7 +90,8 @@ def load_model(run: Run | str | Path) -> Trained:
         try:
             model = build(name, shape, len(classes), **options)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{file} names a model that cannot be built: {error}") from error
+            own = "" if name in MODELS else ". One of your own is entered in torchcaps.models.MODELS first"
+            raise ValueError(f"{file} names a model that cannot be built: {error}{own}") from error
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

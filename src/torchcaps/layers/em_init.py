@@ -9,11 +9,11 @@ Poses of deviation p, times independent weights of deviation w, make votes of de
 matrices. Routing draws each capsule to votes that lie close together, which lessens log σ²; and the mean of n
 effective votes has a deviation of v / √n. How far depends on the data; the numbers below are to be judged by what
 comes of them on small NORB (results/checks/em-start.json): in nets of two sizes, three seeds each, with the released
-constants every layer's mean activation lies between 0.38 and 0.58, where the released values give the routed layers 0.03 to 0.26 with their own
-settings. To all that the settings add their variance floor. Far from there fewer are active at first: with the paper's
-settings in the layer of classes, whose undamped mass makes much of how far routing narrows the votes (a quarter and
-less, in the same nets), with classes of whole maps of 96×96 images, or with one or two classes. ``beta_u_init`` sets
-that.
+constants every layer's mean activation lies between 0.38 and 0.58, where the released values give the routed layers
+0.03 to 0.26 with their own settings. To all that the settings add their variance floor. Far from there fewer are active
+at first: with the paper's settings in the layer of classes, whose undamped mass makes much of how far routing narrows
+the votes (a quarter and less, in the same nets), with classes of whole maps of 96×96 images, or with one or two
+classes. ``beta_u_init`` sets that.
 
 The scale of the weights is free, then: v = 0.6 p comes of the width 0.3 that the released code names, for matrices
 (whose normals, cut at two widths, have a deviation of 0.26).

@@ -66,6 +66,7 @@ class MatrixCapsNet(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("initial", initial, INITIAL)
+        check_choice("routing", routing, ("em", "dynamic"))  # a further one would want a first layer of its own
         check_flag("standardize", standardize)
         if initial == "released" and routing != "em":
             raise ValueError(f"initial must be half-active with {routing} routing, got released")
