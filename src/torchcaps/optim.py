@@ -184,11 +184,18 @@ def orthogonalized(matrix: Tensor) -> Tensor:
         x = x / x.abs().amax().clamp_min(1e-30)  # squares neither overflow nor vanish
         gram = x.T @ x
         norm = gram.trace().sqrt().clamp_min(1e-15)  # no singular value is larger
-        gram, total = gram / norm**2, None
-        a, b, c = _QUINTIC
-        for left in reversed(range(_TIMES)):
-            once = (gram * b).addmm_(gram, gram, alpha=c)
-            once.diagonal().add_(a)
-            total = once if total is None else total @ once
-            gram = once @ gram @ once if left else gram
+        gram = gram / norm**2
+        total = once = _quintic(gram)
+        for _ in range(_TIMES - 1):
+            gram = once @ gram @ once
+            once = _quintic(gram)
+            total = total @ once
         return (x @ (total / norm)).to(matrix.dtype)
+
+
+def _quintic(gram: Tensor) -> Tensor:
+    """What a pass multiplies by: aI + bG + cG²."""
+    a, b, c = _QUINTIC
+    made = (gram * b).addmm_(gram, gram, alpha=c)
+    made.diagonal().add_(a)
+    return made
