@@ -122,22 +122,19 @@ def test_claims_are_those_of_the_files() -> None:
         return [f"{value:.2f}" for value in values]
 
     def viewpoints(axis: str) -> tuple[list[str], list[str]]:
-        """Means over the folds, beside the CNN of the capsules' size, then beside the paper's."""
-
-        def means(cnn: str, *wanted: tuple[str, str, str]) -> list[str]:
-            beside = f"smallnorb-{axis}-{cnn}-fold"
-            folds = [kept(f"smallnorb-{axis}-fold-{k}-0", f"matched-beside-{beside}-{k}-0") for k in range(3)]
-            return per_cent(
-                *(statistics.mean(f[part][kind][f"{of}_error"] for f in folds) for part, kind, of in wanted)
-            )
-
-        whole, matched, familiar = ("whole", "novel"), ("matched", "novel"), ("matched", "test")
-        capsules = [("run", *whole), ("run", *matched), ("run", *familiar)]
-        return (
-            means("cnn-small", *capsules),
-            means("cnn-small", *(("beside", *of) for of in (whole, matched, familiar)))
-            + means("cnn", ("beside", *whole), ("beside", *matched), capsules[1]),
-        )
+        """Means over the folds, beside the CNN of the capsules' size, then those of the paper's."""
+        name = f"smallnorb-{axis}"
+        folds = [kept(f"{name}-fold-{k}-0", f"matched-beside-{name}-cnn-small-fold-{k}-0") for k in range(3)]
+        wanted = (("whole", "novel"), ("matched", "novel"), ("matched", "test"))
+        found = {
+            part: [statistics.mean(fold[part][kind][f"{of}_error"] for fold in folds) for kind, of in wanted]
+            for part in ("run", "beside")
+        }
+        paper = [
+            statistics.mean(result(f"{name}-cnn-fold-{k}-0")[f"{of}_error"] for k in range(3))
+            for of in ("novel", "test")
+        ]
+        return per_cent(*found["run"]), per_cent(*found["beside"], *paper)
 
     both = ("run", "beside")
     faces = kept("faces-0", "picasso-beside-faces-cnn-0")

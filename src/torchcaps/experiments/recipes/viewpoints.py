@@ -54,32 +54,50 @@ def smallnorb_elevation_cnn_small() -> Experiment:
 
 
 def smallnorb_azimuth_fold_0() -> Experiment:
-    """Small matrix capsules by azimuth within the test half, the first of three folds; not in the paper."""
+    """Small matrix capsules by azimuth within the test half, the first of three folds; not in the paper.
+
+    Ours: familiar 11.91 %, novel 22.80 % (3 folds, 1 seed, 29 min a run; AMD EPYC, 1 thread).
+    """
     return _fold(smallnorb_azimuth(), 0)
 
 
 def smallnorb_azimuth_cnn_fold_0() -> Experiment:
-    """The paper's CNN by azimuth within the test half, the first of three folds; not in the paper."""
+    """The paper's CNN by azimuth within the test half, the first of three folds; not in the paper.
+
+    Ours: familiar 11.82 %, novel 17.62 % (3 folds, 1 seed, 14 min a run; AMD EPYC, 1 thread).
+    """
     return _fold(smallnorb_azimuth_cnn(), 0)
 
 
 def smallnorb_azimuth_cnn_small_fold_0() -> Experiment:
-    """A CNN with as many parameters by azimuth within the test half, the first of three folds; not in the paper."""
+    """A CNN with as many parameters by azimuth within the test half, the first of three folds; not in the paper.
+
+    Ours: familiar 13.41 %, novel 18.98 % (3 folds, 1 seed, 4 min a run; AMD EPYC, 1 thread).
+    """
     return _fold(smallnorb_azimuth_cnn_small(), 0)
 
 
 def smallnorb_elevation_fold_0() -> Experiment:
-    """Small matrix capsules by elevation within the test half, the first of three folds; not in the paper."""
+    """Small matrix capsules by elevation within the test half, the first of three folds; not in the paper.
+
+    Ours: familiar 8.92 %, novel 23.29 % (3 folds, 1 seed, 24 min a run; AMD EPYC, 1 thread).
+    """
     return _fold(smallnorb_elevation(), 0)
 
 
 def smallnorb_elevation_cnn_fold_0() -> Experiment:
-    """The paper's CNN by elevation within the test half, the first of three folds; not in the paper."""
+    """The paper's CNN by elevation within the test half, the first of three folds; not in the paper.
+
+    Ours: familiar 7.06 %, novel 20.47 % (3 folds, 1 seed, 9 min a run; AMD EPYC, 1 thread).
+    """
     return _fold(smallnorb_elevation_cnn(), 0)
 
 
 def smallnorb_elevation_cnn_small_fold_0() -> Experiment:
-    """A CNN with as many parameters by elevation within the test half, the first of three folds; not in the paper."""
+    """A CNN with as many parameters by elevation within the test half, the first of three folds; not in the paper.
+
+    Ours: familiar 7.00 %, novel 20.43 % (3 folds, 1 seed, 3 min a run; AMD EPYC, 1 thread).
+    """
     return _fold(smallnorb_elevation_cnn_small(), 0)
 
 
