@@ -29,7 +29,7 @@ def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int
     Returns:
         ``[B, C', H', W']``.
     """
-    if stride > 1 and padding == 0 and weight.shape[2:] == (1, 1) and x.dim() == 4:
+    if stride > 1 and padding == 0 and not is_tracing() and x.dim() == 4 and weight.shape[2:] == (1, 1):
         # The same with fewer pixels; and oneDNN's own writes beyond its memory where few channels lie last
         # (uxlfoundation/oneDNN#6035).
         x, stride = x[:, :, ::stride, ::stride], 1
