@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-#: Outputs of a tile, in a row, where the kernel asks for no more: larger tiles multiply less, but take more memory and
-#: dearer transforms.
-_OUTPUTS = 8
+#: Outputs of a tile, in a row, where the kernel asks for no more. Larger tiles multiply and overlap less, but have more
+#: frequencies, each with fewer tiles to share its part of the kernel.
+_OUTPUTS = 12
 
 
 class Cut(NamedTuple):
-    """How one direction of a map is cut into overlapping tiles. A tile has ``step + kernel - 1`` inputs.
+    """How one direction of a map is cut into overlapping tiles, of ``step + kernel - 1`` inputs: an even number.
 
     Attributes:
         out: outputs wanted.
@@ -38,7 +38,8 @@ class Cut(NamedTuple):
         out, kernel = (size - kernel) // stride + 1, math.ceil(kernel / stride)
         tiles = math.ceil(out / max(_OUTPUTS, kernel - 1))
         step = math.ceil(out / tiles)
-        return Cut(out, tiles, step if tiles == 1 else max(step, kernel - 1), kernel)
+        step = step if tiles == 1 else max(step, kernel - 1)
+        return Cut(out, tiles, step + (step + kernel - 1) % 2, kernel)
 
     @property
     def tile(self) -> int:
@@ -68,22 +69,49 @@ def cuts(x: Sequence[int], weight: Sequence[int], stride: int) -> tuple[Cut, Cut
     return rows, columns
 
 
+class Transform(NamedTuple):
+    """A matrix ``[P, height·width]`` in two steps, which together multiply far less.
+
+    Attributes:
+        rows: ``[2G, height]``, in pairs …
+        columns: ``[G, P/G, 2·width]``, … of each of which P/G coefficients come.
+    """
+
+    rows: Tensor
+    columns: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The matrix times x: ``[height, width, N]`` to ``[P, N]``."""
+        pairs = (self.rows @ x.flatten(1)).view(len(self.columns), self.columns.shape[2], x.shape[2])
+        return torch.bmm(self.columns, pairs).flatten(0, 1)
+
+    def transposed(self, x: Tensor) -> Tensor:
+        """Its transpose times x: ``[P, N]`` to ``[height, width, N]``."""
+        pairs = torch.bmm(self.columns.mT, x.unflatten(0, self.columns.shape[:2]))
+        y = pairs.view(len(self.rows), self.columns.shape[2] // 2, x.shape[1])
+        return (self.rows.T @ y.flatten(1)).unflatten(1, y.shape[1:])
+
+
 def worthwhile(x: Sequence[int], weight: Sequence[int], stride: int, gradients: bool) -> bool:
     """Whether :func:`spectral_conv2d` multiplies so much less, for these shapes, that it is faster on a CPU.
 
-    That is less than half as much, transforms included, as it moves more memory; and a little less still without
+    That is little more than half as much, transforms included, as it moves more memory; and less than half without
     ``gradients``, for which the transforms of image and kernel would serve again.
     """
     if min(x) == 0 or min(weight) == 0 or x[2] < weight[2] or x[3] < weight[3]:
         return False
     rows, columns = cuts(x, weight, stride)
     images, n_in, n_out = x[0] * rows.tiles * columns.tiles, stride**2 * x[1], weight[0]
-    products = images * n_in * n_out
-    there = images * n_in * rows.tile * columns.tile + n_in * n_out * rows.kernel * columns.kernel
-    back = images * n_out * rows.step * columns.step
-    points = 1.5 * rows.tile * columns.tile
+
+    def transform(height: int, width: int) -> int:
+        # Each number is read and written for few multiplications, which so take three times as long.
+        return 3 * rows.tile * width * (height + 3 * columns.tile)
+
+    products = images * n_in * n_out * 3 * rows.tile * columns.tile / 2
+    there = images * n_in * transform(rows.tile, columns.tile) + n_in * n_out * transform(rows.kernel, columns.kernel)
+    back = images * n_out * transform(rows.step, columns.step)
     direct = x[0] * math.prod(weight) * rows.out * columns.out
-    return (2 if gradients else 2.3) * points * (products + there + back) < direct
+    return (1.8 if gradients else 2.1) * (products + there + back) < direct
 
 
 def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
@@ -95,7 +123,7 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0
 
     Rounding errors are relative to the largest number in a tile, where those of a direct convolution are relative to
     what the kernel sees: beside a pixel a hundred times the others they are larger, and infinity or NaN fills the
-    tile. In bfloat16 they are about three times those of a direct convolution, whose factors are not rounded again.
+    tile. In bfloat16 they are up to three times those of a direct convolution, whose factors are not rounded again.
     For the gradient, the coefficients of x and weight are kept: some three times as many numbers as x has, and P/K²
     times as many as weight has, with P of the order of 1.5 times the inputs of a tile.
 
@@ -111,20 +139,19 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0
     Source: Mathieu, Henaff, LeCun 2014 (products at frequencies); Lavin, Gray 2016 (tiles, and transforms as matrices).
     """
     rows, columns = cuts([size + 2 * padding for size in x.shape], weight.shape, stride)
-    matrices = _matrices(rows.tile, columns.tile, rows.kernel, columns.kernel)
-    signal, response, inverse = (torch.from_numpy(matrix).to(x.device, x.dtype) for matrix in matrices)
+    signal, response, inverse = _transforms(rows, columns, x)
     n_images, n_in, n_out = len(x), stride**2 * x.shape[1], len(weight)
     n_tiles = rows.tiles * columns.tiles
 
     phases = _phases(x.permute(2, 3, 0, 1), rows.inputs, columns.inputs, stride, padding)  # [Y, X, s, s, B, C]
     tiles = rows(columns(phases.transpose(0, 1)).movedim(2, 0))  # [Y/y, y, X/x, x, s, s, B, C]
-    tiles = tiles.permute(1, 3, 0, 2, 6, 4, 5, 7).reshape(rows.tile * columns.tile, n_tiles * n_images * n_in)
-    spectra = (signal @ tiles).view(len(signal), n_tiles * n_images, n_in)
+    tiles = tiles.permute(1, 3, 0, 2, 6, 4, 5, 7).reshape(rows.tile, columns.tile, n_tiles * n_images * n_in)
+    spectra = signal(tiles).unflatten(1, (n_tiles * n_images, n_in))
 
     taps = _phases(weight.permute(2, 3, 1, 0), rows.kernel, columns.kernel, stride)  # [Y, X, s, s, C, C']
-    responses = (response @ taps.reshape(rows.kernel * columns.kernel, n_in * n_out)).view(len(response), n_in, n_out)
+    responses = response(taps.reshape(rows.kernel, columns.kernel, n_in * n_out)).unflatten(1, (n_in, n_out))
 
-    y = inverse @ torch.bmm(spectra, responses).view(len(signal), n_tiles * n_images * n_out)
+    y = inverse.transposed(torch.bmm(spectra, responses).flatten(1))
     y = y.view(rows.step, columns.step, rows.tiles, columns.tiles, n_images, n_out).permute(4, 2, 0, 3, 1, 5)
     y = y.reshape(n_images, rows.tiles * rows.step, columns.tiles * columns.step, n_out)
     return y[:, : rows.out, : columns.out].permute(0, 3, 1, 2)
@@ -137,32 +164,53 @@ def _phases(x: Tensor, rows: int, columns: int, stride: int, padding: int = 0) -
     return x.unflatten(1, (columns, stride)).unflatten(0, (rows, stride)).transpose(1, 2)
 
 
-@functools.cache  # of arrays: a tensor belongs to the mode of its first call, such as inference
-def _matrices(
-    height: int, width: int, kernel_height: int, kernel_width: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The bilinear form y = inverse · ((signal · tile) ⊙ (response · kernel)), over P real products, in float64.
+def _transforms(rows: Cut, columns: Cut, like: Tensor) -> list[Transform]:
+    """The bilinear form y = inverseᵀ · ((signal · tile) ⊙ (response · kernel)), over P real products.
 
     Returns:
-        signal: ``[P, height·width]``.
-        response: ``[P, kernel_height·kernel_width]``.
-        inverse: ``[step·step', P]``, of those outputs that the tile's edges do not reach.
+        signal: of tiles ``[height, width]``.
+        response: of kernels.
+        inverse: of the outputs that the tile's edges do not reach, ``[step, step']``.
     """
-    # Images are real: the coefficient at (-u, -v) is the conjugate of that at (u, v), and one of the two is enough.
-    partners = {(u, v): (-u % height, -v % width) for u in range(height) for v in range(width)}
-    alone, _ = _waves([here for here, there in partners.items() if here == there], height, width)
-    re, im = _waves([here for here, there in partners.items() if here < there], height, width)
+    waves, lines = _matrices(rows.tile, columns.tile)
+    cropped = (rows.tile, columns.tile), (rows.kernel, columns.kernel), (rows.step, columns.step)
+    made = []
+    for (height, width), line in zip(cropped, lines, strict=True):
+        pairs = line.reshape(*line.shape[:2], 2, columns.tile)[..., :width].reshape(*line.shape[:2], 2 * width)
+        parts = (torch.from_numpy(part).to(like.device, like.dtype) for part in (waves[:, :height], pairs))
+        made.append(Transform(*parts))
+    return made
+
+
+@functools.cache  # of arrays: a tensor belongs to the mode of its first call, such as inference
+def _matrices(height: int, width: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The rows of all three transforms, and the columns of each, uncropped and in float64; both sizes are even.
+
+    Images are real: the coefficient at (-u, -v) is the conjugate of that at (u, v), and one of the two is enough. Of
+    rows these are u = 0 and height/2, which are real and make the first pair, and those between, whose pairs are real
+    and imaginary part. Of the first pair's columns the same ones are enough, of the other pairs' are all.
+    """
+    (ends, _), (re, im) = _waves((0, height // 2), height), _waves(range(1, height // 2), height)
+    waves = np.concatenate((ends, np.stack((re, im), 1).reshape(-1, height)))
+    (alone, _), halves, (re, im) = (_waves(v, width) for v in ((0, width // 2), range(1, width // 2), range(width)))
+    of_complex = np.concatenate((re, -im), 1), np.concatenate((im, re), 1)
+    lines = []
+    for real, pair in zip(_factors(alone, *halves), _factors(np.zeros((0, 2 * width)), *of_complex), strict=True):
+        first = np.zeros_like(pair)  # two of its rows stay 0, so that all pairs have as many
+        first[: len(real), :width] = first[len(real) : 2 * len(real), width:] = real
+        lines.append(np.stack((first, *[pair] * (height // 2 - 1))))
+    lines[-1] /= height * width
+    return waves, lines
+
+
+def _factors(alone: np.ndarray, re: np.ndarray, im: np.ndarray) -> list[np.ndarray]:
+    """What gives the factors of signal and response, from real and from complex coefficients; and makes up outputs."""
     # (a + ib)(c - id) = (p - q) + i(p - r) with p = (a + b)c, q = b(c - d), r = a(c + d).
-    signal = np.concatenate((alone, re + im, im, re))
-    response = np.concatenate((alone, re, re - im, re + im))[:, :kernel_height, :kernel_width]
-    inverse = np.concatenate((alone, 2 * (re + im), -2 * re, -2 * im)) / (height * width)
-    inverse = inverse[:, : height - kernel_height + 1, : width - kernel_width + 1]
-    signal, response, inverse = (matrix.reshape(len(matrix), -1) for matrix in (signal, response, inverse))
-    return signal, response, inverse.T
+    signal, response, inverse = (re + im, im, re), (re, re - im, re + im), (2 * (re + im), -2 * re, -2 * im)
+    return [np.concatenate((alone, *parts)) for parts in (signal, response, inverse)]
 
 
-def _waves(frequencies: list[tuple[int, int]], height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Real and imaginary parts of e^(-2πi(uy/height + vx/width)), each ``[frequencies, height, width]``."""
-    u, v = np.array(frequencies, dtype=np.float64).reshape(-1, 2).T[..., None, None]
-    angle = -2 * np.pi * (u * np.arange(height)[:, None] / height + v * np.arange(width) / width)
+def _waves(frequencies: Sequence[int], size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Real and imaginary part of e^(-2πi·fx/size), each ``[frequencies, size]``."""
+    angle = -2 * np.pi * np.array(frequencies, dtype=np.float64)[:, None] * np.arange(size) / size
     return np.cos(angle), np.sin(angle)
