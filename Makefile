@@ -16,6 +16,10 @@ ifeq ($(shell uname -s)$(wildcard $(addsuffix /torch-*.whl,$(WHEELS))),Linux)
 TORCH += --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match
 endif
 endif
+# Where Python may not keep bytecode, every start would compile torch anew: longer than all else that most tests do.
+ifneq ($(PYTHONDONTWRITEBYTECODE),)
+export UV_COMPILE_BYTECODE := 1
+endif
 
 .PHONY: run test lint
 run: .venv/run
@@ -25,7 +29,7 @@ run: .venv/run
 	$(BIN)/torchcaps report runs/digits --beside runs/digits-cnn runs/digits-pairs
 
 test: .venv/test lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 lint: .venv/test
 	$(BIN)/ruff format --check .
