@@ -32,6 +32,7 @@ struct Problem {
   const double* lambda;
   const T *pose, *act, *beta_u, *beta_a, *offset;
   mutable Buffer<T> weight;  // [C·K, JV, Pose::kNumbers] of lanes
+  std::vector<int64_t> of_row, of_place;  // the first place's child at each row, and how far off others' are
   const typename Pose::template Walk<Problem> walk;
 
   Problem(const int64_t* n, const double* x, const T* pose, const T* act, const T* w, const T* beta_u,
@@ -41,7 +42,9 @@ struct Problem {
         Wo((W - Kw) / sw + 1), P(Ho * Wo), K(Kh * Kw), JV((J + L - 1) / L),
         most_seen(((Kh + sh - 1) / sh) * ((Kw + sw - 1) / sw)), damping(T(x[0])), floor(T(x[1])), eps(T(x[2])),
         ratio(x[3]), s_a(x[4]), s_u(x[5]), s_v(x[6]), lambda(x + 7), pose(pose), act(act),
-        beta_u(beta_u), beta_a(beta_a), offset(offset), weight(n_weights()), walk(*this) {
+        beta_u(beta_u), beta_a(beta_a), offset(offset), weight(n_weights()), of_row(C * K), of_place(P), walk(*this) {
+    for (int64_t i = 0; i < C * K; ++i) of_row[i] = child(0, i / K, i % K / Kw, i % K % Kw);
+    for (int64_t p = 0; p < P; ++p) of_place[p] = child(0, 0, p / Wo * sh, p % Wo * sw);
     for (int64_t i = 0; i < C * K; ++i)
       for (int64_t jv = 0; jv < JV; ++jv)
         to_lanes(w + (i * J + jv * L) * Pose::kNumbers, Pose::kNumbers, width(jv), Pose::kNumbers, weight + at(i, jv));
@@ -87,10 +90,8 @@ struct Problem {
     return coupling + ((b * P + place) * C * K + row) * J;
   }
 
-  int64_t seen_child(int64_t row, int64_t p) const {  // of an image: the one at a row of weights that place p sees
-    const int64_t k = row % K;
-    return child(0, row / K, p / Wo * sh + k / Kw, p % Wo * sw + k % Kw);
-  }
+  // Of an image: the one at a row of weights that place p sees. It is asked for at every vote, where divisions are slow.
+  int64_t seen_child(int64_t row, int64_t p) const { return of_row[row] + of_place[p]; }
 
   int seen_by(int64_t y, int64_t x, Seen* seen) const {
     int n = 0;
