@@ -246,7 +246,7 @@ def test_margin_loss_is_flat_where_the_margin_is_kept_and_cross_entropy_is_not()
 
 def test_the_gap_of_scores():
     scores = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.5, 0.1]])
-    assert float(score_gap(scores, torch.tensor([0, 2]))) == pytest.approx((0.3 - 0.9 + 0.5 - 0.1) / 2)
+    assert float(score_gap(scores, torch.tensor([0, 2]))) == pytest.approx(0.3 - 0.9 + 0.5 - 0.1)
 
 
 def test_accuracy_falls_where_the_linear_model_says():
@@ -429,3 +429,20 @@ def test_what_does_not_fit_is_named():
         random_targets(torch.tensor([3]), 3)
     with pytest.raises(ValueError, match="the number of images must be an integer of at least 1, got 0"):
         accuracy_under_attack(Linear(), x[:0], label[:0], [0.1], fgsm)
+
+
+def test_how_many_images_are_taken_at_a_time_hides_no_gradient():
+    """In half precision a share of a mean over the batch would vanish."""
+    model, x = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).half(), torch.rand(64, 1, 2, 2).half()
+    with torch.no_grad():
+        model[1].weight.mul_(1e-5)
+    labels = torch.arange(64) % 3
+    found = [zero_gradients(model, x, labels, batch_size=size) for size in (1, 64)]
+    assert found[0] == found[1] < 1
+
+
+def test_true_labels_beside_targets_are_classes_too():
+    x = torch.rand(3, 1, 2, 2)
+    for labels, message in ((torch.full((3,), 7), "classes 0 … 1, got 7 … 7"), (torch.zeros(3), "int64")):
+        with pytest.raises(ValueError, match=f"labels must .*{message}"):
+            accuracy_under_attack(Linear(), x, labels, [0.1], fgsm, targets=torch.ones(3, dtype=torch.int64))

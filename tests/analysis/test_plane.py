@@ -41,6 +41,8 @@ def test_points_without_weight_or_spread_are_finite():
 
 
 def test_what_does_not_fit_is_named():
+    with pytest.raises(ValueError, match="points must be floating point, got torch.int64"):
+        principal_plane(torch.arange(10).view(5, 2))
     with pytest.raises(ValueError, match=r"points must be \[N, D\] with N ≥ 1 and D ≥ k=2, got shape \[3, 1\]"):
         principal_plane(torch.ones(3, 1))
     with pytest.raises(ValueError, match=r"weight must be \[N\] with N=3"):

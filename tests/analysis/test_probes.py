@@ -122,3 +122,10 @@ def test_what_does_not_fit_is_named():
 def test_a_division_is_that_of_its_seed():
     one, again, other = (torch.cat(divided(40, (0.5, 0.5), seed)) for seed in (0, 0, 1))
     assert torch.equal(one, again) and not torch.equal(one, other)
+
+
+def test_what_never_changes_is_known_for_such():
+    """Though the mean of seven times 0.3 is not 0.3."""
+    target = torch.full((7, 2), 0.3, dtype=torch.float64)
+    found = r_squared(target + torch.tensor([0.0, 1.0]), target)
+    assert found[0].isnan() and found[1] == -torch.inf

@@ -84,6 +84,8 @@ def test_a_line_by_hand() -> None:
     assert line(true, true + 1) == (1.0, 1 - 3 / 2)
     with pytest.raises(ValueError, match="true must hold different numbers, got 3 equal ones"):
         line(torch.ones(3), true)
+    with pytest.raises(ValueError, match="got 3 equal ones"):  # whose mean is rounded to another
+        line(torch.full((3,), 0.1, dtype=torch.float64), true)
 
 
 @pytest.mark.parametrize("name", ["affine_autoencoder", "local_autoencoder", "template_autoencoder"])

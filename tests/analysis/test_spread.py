@@ -77,3 +77,9 @@ def test_clusters_take_the_class_of_those_they_share_points_with() -> None:
 def test_too_few_points_are_refused() -> None:
     with pytest.raises(ValueError, match="points must be at least k=3 besides each itself, got 3"):
         nearest(torch.rand(3, 2), torch.rand(3, 2), 3, same=True)
+
+
+def test_neighbours_are_the_same_far_from_the_origin() -> None:
+    points = torch.randn(100, 5)
+    moved = (points.double() + 1000).float()
+    assert nearest(moved, moved, 5, same=True).places.equal(nearest(points, points, 5, same=True).places)

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from torchcaps.analysis.factor_mixture import fit_factor_mixture
 from torchcaps.data import Dataset, Images
 from torchcaps.data.augment import random_shift
 from torchcaps.data.images import to_float
 from torchcaps.experiments import Data, Experiment
-from torchcaps.experiments.few_labels import compare, supervised
+from torchcaps.experiments.few_labels import compare, readouts, supervised
 from torchcaps.experiments.few_labels.codes import Codes, model_codes, pixel_codes
 from torchcaps.experiments.few_labels.draws import draw_labelled
 from torchcaps.experiments.few_labels.finished import Finished
@@ -174,11 +175,12 @@ def test_every_network_is_trained_by_its_own_name(monkeypatch: pytest.MonkeyPatc
     assert asked == list(NETWORKS)
 
 
-def a_run(path: Path, note: str = "", **data: Any) -> Any:
+def a_run(path: Path, note: str = "", classes: tuple[str, ...] = ("a", "b", "c"), test: str = "40", **data: Any) -> Any:
     """What a comparison asks a finished run for."""
     config = Experiment(data=Data(**{"name": "digits", **data}))
     result = {"recipe": "it", "seed": 0, "epochs": 1, "commit": "c"}
-    return SimpleNamespace(path=path, note=note, experiment=lambda: config, finished=lambda: result)
+    trained = Trained(nn.Identity(), (1, 4, 4), classes, (4, 4), note, {"test": test})
+    return SimpleNamespace(path=path, trained=trained, experiment=lambda: config, finished=lambda: result)
 
 
 @pytest.fixture
@@ -186,9 +188,7 @@ def noise(monkeypatch: pytest.MonkeyPatch) -> Dataset:
     """Images of three classes that all runs are of; of their codes there are pixels alone."""
     parts = [Images(torch.randint(256, (n, 1, 4, 4), dtype=torch.uint8), torch.arange(n) % 3) for n in (60, 20, 40)]
     dataset = Dataset("noise", ("a", "b", "c"), *parts)
-    monkeypatch.setattr(
-        compare, "load_model", lambda run: Trained(nn.Identity(), (1, 4, 4), dataset.classes, (4, 4), run.note, {})
-    )
+    monkeypatch.setattr(compare, "load_model", lambda run: run.trained)
     monkeypatch.setattr(compare, "data_for", lambda *_: dataset)
     monkeypatch.setattr(compare, "model_codes", lambda *_: [])
     monkeypatch.setattr(compare, "READOUTS", {"nearest labelled": nearest_labelled})
@@ -220,6 +220,8 @@ def test_errors_of_the_nearest_pixels_written_out(noise: Dataset, tmp_path: Path
         {"crop": (3, 3)},
         {"image_size": (3, 3)},
         {"note": "another split"},
+        {"classes": ("a", "b")},
+        {"test": "40 of other labels"},
     ],
     ids=lambda changed: next(iter(changed)),
 )
@@ -289,3 +291,38 @@ def test_a_mixture_names_clusters_without_a_label_by_those_they_are_near() -> No
 def test_what_one_would_choose_is_chosen_on_validation_images() -> None:
     rows = [{"code": k, "errors": {"25": {"val_error": v, "test_error": 1 - v}}} for k, v in (("a", 0.3), ("b", 0.1))]
     assert best(rows, "25")["code"] == "b"
+
+
+def test_every_component_of_a_mixture_has_points_enough_to_be_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def fitted(x: Tensor, n_components: int, n_factors: int) -> Any:
+        asked.append(n_components)
+        return fit_factor_mixture(x, n_components, n_factors)
+
+    monkeypatch.setattr(readouts, "fit_factor_mixture", fitted)
+    for n in (15, 200, 2000):
+        factor_mixture(Codes("noise", torch.randn(n, 10), torch.randn(3, 10), torch.randn(3, 10)), 2)
+    assert asked == [1, 10, 50]
+
+
+def test_what_no_label_reaches_is_taken_for_the_commonest() -> None:
+    """Two far clusters, of which one has no labels: of class 1 there are two, of class 2 one."""
+    near, far = torch.randn(20, 2), 1e4 + torch.randn(20, 2)
+    asked = torch.cat((near[:1], far[:1])) + 0.01
+    read = neighbour_graph(Codes("two", torch.cat((near, far)), asked, asked), 3)
+    index, labels = torch.tensor([0, 1, 2]), torch.tensor([1, 1, 2])
+    ((val, test),) = read([(index, labels)])
+    assert val[1] == test[1] == 1
+
+
+def test_networks_leave_the_random_numbers_of_others_alone() -> None:
+    labelled = Images(torch.randint(256, (4, 1, 28, 28), dtype=torch.uint8), torch.arange(4))
+    before = torch.get_rng_state()
+    train_on_few("CNN", labelled, 4, 1, 0)
+    assert torch.get_rng_state().equal(before)
+
+
+def test_too_few_images_for_a_graph_are_named(noise: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="n_unlabelled must leave more than 10 images to train on, got 9"):
+        compare.compare(a_run(tmp_path), [], compare.Settings(n_unlabelled=9), Finished(tmp_path / "kept.json", "of"))

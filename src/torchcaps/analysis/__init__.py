@@ -5,7 +5,7 @@ the caller (``figure.savefig("picture.png")``, or the last line of a notebook ce
 """
 
 from torchcaps.analysis.agreement import RoutingStatistics, routing_statistics
-from torchcaps.analysis.attacks import ATTACKS, bim, fgsm, pgd, score_gap
+from torchcaps.analysis.attacks import ATTACKS, bim, cross_entropy, fgsm, pgd, score_gap
 from torchcaps.analysis.confusion import confusion_matrix
 from torchcaps.analysis.couplings import Couplings, coupling_maps
 from torchcaps.analysis.draw.canvas import FIRST, HIGHLIGHT, SECOND
@@ -79,6 +79,7 @@ __all__ = [
     "class_votes",
     "confusion_matrix",
     "coupling_maps",
+    "cross_entropy",
     "crowding",
     "dimension_strengths",
     "draw_confusion",

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet, evaluating
+from torchcaps.analysis.needs import capsnet, observing
 from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.layers import DenseCaps
 from torchcaps.ops import Routed, dense_votes
@@ -37,7 +37,7 @@ class RoutingStatistics(NamedTuple):
     scores: Tensor
 
 
-@torch.no_grad()
+@observing
 def routing_statistics(
     model: nn.Module, images: Tensor, n_iters: Iterable[int] = range(1, 11), batch_size: int = 50
 ) -> RoutingStatistics:
@@ -71,13 +71,12 @@ def routing_statistics(
     for r in numbers:
         check_at_least("n_iters", r, 1)
     parts = []
-    with evaluating(model):
-        for some in images.split(batch_size):
-            lower = model(some).capsules[-2]
-            weight = classes.weight
-            assert isinstance(weight, Tensor)  # a parameter, or, of pruned layers, what it is computed to
-            directions = F.normalize(dense_votes(lower.pose.flatten(1, 3), weight), dim=3)  # [B, I, J, D]
-            parts.append([_statistics(classes, lower, directions, r) for r in numbers])
+    for some in images.split(batch_size):
+        lower = model(some).capsules[-2]
+        weight = classes.weight
+        assert isinstance(weight, Tensor)  # a parameter, or, of pruned layers, what it is computed to
+        directions = F.normalize(dense_votes(lower.pose.flatten(1, 3), weight), dim=3)  # [B, I, J, D]
+        parts.append([_statistics(classes, lower, directions, r) for r in numbers])
     columns = zip(*(zip(*part, strict=True) for part in parts), strict=True)
     joined = (torch.cat([torch.stack(x) for x in column], dim=1) for column in columns)
     return RoutingStatistics(torch.tensor(numbers, device="cpu"), *joined)

@@ -9,16 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import derivable, evaluating, scores_of
+from torchcaps.analysis.needs import derivable, evaluating, observing, scores_of
 from torchcaps.checks import check_at_least, check_classes, check_number, check_shapes
 
 #: Of scores ``[B, J]`` and classes ``[B]``: one number for the batch, a sum or mean over its images. Its
-#: gradient's sign is all that is used, so that its scale does not matter.
+#: gradient's sign is all that is used, so that its scale does not matter. (That of a mean over many images may vanish
+#: in half precision.)
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
+def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of the softmax over the scores, sum over the batch."""
+    return F.cross_entropy(scores, labels, reduction="sum")
+
+
 def score_gap(scores: Tensor, labels: Tensor) -> Tensor:
-    """The largest other score minus that of the class, mean over the batch: positive where the class has lost.
+    """The largest other score minus that of the class, sum over the batch: positive of an image where the class has
+    lost.
 
     Where cross-entropy is flat because all scores but one are far away, this is not.
 
@@ -27,7 +34,7 @@ def score_gap(scores: Tensor, labels: Tensor) -> Tensor:
     """
     own = scores.gather(1, labels[:, None]).squeeze(1)
     others = scores.scatter(1, labels[:, None], -torch.inf).amax(dim=1)
-    return (others - own).mean()
+    return (others - own).sum()
 
 
 class Attack(Protocol):
@@ -45,7 +52,7 @@ def fgsm(
     epsilon: float,
     *,
     targeted: bool = False,
-    loss: Loss = F.cross_entropy,
+    loss: Loss = cross_entropy,
 ) -> Tensor:
     """One step of ε along the sign of the gradient: the fast gradient sign method.
 
@@ -78,7 +85,7 @@ def bim(
     epsilon: float,
     *,
     targeted: bool = False,
-    loss: Loss = F.cross_entropy,
+    loss: Loss = cross_entropy,
     n_steps: int = 10,
     step: float | None = None,
 ) -> Tensor:
@@ -105,7 +112,7 @@ def pgd(
     epsilon: float,
     *,
     targeted: bool = False,
-    loss: Loss = F.cross_entropy,
+    loss: Loss = cross_entropy,
     n_steps: int = 40,
     step: float | None = None,
     n_restarts: int = 2,
@@ -148,7 +155,7 @@ def pgd(
 ATTACKS: dict[str, Attack] = {"fgsm": fgsm, "bim": bim, "pgd": pgd}
 
 
-def gradient(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = F.cross_entropy) -> Tensor:
+def gradient(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> Tensor:
     """Of the loss with respect to the images, ``[B, C, H, W]``, without dropout. The weights gather none.
 
     Through all iterations of every routing, whatever the layers do in training (``gradient="last"``).
@@ -167,11 +174,10 @@ def gradient(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = F.cr
     return found
 
 
-@torch.no_grad()
+@observing
 def predict(model: nn.Module, images: Tensor) -> Tensor:
     """The class with the largest score, ``[B]``, without dropout."""
-    with evaluating(model):
-        return scores_of(model, images).argmax(dim=1)
+    return scores_of(model, images).argmax(dim=1)
 
 
 def _climb(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet
+from torchcaps.analysis.needs import capsnet, observing
 from torchcaps.analysis.places import map_edges
 from torchcaps.checks import check_at_least, check_shapes
 
@@ -28,7 +28,7 @@ class Couplings(NamedTuple):
     extent: tuple[float, float, float, float]
 
 
-@torch.no_grad()
+@observing
 def coupling_maps(model: nn.Module, images: Tensor, n_iters: int | None = None) -> Couplings:
     """Lay the couplings of the class capsules out over the image.
 

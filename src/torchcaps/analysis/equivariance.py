@@ -15,7 +15,7 @@ from torchcaps.checks import check_shapes
 #: Of the images of a class: these shares fit a probe, choose its penalty, and test it.
 SHARES = (0.5, 0.25, 0.25)
 
-#: Fewer images of a class than this cannot be divided so.
+#: With fewer images of a class than this its probe would say nothing.
 LEAST = 6
 
 

@@ -46,6 +46,8 @@ def fit_factor_mixture(
 ) -> tuple[FactorMixture, list[float]]:
     """Fit by EM, from clusters that k-means finds.
 
+    A component that less than D/2 points are for keeps its analyser of the pass before.
+
     Args:
         x: points ``[N, D]``, N at least ``n_components`` and at least 2.
         n_components: K.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 
 from torchcaps.layers import ClassCaps, Decoder
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.models import CapsNet, MatrixCapsNet, Transforming
+
+_Look = TypeVar("_Look", bound=Callable[..., Any])
 
 
 def capsnet(model: nn.Module) -> CapsNet | MatrixCapsNet:
@@ -102,7 +107,13 @@ def derivable(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout for a while; then every part is in the mode in which it was."""
+    """Without dropout for a while; then every part is in the mode in which it was.
+
+    Raises:
+        ValueError: it is no module.
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
     training = [part for part in model.modules() if part.training]
     model.eval()
     try:
@@ -110,3 +121,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+def observing(look: _Look) -> _Look:
+    """Of a function whose first argument is a model: looks at it without gradients and dropout, and changes nothing."""
+
+    @functools.wraps(look)
+    def wrapped(model: nn.Module, *given: Any, **named: Any) -> Any:
+        with torch.no_grad(), evaluating(model):
+            return look(model, *given, **named)
+
+    return cast(_Look, wrapped)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet, decoder_of, evaluating
+from torchcaps.analysis.needs import capsnet, decoder_of, observing
 from torchcaps.checks import check_at_least, check_classes, check_positive, check_shapes
 
 
@@ -60,7 +60,7 @@ class Crowding(NamedTuple):
         return float(((pair > single).double() + 0.5 * (pair == single)).mean())
 
 
-@torch.no_grad()
+@observing
 def crowding(
     model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor, threshold: float = 0.5, batch_size: int = 100
 ) -> Crowding:
@@ -89,9 +89,8 @@ def crowding(
     check_at_least("batch_size", batch_size, 1)
     check_at_least("n_classes of the model", capsnet(model).n_classes, 2)
     check_classes("labels", labels, capsnet(model).n_classes)
-    with evaluating(model):
-        every = zip(images.split(batch_size), labels.split(batch_size), parts.split(batch_size), strict=True)
-        found = [_crowding(model, x, classes, each, threshold) for x, classes, each in every]
+    every = zip(images.split(batch_size), labels.split(batch_size), parts.split(batch_size), strict=True)
+    found = [_crowding(model, x, classes, each, threshold) for x, classes, each in every]
     return Crowding(*(torch.cat(column) for column in zip(*found, strict=True)))
 
 

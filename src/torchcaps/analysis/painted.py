@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import autoencoder
+from torchcaps.analysis.needs import autoencoder, observing
 from torchcaps.checks import check_shapes
 from torchcaps.ops.affine import warp
 
@@ -27,7 +26,7 @@ class Told(NamedTuple):
     ignoring: Tensor
 
 
-@torch.no_grad()
+@observing
 def told(model: nn.Module, images: Tensor, transformation: Tensor, transformed: Tensor) -> Told:
     """Whether a model that is told T paints what it would paint if it saw T x.
 
@@ -50,7 +49,7 @@ def told(model: nn.Module, images: Tensor, transformation: Tensor, transformed: 
     return Told(*((a - b).square().sum(dim=(1, 2, 3)) for a, b in pairs))
 
 
-@torch.no_grad()
+@observing
 def painted_alone(model: nn.Module, image: Tensor) -> Tensor:
     """What each capsule adds to the picture of one image ``[C, H, W]``: ``[J, C, H, W]``, without the ground.
 
@@ -63,7 +62,7 @@ def painted_alone(model: nn.Module, image: Tensor) -> Tensor:
     return model.generate(pose.expand(len(alone), *pose.shape[1:]), alone) - model.ground
 
 
-@torch.no_grad()
+@observing
 def generative_units(model: nn.Module) -> Tensor:
     """What a capsule paints with: its generation units' weights, or its template, in pixels.
 
@@ -81,7 +80,7 @@ def generative_units(model: nn.Module) -> Tensor:
     return autoencoder(model).generative_units()
 
 
-@torch.no_grad()
+@observing
 def sweep(model: nn.Module, image: Tensor, matrices: Tensor) -> tuple[Tensor, Tensor]:
     """One image under many transformations, such as go beyond those of the training.
 

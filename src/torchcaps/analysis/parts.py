@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet
+from torchcaps.analysis.needs import capsnet, observing
 from torchcaps.analysis.places import map_edges
 from torchcaps.checks import check_shapes
 from torchcaps.layers import ConvCaps
@@ -29,7 +29,7 @@ class Parts(NamedTuple):
     extent: tuple[float, float, float, float]
 
 
-@torch.no_grad()
+@observing
 def part_maps(model: nn.Module, images: Tensor) -> Parts:
     """Trace the class capsules back to the places of the image that they were made of.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet, decoder_of
+from torchcaps.analysis.needs import capsnet, decoder_of, observing
 from torchcaps.checks import check_at_least, check_shapes
 
 #: −0.25 … 0.25 in steps of 0.05, as in the paper.
 OFFSETS = tuple(round(0.05 * k, 2) for k in range(-5, 6))
 
 
-@torch.no_grad()
+@observing
 def perturb(model: nn.Module, images: Tensor, classes: Tensor, offsets: tuple[float, ...] = OFFSETS) -> Tensor:
     """Decode each image's class capsule with one dimension changed, for every dimension and offset.
 

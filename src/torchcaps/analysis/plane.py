@@ -45,11 +45,14 @@ def principal_plane(points: Tensor, weight: Tensor | None = None, k: int = 2) ->
         that the same points give the same picture.
 
     Raises:
-        ValueError: the shapes do not fit, there are no points, or fewer dimensions than ``k``.
+        ValueError: the shapes do not fit, there are no points, or fewer dimensions than ``k``; points that are no
+            floats.
     """
     weight = points.new_ones(len(points)) if weight is None else weight
     sizes = check_shapes(points=(points, "N D"), weight=(weight, "N"))
     check_at_least("k", k, 1)
+    if not points.is_floating_point():
+        raise ValueError(f"points must be floating point, got {points.dtype}")
     if not sizes["N"] or sizes["D"] < k:
         raise ValueError(f"points must be [N, D] with N ≥ 1 and D ≥ k={k}, got shape {list(points.shape)}")
     x, w = points.double(), weight.double()

@@ -108,7 +108,9 @@ def r_squared(predicted: Tensor, target: Tensor) -> Tensor:
     """
     check_shapes(predicted=(predicted, "N K"), target=(target, "N K"))
     target = target.to(predicted)
-    return 1 - (target - predicted).square().sum(dim=0) / (target - target.mean(dim=0)).square().sum(dim=0)
+    spread = (target - target.mean(dim=0)).square().sum(dim=0)
+    varies = (target != target[:1]).any(dim=0)  # the mean of equal numbers is not always one of them
+    return 1 - (target - predicted).square().sum(dim=0) / torch.where(varies, spread, 0)
 
 
 def principal_components(features: Tensor, n: int) -> Callable[[Tensor], Tensor]:

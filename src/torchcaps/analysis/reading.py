@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import evaluating, scores_of
+from torchcaps.analysis.needs import observing, scores_of
 from torchcaps.checks import check_at_least, check_classes, check_shapes
 
 
@@ -41,7 +41,7 @@ class Reading(NamedTuple):
         return self.confidence.argmax(dim=1)
 
 
-@torch.no_grad()
+@observing
 def read(model: nn.Module, images: Tensor, batch_size: int = 100) -> Reading:
     """Let a classifier read images, without dropout.
 
@@ -64,8 +64,8 @@ def read(model: nn.Module, images: Tensor, batch_size: int = 100) -> Reading:
     if not images.is_floating_point():
         raise ValueError(f"images must be floats 0 … 1, got {images.dtype}: torchcaps.data.to_float makes them")
     check_at_least("batch_size", batch_size, 1)
-    with evaluating(model):
-        found = [_read(model, part) for part in images.split(batch_size)]
+    model = getattr(model, "_orig_mod", model)  # hooks are not run by what was compiled without them
+    found = [_read(model, part) for part in images.split(batch_size)]
     return Reading(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 

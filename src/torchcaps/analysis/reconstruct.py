@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet, decoder_of
+from torchcaps.analysis.needs import capsnet, decoder_of, observing
 from torchcaps.checks import check_shapes
 
 
@@ -29,7 +29,7 @@ class Reconstructions(NamedTuple):
     from_true: Tensor
 
 
-@torch.no_grad()
+@observing
 def reconstruct(model: nn.Module, images: Tensor, labels: Tensor) -> Reconstructions:
     """Decode each image twice: as what it was taken for, and as what it is.
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import autoencoder
+from torchcaps.analysis.needs import autoencoder, observing
 from torchcaps.checks import check_shapes
 from torchcaps.ops.affine import affine_parts, shift_matrix
 from torchcaps.ops.precision import without_autocast
@@ -38,7 +38,7 @@ class Recovered(NamedTuple):
         return self.presence >= ACTIVE
 
 
-@torch.no_grad()
+@observing
 def recover(model: nn.Module, images: Tensor, transformed: Tensor) -> Recovered:
     """Look at images before and after a transformation, and say from the poses what it was.
 
@@ -113,8 +113,8 @@ def line(true: Tensor, got: Tensor) -> Line:
     """
     check_shapes(true=(true, "N"), got=(got, "N"))
     x, y = true.double(), got.double()
-    spread = (x - x.mean()).square().sum().item() if len(x) else 0.0
-    if not spread:
+    if not (x != x[:1]).any():
         raise ValueError(f"true must hold different numbers, got {len(true)} equal ones")
+    spread = (x - x.mean()).square().sum().item()
     slope = ((x - x.mean()) * (y - y.mean())).sum().item() / spread
     return Line(slope, 1 - (y - x).square().sum().item() / spread)

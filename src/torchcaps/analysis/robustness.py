@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.analysis.attacks import Attack, Loss, check_attack, gradient, predict
+from torchcaps.analysis.attacks import Attack, Loss, check_attack, cross_entropy, gradient, predict
 from torchcaps.analysis.needs import evaluating, scores_of
 from torchcaps.checks import check_at_least, check_classes, check_shapes
 
@@ -57,7 +56,8 @@ def accuracy_under_attack(
         :class:`UnderAttack`.
 
     Raises:
-        ValueError: shapes that do not fit, no images, targets that are the true classes, or as the attack says.
+        ValueError: shapes that do not fit, no images, labels that are no classes, targets that are the true ones, or
+            as the attack says.
 
     Source: Hinton, Sabour, Frosst 2018, section 5.2, figure 3.
     """
@@ -66,6 +66,8 @@ def accuracy_under_attack(
         check_shapes(labels=(labels, "B"), targets=(targets, "B"))
         if (targets == labels).any():
             raise ValueError("targets must differ from labels, got some that are the same")
+    with torch.no_grad(), evaluating(model):
+        check_classes("labels", labels, scores_of(model, images[:batch_size]).shape[1])
     attacks = _several("attack", attack)
     aims, by = (labels, False) if targets is None else (targets, True)
     strengths, accuracy, success = [], [], []
@@ -132,7 +134,7 @@ def zero_gradients(
     model: nn.Module,
     images: Tensor,
     labels: Tensor,
-    loss: Loss | Sequence[Loss] = F.cross_entropy,
+    loss: Loss | Sequence[Loss] = cross_entropy,
     batch_size: int = 50,
 ) -> float:
     """Share of the images at which the loss has no gradient at all: attacks that follow it cannot move them.
@@ -183,5 +185,7 @@ def _numbers(values: Sequence[float]) -> Tensor:
 
 def _check(images: Tensor, labels: Tensor, batch_size: int) -> None:
     sizes = check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
+    if labels.dtype != torch.int64:
+        raise ValueError(f"labels must be int64, got {labels.dtype}")
     check_at_least("the number of images", sizes["B"], 1)
     check_at_least("batch_size", batch_size, 1)

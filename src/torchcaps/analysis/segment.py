@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet, decoder_of
+from torchcaps.analysis.needs import capsnet, decoder_of, observing
 from torchcaps.checks import check_at_least, check_shapes
 
 
@@ -34,7 +34,7 @@ class Segmentation(NamedTuple):
         return (self.predicted == self.labels).all(dim=1)
 
 
-@torch.no_grad()
+@observing
 def segment(model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor) -> Segmentation:
     """Find the two classes in each pair, and reconstruct each from its own capsule alone.
 

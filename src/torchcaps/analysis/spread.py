@@ -47,6 +47,8 @@ def nearest(x: Tensor, points: Tensor, k: int, *, same: bool = False, chunk: int
     check_at_least("k", k, 1)
     if sizes["M"] - same < k:
         raise ValueError(f"points must be at least k={k}{' besides each itself' * same}, got {sizes['M']}")
+    centre = points.mean(dim=0)  # far from the origin the differences of squares would be lost to rounding
+    x, points = x - centre, points - centre
     norms, found = points.square().sum(dim=1), []
     for first in range(0, len(x), chunk):
         part = x[first : first + chunk]
@@ -87,7 +89,8 @@ def spread_labels(graph: Tensor, places: Tensor, labels: Tensor, n_classes: int,
         n_iters: how often.
 
     Returns:
-        scores ``[R, N, K]``. Each class has the same total, so that one with well-placed examples does not take over.
+        scores ``[R, N, K]``: 0 where no label arrives. Each class has the same total, so that one with well-placed
+        examples does not take over.
 
     Source: Zhou et al. 2003, "Learning with local and global consistency", with α = 0.99; the totals after Zhu,
     Ghahramani, Lafferty 2003 (class mass normalisation).

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet
+from torchcaps.analysis.needs import capsnet, observing
 from torchcaps.analysis.places import capsule_places
 from torchcaps.checks import check_at_least
 
@@ -37,7 +36,7 @@ class ParseTree(NamedTuple):
         return self.coupling >= self.coupling.amax(dim=1, keepdim=True) * (1 - 1e-4)
 
 
-@torch.no_grad()
+@observing
 def parse_tree(model: nn.Module, image: Tensor, n_iters: int | None = None, n_capsules: int = 80) -> ParseTree:
     """Find the parents of an image's most active capsules.
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet
+from torchcaps.analysis.needs import capsnet, observing
 from torchcaps.checks import check_at_least, check_choice, check_shapes
 
 
@@ -30,7 +30,7 @@ class Views(NamedTuple):
     pose: Tensor
 
 
-@torch.no_grad()
+@observing
 def views(
     model: nn.Module, images: Tensor, label: int, elevation: Tensor, azimuth: Tensor, batch_size: int = 100
 ) -> Views:

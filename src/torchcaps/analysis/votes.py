@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet, em_classes_of
+from torchcaps.analysis.needs import capsnet, em_classes_of, observing
 from torchcaps.analysis.plane import Plane, principal_plane
 from torchcaps.checks import check_at_least, check_choice, check_shapes
 from torchcaps.ops import matrix_votes
@@ -37,7 +37,7 @@ class Votes(NamedTuple):
         return principal_plane(self.votes, self.coupling[-1] * self.activation)
 
 
-@torch.no_grad()
+@observing
 def class_votes(model: nn.Module, image: Tensor, label: int, n_iters: int | None = None) -> Votes:
     """Watch EM routing fit a class capsule to the votes for it.
 

@@ -20,7 +20,7 @@ from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.few_labels.codes import Codes, model_codes, pixel_codes
 from torchcaps.experiments.few_labels.draws import draw_labelled
 from torchcaps.experiments.few_labels.finished import Finished
-from torchcaps.experiments.few_labels.readouts import READOUTS, Draw, Readout, one_by_one
+from torchcaps.experiments.few_labels.readouts import N_NEIGHBOURS, READOUTS, Draw, Readout, one_by_one
 from torchcaps.experiments.few_labels.supervised import NETWORKS, classes_of, train_on_few
 from torchcaps.experiments.provenance import versions
 from torchcaps.experiments.run import Run, with_data_in
@@ -93,6 +93,8 @@ def compare(
     for each in beside:
         _require_same_data(each, others[each.path.resolve().name], config, trained)
     train, val, test = _images(dataset, config.data.crop, settings.n_unlabelled)
+    if len(train) <= N_NEIGHBOURS:
+        raise ValueError(f"n_unlabelled must leave more than {N_NEIGHBOURS} images to train on, got {len(train)}")
     draws = {
         n: [draw_labelled(train.labels, n, len(dataset.classes), seed) for seed in range(settings.draws)]
         for n in settings.labels
@@ -141,12 +143,13 @@ def _require_same_data(run: Run, trained: Trained, config: Experiment, wanted: T
     """
 
     def of(each: Experiment, model: Trained) -> tuple[object, ...]:
-        return each.data.name, each.data.options, each.data.crop, each.data.image_size, model.data
+        return each.data.name, each.data.options, each.data.crop, each.data.image_size, model.data, model.classes
 
-    if of(run.experiment(), trained) != of(config, wanted):
+    both = trained.splits.get("test"), wanted.splits.get("test")  # not in models of older versions
+    if of(run.experiment(), trained) != of(config, wanted) or (None not in both and both[0] != both[1]):
         raise ValueError(
-            f"beside must be runs on the same data, {of(config, wanted)}; got {run.path}, on "
-            f"{of(run.experiment(), trained)}"
+            f"beside must be runs on the same data, {(*of(config, wanted), both[1])}; got {run.path}, on "
+            f"{(*of(run.experiment(), trained), both[0])}"
         )
 
 

@@ -48,8 +48,10 @@ def neighbour_graph(codes: Codes, n_classes: int) -> Readout:
     def classes(draws: Sequence[Draw]) -> list[tuple[Tensor, Tensor]]:
         places, labels = (torch.stack(parts) for parts in zip(*draws, strict=True))
         answers = []
-        for scores in spread_labels(graph, places, labels, n_classes):
-            val, test = ((each.weights().unsqueeze(2) * scores[each.places]).sum(dim=1).argmax(dim=1) for each in near)
+        for scores, known in zip(spread_labels(graph, places, labels, n_classes), labels, strict=True):
+            val, test = ((each.weights().unsqueeze(2) * scores[each.places]).sum(dim=1) for each in near)
+            common = known.bincount(minlength=n_classes).to(val)  # of what no label reaches nothing else is known
+            val, test = (torch.where(part.any(dim=1, keepdim=True), part, common).argmax(dim=1) for part in (val, test))
             answers.append((val, test))
         return answers
 
@@ -59,7 +61,8 @@ def neighbour_graph(codes: Codes, n_classes: int) -> Readout:
 def factor_mixture(codes: Codes, n_classes: int, n_components: int = 50, n_factors: int = 8) -> Readout:
     """A mixture of factor analysers; labelled examples name the components, and these what they share examples with."""
     n, d = codes.train.shape
-    mixture, _ = fit_factor_mixture(codes.train, min(n_components, n // 10), min(n_factors, d - 1))
+    # So many that each has points enough to be fitted.
+    mixture, _ = fit_factor_mixture(codes.train, max(1, min(n_components, n // (2 * d))), min(n_factors, d - 1))
     joint = mixture.log_joint(codes.train)
     temperature = softening(joint[:: max(1, len(joint) // 5000)])
     shares, *others = (

@@ -34,21 +34,22 @@ def train_on_few(name: str, labelled: Images, n_classes: int, steps: int, seed: 
         seed: of weights and batches.
     """
     model_name, options, loss_name = NETWORKS[name]
-    torch.manual_seed(seed)
     config = Experiment(loss=loss_name)
     shape = (labelled.images.shape[1], labelled.images.shape[2], labelled.images.shape[3])
-    model = build(model_name, shape, n_classes, **options)
-    adam = torch.optim.Adam(model.parameters(), lr=_LR)
     generator = torch.Generator().manual_seed(seed)
     steps = max(steps, _EPOCHS * len(labelled) // _BATCH)
-    for step in range(steps):
-        chosen = torch.randperm(len(labelled), generator=generator)[:_BATCH]
-        images = random_shift(to_float(labelled.images[chosen]), _SHIFT, generator)
-        batch = Batch(images, labelled.labels[chosen].unsqueeze(1), images.unsqueeze(1))
-        loss = total_loss(config, model, answer(model, batch), batch, progress=step / steps)
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
+    with torch.random.fork_rng(devices=[]):  # for weights and dropout
+        torch.manual_seed(seed)
+        model = build(model_name, shape, n_classes, **options)
+        adam = torch.optim.Adam(model.parameters(), lr=_LR)
+        for step in range(steps):
+            chosen = torch.randperm(len(labelled), generator=generator)[:_BATCH]
+            images = random_shift(to_float(labelled.images[chosen]), _SHIFT, generator)
+            batch = Batch(images, labelled.labels[chosen].unsqueeze(1), images.unsqueeze(1))
+            loss = total_loss(config, model, answer(model, batch), batch, progress=step / steps)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
     return model.eval()
 
 

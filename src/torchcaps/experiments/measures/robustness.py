@@ -10,8 +10,6 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from torch.nn.functional import cross_entropy
-
 from torchcaps import analysis
 from torchcaps.analysis.draw.charts import Lines, draw_charts
 from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, number, numbers, sample
@@ -51,7 +49,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     images, labels = sample(tested, n, N_IMAGES)
     targets = analysis.random_targets(labels, len(tested.classes))
     # Cross-entropy over lengths pushes all classes down to raise one, and is flat for a CNN that is sure of itself.
-    losses = (cross_entropy, analysis.score_gap)
+    losses = (analysis.cross_entropy, analysis.score_gap)
     weak = {
         name: tuple(partial(attack, loss=loss) for loss in losses)
         for name, attack in (("fgsm", analysis.fgsm), ("bim", analysis.bim))
