@@ -322,7 +322,7 @@ def test_bench_writes_what_it_measured(tmp_path: Path, capsys: pytest.CaptureFix
     capsys.readouterr()
     for out in (tmp_path, tmp_path / "bench.md"):
         assert main(["bench", "em", "--smoke", "--repeats=1", "--out", str(out)]) == 2
-        assert "out must be a folder without measurements, got " in capsys.readouterr().err
+        assert "out must be a new folder or an empty one, got " in capsys.readouterr().err
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

@@ -83,11 +83,11 @@ def check_positive(name: str, value: object) -> None:
         raise ValueError(f"{name} must be positive, got {value!r}")
 
 
-def check_number(name: str, value: object, least: float) -> None:
-    """Refuse anything but one real number of at least ``least``."""
+def check_number(name: str, value: object, least: float | None = None) -> None:
+    """Refuse anything but one real number, of at least ``least`` where that is given."""
     number = single(value)
-    if not (isinstance(number, Real) and float(number) >= least):
-        raise ValueError(f"{name} must be a number of at least {least}, got {value!r}")
+    if not (isinstance(number, Real) and float(number) >= (-float("inf") if least is None else least)):
+        raise ValueError(f"{name} must be a number{'' if least is None else f' of at least {least}'}, got {value!r}")
 
 
 def check_several(name: str, value: object) -> None:

@@ -42,6 +42,15 @@ def test_labels_out_of_range() -> None:
         Dataset("toy", ("a", "b"), good, images(2, [0, 2]), good)
 
 
+def test_what_would_be_mistaken_for_another_is_refused() -> None:
+    good = images(2, [0, 1])
+    with pytest.raises(ValueError, match="toy: classes must have different names, got a, a"):
+        Dataset("toy", ("a", "a"), good, good, good)
+    for name in ("train", "val", "test"):
+        with pytest.raises(ValueError, match=f"toy: further splits must have names of their own, got {name}"):
+            Dataset("toy", ("a", "b"), good, good, good, {name: good})
+
+
 def test_shapes_and_dtypes() -> None:
     with pytest.raises(ValueError, match=r"images must be \[N, C, H, W\] uint8, got \[2, 4, 4\]"):
         Images(torch.zeros(2, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]))

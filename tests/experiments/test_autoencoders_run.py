@@ -152,6 +152,12 @@ def test_one_run_beside_is_a_list_too() -> None:
         write.few_labels("runs/a", "runs/b", compare.Settings())
 
 
+def test_few_labels_know_before_any_work_where_to_write(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a file")
+    with pytest.raises(ValueError, match="out must be a folder that can be written to, got .*a"):
+        write.few_labels(folder / "templates", [], compare.Settings(), out=tmp_path / "a")
+
+
 def test_few_labels_beside_all_alternatives(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

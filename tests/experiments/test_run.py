@@ -242,6 +242,8 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         ({"optim": Optim(lr="1e-3")}, "optim.lr must be at least 1e-12 and finite, got '1e-3'"),  # type: ignore[arg-type]
         ({"data": Data(degrees=True)}, "data.degrees must be 0 … 180 and finite, got True"),
         ({"recipe": 5}, "recipe must be a text, got 5"),
+        ({"recipe": "../it"}, "recipe must be a name without slashes, got '../it'"),
+        ({"recipe": ""}, "recipe must be a name without slashes, got ''"),
         ({"trial": "false"}, "trial must be True or False, got 'false'"),
         ({"compile": 1}, "compile must be True or False, got 1"),
         ({"data": Data(flip="no")}, "data.flip must be True or False, got 'no'"),  # type: ignore[arg-type]

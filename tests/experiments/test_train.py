@@ -36,6 +36,7 @@ from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.experiments.schedule import learning_rate
 from torchcaps.experiments.task import NonFiniteLoss, Task
 from torchcaps.experiments.train import default_folder, train
+from torchcaps.layers import Decoder
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.models import MODELS, CapsNet, Output, build, capsnet
 
@@ -338,6 +339,32 @@ def test_networks_of_ones_own_are_told_what_to_return(tmp_path: Path, monkeypatc
     with pytest.raises(
         ValueError, match=r"reconstruction must be 0 .* no torchcaps.Decoder but a Sequential; got 0.0005"
     ):
+        fit(replace(CNN, model=Model("mine")), tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("returns", "decoder", "message"),
+    [
+        (lambda s: Output(s[:, :2], ()), None, r"must return scores \[B, 10\], .*; of 1 image got \[1, 2\]"),
+        (lambda s: Output(s[:, 0], ()), None, r"must return scores \[B, 10\], .*; of 1 image got \[1\]"),
+        (lambda s: Output([s], ()), None, r"must return scores \[B, 10\], .*; of 1 image got list"),
+        (lambda s: Output(s, ()), Decoder(10, 16, (1, 28, 28)), "reconstruction must be 0 .* returns no capsules"),
+    ],
+)
+def test_what_a_network_of_ones_own_returns_must_fit(
+    returns: Any, decoder: nn.Module | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, "mine", lambda image_shape, n_classes: Own(n_classes, returns, decoder))
+    with pytest.raises(ValueError, match=f"the model mine {message}" if decoder is None else message):
+        fit(replace(CNN, model=Model("mine")), tmp_path / "a")
+
+
+def test_a_network_with_nothing_to_train_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def frozen(image_shape: tuple[int, int, int], n_classes: int) -> nn.Module:
+        return Own(n_classes, lambda scores: Output(scores, ())).requires_grad_(False)
+
+    monkeypatch.setitem(MODELS, "mine", frozen)
+    with pytest.raises(ValueError, match="the model mine must have parameters to train, got none"):
         fit(replace(CNN, model=Model("mine")), tmp_path / "a")
 
 

@@ -133,8 +133,10 @@ def test_a_trial_that_diverges_is_passed_over(tiny: list[int], tmp_path: Path, m
     assert [trial["val_error"] for trial in found["trials"]] == [0.1, 0.2, None, None, None, None]
     assert found["trials"][2]["because"] == "loss is nan in step 3" and found["best"]["reconstruction"] == 0.0005
     monkeypatch.setitem(RECIPES, "tiny", lambda: replace(recipe("digits"), recipe="tiny", optim=Optim(lr=1.0)))
-    with pytest.raises(ValueError, match="every trial diverged"):
+    with pytest.raises(ValueError, match="tiny.json holds the outcome of other settings or epochs: remove it"):
         tune("tiny", **options)
+    with pytest.raises(ValueError, match="every trial diverged"):
+        tune("tiny", **options | {"runs": tmp_path / "others"})
 
 
 def test_a_trial_is_no_result(

@@ -15,7 +15,7 @@ from torchcaps.benchmarks.result import Found
 from torchcaps.benchmarks.suites import SUITES
 from torchcaps.checks import check_at_least, check_choice
 from torchcaps.experiments.devices import choose_device, device_in_words
-from torchcaps.experiments.files import write_json, write_picture, write_text
+from torchcaps.experiments.files import require_place, write_json, write_picture, write_text
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.ops import which_impl
 
@@ -35,7 +35,7 @@ def bench(
 
     Args:
         names: of :data:`~torchcaps.benchmarks.suites.SUITES`; all of them where none is named.
-        out: the folder, where nothing was measured yet. What is found is there as soon as its suite is done.
+        out: the folder, new or empty. What is found is there as soon as its suite is done.
         device: "cpu", "cuda" or "auto", which is a CUDA device where there is one.
         threads: on a CPU.
         repeats: repetitions of every measurement, of which medians and quartiles are kept.
@@ -47,7 +47,7 @@ def bench(
         The content of ``bench.json``.
 
     Raises:
-        ValueError: an unknown suite or device, a number below 1, or a folder that holds measurements.
+        ValueError: an unknown suite or device, a number below 1, or a folder that holds something.
         Disagreement: a contender is not right; its suite is not written.
     """
     import matplotlib  # noqa: F401 (where it is missing, that is said before anything is measured)
@@ -61,8 +61,9 @@ def bench(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     conditions = Conditions(choose_device(device), threads, repeats, compile, smoke)
     folder = Path(out).expanduser()
-    if (folder / "bench.json").exists() or (folder.exists() and not folder.is_dir()):
-        raise ValueError(f"out must be a folder without measurements, got {folder}: name another by --out")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"out must be a new folder or an empty one, got {folder}: name another by --out")
+    require_place("out", folder)
     origin = {"threads": threads, "repeats": repeats, "versions": versions(), "commit": commit()}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

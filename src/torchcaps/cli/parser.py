@@ -95,4 +95,6 @@ def _add_place_of_runs(made: argparse.ArgumentParser) -> None:
     made.add_argument("--runs", metavar="FOLDER", default="runs", help="where runs are kept (default: runs)")
     made.add_argument("--threads", type=int, default=0, help="threads on a CPU (default: all cores)")
     made.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
-    made.add_argument("--smoke", action="store_true", help="two steps of every run, to see that it runs")
+    made.add_argument(
+        "--smoke", action="store_true", help="two steps of every run, whatever else is set, to see that it runs"
+    )

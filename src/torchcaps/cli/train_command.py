@@ -75,7 +75,9 @@ def parse_experiment(
         "--out", type=str, default=None, help="the run's folder (default: runs/<recipe>, -seed<n> or -trial behind)"
     )
     parser.add_argument("--keep", type=str, default=None, help="also put the result into this folder, such as results")
-    parser.add_argument("--smoke", action="store_true", help="two steps on eight images, to see that it runs")
+    parser.add_argument(
+        "--smoke", action="store_true", help="two steps on eight images, whatever else is set, to see that it runs"
+    )
     parser.add_class_arguments(Experiment)
     fields = defaults.to_dict()
     parser.set_defaults(fields)

@@ -78,7 +78,8 @@ class Dataset:
         held_out: whether the validation images are kept from training; of others nothing can be chosen.
 
     Raises:
-        ValueError: a split is no Images, has images of another shape, or labels beyond the classes.
+        ValueError: a split is no Images, has images of another shape, or labels beyond the classes; two classes of
+            one name; a further split with the name of another.
     """
 
     name: str
@@ -94,6 +95,11 @@ class Dataset:
         if isinstance(self.classes, str) or not hasattr(self.classes, "__getitem__"):  # of a set none is the first
             raise ValueError(f"{self.name}: classes must be a name for each, got {self.classes!r}")
         object.__setattr__(self, "classes", tuple(str(single(name)) for name in self.classes))
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"{self.name}: classes must have different names, got {', '.join(self.classes)}")
+        taken = {"train", "val", "test"} & set(self.further)
+        if taken:
+            raise ValueError(f"{self.name}: further splits must have names of their own, got {min(taken)}")
         for split, part in self.splits.items():
             if not isinstance(part, Images):
                 raise ValueError(f"{self.name}: {split} must be Images, got a {type(part).__name__}")

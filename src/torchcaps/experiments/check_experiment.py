@@ -34,6 +34,8 @@ def check_experiment(config: Experiment) -> None:
     data, optim = config.data, config.optim
     if not isinstance(config.recipe, str):
         raise ValueError(f"recipe must be a text, got {config.recipe!r}")
+    if not config.recipe or set(config.recipe) & {"/", "\\"}:  # it names folders and files
+        raise ValueError(f"recipe must be a name without slashes, got {config.recipe!r}")
     check_choice("loss", config.loss, LOSSES)
     check_choice("margin", config.margin, MARGINS)
     check_choice("precision", config.precision, PRECISIONS)

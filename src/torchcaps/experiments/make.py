@@ -6,7 +6,7 @@ import os
 import shutil
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchcaps.data import Dataset
 from torchcaps.experiments.batches import image_shape
@@ -39,6 +39,15 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
             f"reconstruction must be 0 for the model {name}, whose decoder is no torchcaps.Decoder but a "
             f"{type(decoder).__name__}; got {config.reconstruction}"
         )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"the model {name} must have parameters to train, got none")
+    if isinstance(output, Output):
+        _require_scores(name, output.scores, len(dataset.classes))
+        if config.reconstruction and decoder is not None and not output.capsules:
+            raise ValueError(
+                f"reconstruction must be 0 for the model {name}, which returns no capsules to decode; "
+                f"got {config.reconstruction}"
+            )
     if isinstance(output, Transformed) != (config.loss == "squared_error"):
         fitting = "squared_error" if isinstance(output, Transformed) else "another than squared_error"
         raise ValueError(f"loss must be {fitting} for the model {config.model.name}, got {config.loss}")
@@ -52,6 +61,14 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
             f"got {config.loss}"
         )
     return model
+
+
+def _require_scores(name: str, scores: object, n_classes: int) -> None:
+    shape = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+    if shape != [1, n_classes]:
+        raise ValueError(
+            f"the model {name} must return scores [B, {n_classes}], one for each class; of 1 image got {shape}"
+        )
 
 
 def _limits(config: Experiment) -> list[tuple[str, float]]:

@@ -115,8 +115,8 @@ def _train(
     check_choice("model.name", config.model.name, MODELS)  # before data are downloaded
     torch.manual_seed(config.seed)
     dataset = load(config.data.name, config.data.root, config.data.image_size, **config.data.options)
-    for name in ("train", "val", "test"):
-        if not len(dataset.splits[name]):
+    for name, images in dataset.splits.items():
+        if not len(images):
             raise ValueError(f"data must have {name} images, got none of {config.data.name}")
     if (config.trial or config.stop_at is not None) and not dataset.held_out:
         raise ValueError(

@@ -92,6 +92,8 @@ def tune(
     folder = Path(runs).expanduser() / "tuning"
     kept = None if keep_in is None else Path(keep_in).expanduser() / f"{config.recipe}.json"
     written = folder / f"{config.recipe}.json"
+    if written.is_file() and _read(written)["config"] != flat(config.to_dict()):
+        raise ValueError(f"{written} holds the outcome of other settings or epochs: remove it to tune anew")
     if kept is not None and kept.is_file():  # before hours of work: what is trained anew is never the same
         if _read(kept)["config"] != flat(config.to_dict()):
             raise ValueError(f"{kept} holds the outcome of other settings or epochs: remove it to keep another")

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_positive
+from torchcaps.checks import check_number, check_positive
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.sizes import check_convolution, conv_size, require_map
 from torchcaps.ops import Routed, conv2d, safe_norm, squash
@@ -74,6 +74,7 @@ class PrimaryCaps(nn.Module):
         check_convolution(in_channels, n_types, d_out, kernel_size, stride, padding)
         check_positive("scale", scale)
         check_positive("mean_square", mean_square)
+        check_number("bias_init", bias_init)
         self.in_channels, self.n_types, self.d_out = in_channels, n_types, d_out
         self.kernel_size, self.stride, self.padding, self.scale = kernel_size, stride, padding, scale
         self.pose_scale = 0.5 / math.sqrt(d_out)

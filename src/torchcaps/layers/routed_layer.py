@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_choice, check_tensor
+from torchcaps.checks import check_at_least, check_choice, check_flag, check_tensor
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.ops import Routed
 from torchcaps.ops.dynamic import GRADIENTS
@@ -102,6 +102,7 @@ class RoutedLayer(nn.Module):
 
     def call_options(self, n_iters: int | None, return_coupling: bool) -> dict[str, Any]:
         """Parameters and options of one call of the routing, under the names of its arguments."""
+        check_flag("return_coupling", return_coupling)
         return {
             **{name: getattr(self, name) for name in self.named},
             **self.options,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from torchcaps.checks import check_choice, check_flag
+from torchcaps.checks import check_choice, check_flag, check_number
 from torchcaps.layers.em_init import em_init
 from torchcaps.layers.init import routing_std, truncated_normal_
 from torchcaps.ops import Routed, conv_em_routing, dynamic_routing, em_routing, receptive_fields
@@ -93,6 +93,7 @@ def _make_dynamic(
     leaky: bool = False,
 ) -> Made:
     del dense  # it routes within each receptive field as it does in all
+    check_number("bias_init", bias_init)
     for name, value in {"bias": bias, "learned_prior": learned_prior, "leaky": leaky}.items():
         check_flag(name, value)
     std = routing_std(n_in * n_places, n_out, d_out, n_out + leaky) if weight_std is None else weight_std
@@ -121,6 +122,8 @@ def _make_em(
     **changes: Any,
 ) -> Made:
     check_choice("pose", pose, POSES)
+    for name, value in {"beta_u_init": 0.0 if beta_u_init is None else beta_u_init, "beta_a_init": beta_a_init}.items():
+        check_number(name, value)
     if pose == "matrix" and (d_in, d_out) != (16, 16):
         raise ValueError(f"d_in and d_out must be 16 for 4×4 matrices, got {d_in} and {d_out}; or take pose='vector'")
     inner = (4, 4) if pose == "matrix" else (d_in, d_out)

@@ -88,7 +88,8 @@ def check_fields(map_size: Sequence[int], kernel_size: Sequence[int], stride: Se
 
 
 def check_overlap(map_size: Sequence[int], kernel_size: Sequence[int], stride: Sequence[int]) -> None:
-    """Refuse fields of which no two see the same capsule; each argument is rows and columns."""
+    """Refuse fields that do not fit, or of which no two see the same capsule; each argument is rows and columns."""
+    check_fields(map_size, kernel_size, stride)
     axes = zip(map_size, kernel_size, stride, strict=True)
     if all(step >= kernel or extent - kernel < step for extent, kernel, step in axes):
         raise ValueError(

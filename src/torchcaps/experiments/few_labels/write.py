@@ -13,7 +13,7 @@ from torchcaps import analysis
 from torchcaps.checks import check_several
 from torchcaps.experiments.few_labels.compare import Settings, compare, trained_as
 from torchcaps.experiments.few_labels.finished import Finished
-from torchcaps.experiments.files import read_json, write_json, write_picture, write_text
+from torchcaps.experiments.files import read_json, require_place, write_json, write_picture, write_text
 from torchcaps.experiments.markdown import markdown_table
 from torchcaps.experiments.provenance import versions
 from torchcaps.experiments.run import Run
@@ -42,11 +42,12 @@ def few_labels(
 
     Raises:
         ValueError: as :func:`~torchcaps.experiments.few_labels.compare.compare`; a run is not finished; or another
-            comparison lies there already.
+            comparison lies there already; or it is no folder that can be written to.
     """
     check_several("beside", beside)
     run, others = Run(run_path), [Run(path) for path in beside]
     folder = run.path if out is None else Path(out).expanduser()
+    require_place("out", folder)
     of = _digest(run, others, settings)
     written, finished = folder / "few-labels.json", Finished(folder / "few-labels.partial.json", of)
     if written.is_file():
