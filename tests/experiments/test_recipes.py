@@ -127,7 +127,7 @@ def test_rows_of_the_ablation_differ_from_the_first_in_what_they_name() -> None:
         row = recipe(name)
         assert row.model.options == first.model.options | options
         optim = replace(first.optim, lr=3e-3) if "vector" in name else first.optim
-        assert replace(row, recipe="", model=first.model, loss="spread") == replace(first, recipe="", optim=optim)
+        assert replace(row, recipe="row", model=first.model, loss="spread") == replace(first, recipe="row", optim=optim)
     assert [recipe(f"smallnorb-{name}").loss for name in ("margin-loss", "cross-entropy")] == [
         "margin",
         "cross_entropy",

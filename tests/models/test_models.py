@@ -282,7 +282,7 @@ def test_they_are_of_every_routing() -> None:
             "matrix_capsnet",
             (1, 16, 28),
             {},
-            r"image_shape .* larger, got \(1, 16, 28\): a 3×3 kernel does not fit into a map of 2×5",
+            r"image_shape .* larger, got \(1, 16, 28\): kernel_size must fit into the map, got 3 where H=2",
         ),
         (
             "capsnet_small",
