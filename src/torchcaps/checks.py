@@ -104,6 +104,12 @@ def check_classes(name: str, classes: Tensor, n_classes: int) -> None:
         )
 
 
+def check_int64(name: str, labels: Tensor) -> None:
+    """Refuse labels of another dtype."""
+    if str(labels.dtype) != "torch.int64":  # this module imports not even torch
+        raise ValueError(f"{name} must be int64, got {labels.dtype}")
+
+
 def check_two(name: str, value: object, least: int | None = None) -> None:
     """Refuse anything but a pair; where ``least`` is given, of integers of at least that."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:

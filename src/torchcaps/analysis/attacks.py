@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.analysis.needs import derivable, evaluating, observing, scores_of
-from torchcaps.checks import check_at_least, check_classes, check_number, check_shapes
+from torchcaps.checks import check_at_least, check_classes, check_int64, check_number, check_shapes
 
 #: Of scores ``[B, J]`` and classes ``[B]``: one number for the batch, a sum or mean over its images. Its
 #: gradient's sign is all that is used, so that its scale does not matter. (That of a mean over many images may vanish
@@ -205,8 +205,7 @@ def check_attack(
 ) -> float:
     """See that what every attack is given fits, and choose the step: by default so many ε for all steps together."""
     check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
-    if labels.dtype != torch.int64:
-        raise ValueError(f"labels must be int64, got {labels.dtype}")
+    check_int64("labels", labels)
     check_at_least("n_steps", n_steps, 1)
     if images.numel():
         least, most = (float(end) for end in images.detach().aminmax())

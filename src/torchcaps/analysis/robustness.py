@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.attacks import Attack, Loss, check_attack, cross_entropy, gradient, predict
 from torchcaps.analysis.needs import evaluating, scores_of
-from torchcaps.checks import check_at_least, check_classes, check_shapes
+from torchcaps.checks import check_at_least, check_classes, check_int64, check_shapes
 
 
 class UnderAttack(NamedTuple):
@@ -185,7 +185,6 @@ def _numbers(values: Sequence[float]) -> Tensor:
 
 def _check(images: Tensor, labels: Tensor, batch_size: int) -> None:
     sizes = check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
-    if labels.dtype != torch.int64:
-        raise ValueError(f"labels must be int64, got {labels.dtype}")
+    check_int64("labels", labels)
     check_at_least("the number of images", sizes["B"], 1)
     check_at_least("batch_size", batch_size, 1)

@@ -82,7 +82,7 @@ def tune(
 
     Raises:
         ValueError: an unknown recipe, or one that cannot be tuned; data that are not to be had; another outcome is
-            kept; all trials diverged.
+            there or kept; all trials diverged.
     """
     config = recipe(name)
     check_at_least("epochs", 1 if epochs is None else epochs, 1)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_choice, check_number
+from torchcaps.checks import check_choice, check_number, check_positive
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.routings import POSES
 from torchcaps.layers.sizes import check_convolution, conv_size, require_map
@@ -41,8 +41,8 @@ class MatrixPrimaryCaps(nn.Module):
         and activation ``[B, T, H', W']``, 0 … 1.
 
     Raises:
-        ValueError: sizes below 1, matrices of other than 16 numbers; another number of channels, a map smaller
-            than the kernel.
+        ValueError: sizes below 1, matrices of other than 16 numbers, initial values that are none; another number of
+            channels, a map smaller than the kernel.
 
     Source: Hinton, Sabour, Frosst 2018, section 4.
     """
@@ -68,7 +68,7 @@ class MatrixPrimaryCaps(nn.Module):
             raise ValueError(f"d_out must be 16 for 4×4 matrices, got {d_out}; or take pose='vector'")
         check_number("activation_bias", activation_bias)
         if pose_std is not None:
-            check_number("pose_std", pose_std, 0)
+            check_positive("pose_std", pose_std)
         self.in_channels, self.n_types, self.d_out, self.pose = in_channels, n_types, d_out, pose
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         # Not learned, but a part of the function all the same: kept with the weights.

@@ -50,8 +50,8 @@ class PrimaryCaps(nn.Module):
         ``[B, T, H', W']``.
 
     Raises:
-        ValueError: sizes below 1, a scale or mean square that is not positive; another number of channels, a map
-            smaller than the kernel.
+        ValueError: sizes below 1, a scale or mean square that is not positive, a bias that is no number; another number
+            of channels, a map smaller than the kernel.
 
     Source: Sabour et al. 2017, section 4.
     """

@@ -48,7 +48,8 @@ class RoutedLayer(nn.Module):
         pose_scale: deviation that the poses which come out have at first.
 
     Raises:
-        ValueError: sizes below 1, or an unknown ``routing``, ``gradient``, ``impl`` or option.
+        ValueError: sizes below 1, an unknown ``routing``, ``gradient``, ``impl`` or option, or initial values that are
+            no numbers.
     """
 
     dense = True  #: every upper capsule sees every lower one

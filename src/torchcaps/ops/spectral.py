@@ -124,7 +124,7 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0
     Rounding errors are relative to the largest number in a tile, where those of a direct convolution are relative to
     what the kernel sees: beside a pixel a hundred times the others they are larger, and infinity or NaN fills the
     tile. In bfloat16 they are up to three times those of a direct convolution, whose factors are not rounded again.
-    For the gradient, the coefficients of x and weight are kept: some three times as many numbers as x has, and P/K²
+    For the gradient, the coefficients of x and weight are kept: 1.5 to 3 times as many numbers as x has, and P/K²
     times as many as weight has, with P of the order of 1.5 times the inputs of a tile.
 
     Args:
