@@ -513,7 +513,7 @@ def test_other_images_of_the_same_classes_are_refused(folder, tmp_path):
 def test_images_are_evenly_spaced():
     assert spaced(10, 5, 3).tolist() == [0, 2, 4, 6, 8]
     assert spaced(10, None, 3).tolist() == [0, 3, 6]
-    assert spaced(4, 99, 3).tolist() == [0, 1, 2, 3]
+    assert spaced(4, None, 99).tolist() == spaced(4, 4, 3).tolist() == [0, 1, 2, 3]
 
 
 def test_images_in_a_regular_order_are_drawn(folder):
@@ -528,9 +528,16 @@ def test_images_in_a_regular_order_are_drawn(folder):
     assert torch.equal(sample(tested._replace(data=known), 5, 3)[0], tested.images[drawn])
 
 
-def test_no_images_are_refused():
-    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
-        spaced(4, 0, 3)
+@pytest.mark.parametrize("n", [0, 5])
+def test_no_images_and_more_than_there_are_are_refused(n):
+    with pytest.raises(ValueError, match=f"n must be among 1 … 4, the images that there are; got {n}"):
+        spaced(4, n, 3)
+
+
+def test_transfer_refuses_more_images_than_there_are(folder, monkeypatch):
+    monkeypatch.setitem(transfer.OTHER, "digits", "digits")
+    with pytest.raises(ValueError, match="n must be among 1 … "):
+        measured("transfer", folder / "caps", n=10**6)
 
 
 def test_what_to_read_first_by_hand(tmp_path: Path) -> None:

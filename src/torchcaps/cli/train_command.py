@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from torchcaps.experiments import Experiment
@@ -58,9 +59,7 @@ def parse_experiment(
     class OneLine(ArgumentParser):  # thirty lines of usage would hide what is wrong
         def error(self, message: str, ex: Exception | None = None) -> NoReturn:
             del ex
-            raise ValueError(
-                f"{' '.join(message.split())}; torchcaps train {name or 'RECIPE'} --help lists what can be set"
-            )
+            raise ValueError(f"{_in_words(message)}; torchcaps train {name or 'RECIPE'} --help lists what can be set")
 
     from torchcaps.experiments import Experiment
     from torchcaps.experiments.run import placed
@@ -87,3 +86,31 @@ def parse_experiment(
     config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
     config = placed(config, config.data.root, config.threads, config.device)
     return smoke(config) if parsed.smoke else config, parsed.out, parsed.keep
+
+
+def _in_words(message: str) -> str:
+    """What jsonargparse says of its subtypes, as the field, what it wants and what it got."""
+    from torchcaps.experiments import Experiment
+
+    message = " ".join(message.split())
+    misfit = re.fullmatch(r'Parser key "([\w.]+)": .*[Ee]xpected a .* value: (.*)', message)
+    if misfit is None:
+        return message
+    field, got = misfit.groups()
+    kind = Experiment
+    for part in field.split("."):
+        kind = get_type_hints(kind)[part]
+    return f"{field} wants {_kind_in_words(kind)}, got {got}"
+
+
+def _kind_in_words(kind: object) -> str:
+    """Of an annotation, as one would write a value that fits."""
+    kinds = get_args(kind)
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, kinds))
+    if get_origin(kind) is tuple:
+        return f"[{', '.join(map(_kind_in_words, kinds))}]"
+    if type(None) in kinds:
+        return " or ".join("null" if each is type(None) else _kind_in_words(each) for each in kinds)
+    words = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a text", "dict": "a mapping"}
+    return words.get(getattr(kind, "__name__", ""), str(kind))

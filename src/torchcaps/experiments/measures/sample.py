@@ -43,7 +43,7 @@ def sample(tested: Tested, n: int | None, default: int) -> tuple[Tensor, Tensor]
     """Test images ``[n, C, H, W]`` and classes ``[n]``, as :func:`choose` has them.
 
     Raises:
-        ValueError: a run on pairs, or n below 1.
+        ValueError: a run on pairs, or n that is not among 1 … the number of test images.
     """
     chosen = choose(tested, n, default)
     return tested.images[chosen], tested.labels[chosen, 0]
@@ -56,7 +56,7 @@ def choose(tested: Tested, n: int | None, default: int) -> Tensor:
     in step: 100 of its images would show 20 of 972 views, each category 4 of its own. There they are drawn (seed 0).
 
     Raises:
-        ValueError: a run on pairs, or n below 1.
+        ValueError: a run on pairs, or n that is not among 1 … the number of test images.
     """
     if tested.config.data.pairs:
         raise ValueError(f"run must be of single images for this measure, got one of pairs: {tested.run.path}")
@@ -67,15 +67,14 @@ def choose(tested: Tested, n: int | None, default: int) -> Tensor:
 
 
 def spaced(length: int, n: int | None, default: int) -> Tensor:
-    """n places in 0 … length − 1, evenly spaced; all of them where there are fewer.
+    """n places in 0 … length − 1, evenly spaced; where n is None as many as the default, or all if these are fewer.
 
     Raises:
-        ValueError: n below 1.
+        ValueError: n is not among 1 … length.
     """
-    n = default if n is None else n
-    if n < 1:
-        raise ValueError(f"n must be at least 1, got {n}")
-    n = min(n, length)
+    n = min(default, length) if n is None else n
+    if not 1 <= n <= length:
+        raise ValueError(f"n must be among 1 … {length}, the images that there are; got {n}")
     return torch.arange(n) * length // n
 
 

@@ -49,8 +49,9 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     data = tested.config.data
     if data.pairs or data.crop or data.name not in OTHER:
         raise ValueError(f"run must be of whole images of one of {', '.join(OTHER)}, got {tested.run.path}")
-    sizes = SIZES if n is None else (n, max(1, n // 5), max(1, 2 * n // 5))
-    splits = _images(_load_beside(data.root, OTHER[data.name], data.image_size), sizes, tested.images.device)
+    other = _load_beside(data.root, OTHER[data.name], data.image_size)
+    sizes = SIZES if n is None else (len(spaced(len(other.train), n, n)), max(1, n // 5), max(1, 2 * n // 5))
+    splits = _images(other, sizes, tested.images.device)
     classes = int(max(labels.max() for _, labels in splits)) + 1
     values: dict[str, Any] = {"to": OTHER[data.name], "n": [len(labels) for _, labels in splits]}
     values["pixels"] = _accuracy(lambda x: x.flatten(1), splits, classes)
@@ -73,7 +74,7 @@ def _load_beside(root: str | None, name: str, image_size: tuple[int, int] | None
 def _images(dataset: Dataset, sizes: tuple[int, int, int], device: torch.device) -> list[tuple[Tensor, Tensor]]:
     """Images and classes that fit, choose and test."""
     sources: tuple[Images, ...] = (dataset.train, dataset.val, dataset.test)
-    some = [source.take(spaced(len(source), size, size)) for source, size in zip(sources, sizes, strict=True)]
+    some = [source.take(spaced(len(source), None, size)) for source, size in zip(sources, sizes, strict=True)]
     return [(to_float(part.images).to(device), part.labels.to(device)) for part in some]
 
 
