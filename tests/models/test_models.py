@@ -74,6 +74,14 @@ def test_capsnet_has_the_papers_parameters() -> None:
     assert model.map_shape == (32, 6, 6)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("dropout", 1.5), ("dropout", -0.1), ("dropout", "half"), ("pool", "no")]
+)
+def test_a_cnns_options_are_checked_as_it_is_made(option: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{option} must be .*{value}"):
+        BaselineCNN((1, 9, 8), 3, (4,), (64,), **{option: value})  # type: ignore[arg-type]
+
+
 def test_baseline_cnn_has_the_papers_parameters() -> None:
     # 256·(25+1) + 256·(256·25+1) + 128·(256·25+1) + (128·28·28)·328 + 328 + 328·192 + 192 + 192·10 + 10 = 35.4 M
     count = count_parameters(build("baseline_cnn", (1, 28, 28), 10))

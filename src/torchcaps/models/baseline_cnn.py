@@ -7,7 +7,7 @@ import itertools
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_flag
+from torchcaps.checks import check_at_least, check_flag, check_number
 from torchcaps.layers import Conv2d, Standardize
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.layout import channels_last
@@ -43,6 +43,10 @@ class BaselineCNN(nn.Module):
     ) -> None:
         super().__init__()
         check_flag("standardize", standardize)
+        check_flag("pool", pool)
+        check_number("dropout", dropout, 0)
+        if dropout > 1:
+            raise ValueError(f"dropout must be at most 1, got {dropout}")
         for name, values in {"n_classes": (n_classes,), "channels": channels, "hidden": hidden}.items():
             for value in values:
                 check_at_least(name, value, 1)
