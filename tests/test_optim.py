@@ -237,11 +237,22 @@ def test_an_unknown_optimizer_is_refused() -> None:
 
 
 def test_a_model_without_such_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match="model must have convolutions or capsules to be stepped by Muon"):
+    with pytest.raises(ValueError, match="model must have convolutions or capsules that are trained, to be stepped"):
         groups(nn.Linear(3, 4))
     with pytest.raises(ValueError, match=r"params must have groups with rows, as torchcaps.optim.groups\(model\) has"):
         Muon(nn.Linear(3, 4).parameters())
     assert not layouts(nn.Conv2d(4, 4, 3, groups=2))
+    with pytest.raises(ValueError, match="convolutions or capsules that are trained"):
+        groups(DenseCaps(5, 3, 4, 6).requires_grad_(False))
+    with pytest.raises(ValueError, match="model must be a torch.nn.Module, got a list"):
+        groups([nn.Linear(3, 4)])  # type: ignore[arg-type]
+
+
+def test_weights_of_another_shape_are_stepped_by_adam() -> None:
+    """As a routing of one's own may have."""
+    layer = DenseCaps(5, 3, 4, 6)
+    layer.weight = nn.Parameter(layer.weight.detach().flatten(1))
+    assert not layouts(layer)
 
 
 @pytest.mark.parametrize(
@@ -251,8 +262,35 @@ def test_a_model_without_such_layers_is_refused() -> None:
         ({"eps": -1.0}, "eps must be a number of at least 0, got -1.0"),
         ({"weight_decay": -1.0}, "weight_decay must be a number of at least 0, got -1.0"),
         ({"betas": (0.9, 1.0)}, "betas must be two numbers from 0 up to, but not, 1; got "),
+        ({"betas": (0.9,)}, "betas must be two numbers, got "),
+        ({"betas": 0.9}, "betas must be two numbers, got 0.9"),
     ],
 )
 def test_numbers_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Muon(groups(DenseCaps(5, 3, 4, 6)), **options)
+
+
+@pytest.mark.parametrize("weight_decay", [-1.0, math.nan])
+def test_a_groups_weight_decay_out_of_range_is_refused(weight_decay: float) -> None:
+    layer, message = DenseCaps(5, 3, 4, 6), "weight_decay must be a number of at least 0, got "
+    with pytest.raises(ValueError, match=message):
+        groups(layer, weight_decay)
+    with pytest.raises(ValueError, match=message):
+        Muon([{"params": list(layer.parameters()), "rows": 2, "weight_decay": weight_decay}])
+
+
+def test_weight_decay_is_the_groups_own_or_the_optimizers() -> None:
+    torch.manual_seed(0)
+    new = capsnet(channels=4, n_types=2, decoder=[8])
+    new.conv.bias.data.fill_(0.5)
+    stepped = []
+    for own, given in ((None, 0.0), (None, 0.1), (0.1, 0.0), (0.1, 0.3)):
+        model = copy.deepcopy(new)
+        filled(model)
+        Muon(groups(model, own), weight_decay=given).step()
+        stepped.append(model)
+    without, *alike = (dict(model.named_parameters()) for model in stepped)
+    for name, kept in without.items():
+        assert all(torch.equal(alike[0][name], other[name]) for other in alike)
+        assert torch.equal(kept, alike[0][name]) == name.endswith("bias"), name

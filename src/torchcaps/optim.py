@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_number, check_positive
+from torchcaps.checks import check_number, check_positive, check_two
 from torchcaps.layers import MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.ops.precision import at_least_float32, without_autocast
@@ -66,28 +66,41 @@ def layouts(model: nn.Module) -> dict[nn.Parameter, Layout]:
         layout = next((layout for kind, layout in _LAYOUTS if isinstance(layer, kind)), None)
         weight = dict(layer.named_parameters(recurse=False)).get("weight")
         grouped = isinstance(layer, nn.Conv2d) and layer.groups > 1
-        if layout is not None and weight is not None and weight.requires_grad and not grouped:
+        # A routing of one's own may have weights of another shape.
+        fits = weight is not None and weight.dim() == 4 and weight.requires_grad and not grouped
+        if layout is not None and weight is not None and fits:
             found[weight] = layout
     return found
 
 
-def groups(model: nn.Module, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+def groups(model: nn.Module, weight_decay: float | None = None) -> list[dict[str, Any]]:
     """A model's parameters for :class:`Muon`, in groups of one layout.
 
     Args:
         model: with convolutions or capsules.
-        weight_decay: factor of ½‖w‖² over all parameters whose name ends in "weight".
+        weight_decay: of all parameters whose name ends in "weight", as :class:`Muon` has it; None takes what that is
+            given. Other parameters have none.
 
     Raises:
-        ValueError: a model with neither, which has nothing to step by Muon.
+        ValueError: a model with neither, or none that is trained, which has nothing to step by Muon; a weight decay
+            out of range.
     """
-    known, found = layouts(model), dict[tuple[Layout, float], list[nn.Parameter]]()
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
+    if weight_decay is not None:
+        check_number("weight_decay", weight_decay, 0)
+    known, found = layouts(model), dict[tuple[Layout, float | None], list[nn.Parameter]]()
     if not known:
-        raise ValueError("model must have convolutions or capsules to be stepped by Muon, got one that has neither")
+        raise ValueError(
+            "model must have convolutions or capsules that are trained, to be stepped by Muon; got one without"
+        )
     for name, parameter in model.named_parameters():
         kind = known.get(parameter, Layout(0)), weight_decay if name.endswith("weight") else 0.0
         found.setdefault(kind, []).append(parameter)
-    return [{"params": params, "weight_decay": decay, **of._asdict()} for (of, decay), params in found.items()]
+    return [
+        {"params": params, **of._asdict()} | ({} if decay is None else {"weight_decay": decay})
+        for (of, decay), params in found.items()
+    ]
 
 
 class Muon(torch.optim.Optimizer):
@@ -99,8 +112,8 @@ class Muon(torch.optim.Optimizer):
         lr: learning rate, of both; Adam's carry over.
         betas: Adam's. (Muon's momentum is 0.95, Nesterov's.)
         eps: Adam's.
-        weight_decay: factor of ½‖w‖² in the loss: it is added to the gradient, of both. (Liu et al. shrink the weight
-            beside the step instead.)
+        weight_decay: factor of ½‖w‖² in the loss, of groups that have none of their own: it is added to the gradient,
+            of both. (Liu et al. shrink the weight beside the step instead.)
 
     Raises:
         ValueError: no group that is stepped by Muon, or a number out of range.
@@ -122,11 +135,13 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         check_positive("lr", lr)
         check_number("eps", eps, 0)
-        check_number("weight_decay", weight_decay, 0)
+        check_two("betas", betas)
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be two numbers from 0 up to, but not, 1; got {betas}")
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults | Layout(0)._asdict())
+        for group in self.param_groups:
+            check_number("weight_decay", group["weight_decay"], 0)
         if not any(group["rows"] for group in self.param_groups):
             raise ValueError("params must have groups with rows, as torchcaps.optim.groups(model) has; got none")
 

@@ -103,6 +103,14 @@ def test_matrix_capsules_are_chosen_by_their_activation() -> None:
     torch.testing.assert_close(decoder.each(capsules, chosen[:, None])[:, 0], decoder(capsules))
 
 
+@pytest.mark.parametrize("shape", [(1, 3), (2, 5), (2,)])
+def test_activations_that_do_not_fit_the_poses_are_refused(shape: tuple[int, ...]) -> None:
+    """The choice of one image's row would else be every image's."""
+    capsules = Routed(torch.randn(2, 3, 16), torch.rand(shape))
+    with pytest.raises(ValueError, match="activation must be "):
+        Decoder(3, 16, (1, 4, 4), (5,))(capsules)
+
+
 def test_images_that_cannot_be_made() -> None:
     for shape in ((28, 28), (1, 0, 28)):
         with pytest.raises(ValueError, match=r"image_shape must be \(channels, height, width\), got"):

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from torchcaps.data import load
+from torchcaps.data.images import to_float
 from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
 from torchcaps.models import build
 from torchcaps.models.matrix_capsnet import INITIAL
@@ -224,11 +226,35 @@ def test_what_is_not_learned_is_kept_with_the_weights() -> None:
     torch.testing.assert_close(plain(x).scores, released(x).scores, rtol=0, atol=0)
 
 
-def test_matrix_networks_of_dynamic_routing_start_alive() -> None:
-    model = build("matrix_capsnet_small", (1, 32, 32), 5, routing="dynamic")
-    output = model(torch.rand(8, 1, 32, 32))
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("routing", ["dynamic", "em"])
+def test_networks_are_traced_for_any_batch(routing: str) -> None:
+    model = build("matrix_capsnet_small", (1, 24, 20), 3, routing=routing).eval()
+
+    class Scores(nn.Module):  # torch.jit knows no NamedTuple with something None in it
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.model(x).scores
+
+    x = torch.rand(3, 1, 24, 20)
+    with torch.no_grad():
+        traced = torch.jit.trace(Scores(), x[:2])
+        torch.testing.assert_close(traced(x), model(x).scores)
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("routing", ["dynamic", "em"])
+def test_matrix_networks_start_alive(routing: str, standardize: bool) -> None:
+    """Whether features come of images of 0 … 1, most of whose pixels are black, or of standardised ones."""
+    torch.manual_seed(0)
+    model = build("matrix_capsnet_small", (1, 28, 28), 5, routing=routing, standardize=standardize)
+    output = model(to_float(load("digits").test.images[:16]))
+    least, most = (0.15, 0.75) if routing == "dynamic" else (0.35, 0.65)
     for layer in output.capsules:
-        assert 0.2 < layer.activation.mean() < 0.7
+        assert least < layer.activation.mean() < most
     output.scores.sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in model.parameters())
 
@@ -283,6 +309,8 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
         (lambda: ClassCaps(0, 3, 16, 16), "n_types must be an integer of at least 1, got 0"),
         (lambda: ClassCaps(6, 3, 16, 16, map_size=6), "map_size must be two numbers, got 6"),
         (lambda: ClassCaps(6, 3, 16, 16, spacing=4.0), "spacing must be two numbers, got 4.0"),
+        (lambda: ClassCaps(6, 3, 16, 16, spacing=("a", 1.0)), "each of spacing must be a number, got 'a'"),
+        (lambda: ClassCaps(6, 3, 16, 16, centre=(0.0, float("nan"))), "each of centre must be a number, got nan"),
         (lambda: ClassCaps(6, 3, 16, 16, coordinate_scale=0.0), "coordinate_scale must be positive, got 0.0"),
         (
             lambda: ConvCaps(7, 3, 16, 16, 2, stride=2, routing="em")(matrices(2, 7, 5, 4)),

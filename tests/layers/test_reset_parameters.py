@@ -53,6 +53,16 @@ def test_a_reset_decoder_starts_as_a_new_one() -> None:
     assert not decoder.layers[0].bias.any()
 
 
+def test_what_a_weight_is_made_of_is_not_drawn() -> None:
+    """Of a layer with weight normalisation, magnitude and direction are not the weight's numbers."""
+    torch.manual_seed(0)
+    layer = nn.utils.parametrizations.weight_norm(Local(3, 40, 50))
+    before = copy.deepcopy(layer.state_dict())
+    layer.reset_parameters()
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, before[name]) == (name != "bias"), name
+
+
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 def test_a_layer_that_was_made_without_memory_can_be_given_some(make: Callable[[], nn.Module]) -> None:
     """As trainers of large models do: parameters on the meta device, then memory, then values."""

@@ -220,6 +220,8 @@ def test_bad_capsules() -> None:
         ConvCaps(6, 3, 4, 5, 2)(torch.zeros(2, 5, 3, 3, 4))
     with pytest.raises(ValueError, match="kernel_size must fit into the map, got 4 where H=3"):
         ConvCaps(6, 3, 4, 5, 4)(torch.zeros(2, 6, 3, 5, 4))
+    with pytest.raises(ValueError, match=r"pose must be vectors or 4×4 matrices, got shape \[2, 6, 2, 8\]"):
+        DenseCaps(6, 3, 16, 8)(Routed(torch.zeros(2, 6, 2, 8), torch.zeros(2, 6)))
     for shape in ([2], [2, 5], [1, 6], [2, 6, 4, 4]):  # though dynamic routing does not read them
         with pytest.raises(
             ValueError, match=re.escape(f"activation must be one number for each pose, got shape {shape}")

@@ -274,6 +274,17 @@ def test_a_plain_auto_encoder_takes_a_transformation_where_it_cannot_look() -> N
     assert model.to("meta")(x.to("meta"), nothing.to("meta")).images.is_meta
 
 
+def test_templates_train_compiled_whatever_the_batch() -> None:
+    """An epoch's last batch is a smaller one."""
+    torch.manual_seed(0)
+    model = build("template_autoencoder", (1, 12, 10), n_capsules=2, template=5, channels=(2, 3), width=4)
+    compiled = torch.compile(model, backend="aot_eager")
+    for n in (4, 3, 2):
+        x = torch.rand(n, 1, 12, 10)
+        found = [torch.autograd.grad(each(x).images.square().sum(), model.templates)[0] for each in (compiled, model)]
+        torch.testing.assert_close(*found)
+
+
 def test_a_plain_auto_encoder_follows_nothing() -> None:
     model, x = build("plain_autoencoder", (1, 28, 28), 10), torch.rand(2, 1, 28, 28)
     torch.testing.assert_close(model(x, shifts((0, 0), (0, 0))).images, model(x).images)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_choice, check_positive, check_two
+from torchcaps.checks import check_at_least, check_choice, check_number, check_positive, check_two
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.ops import Routed, coordinate_offset
@@ -70,6 +70,8 @@ class ClassCaps(RoutedLayer):
             raise ValueError(f"n_places must be left to map_size, got {options['n_places']}")
         for name, value in (("spacing", spacing), ("centre", centre)):
             check_two(name, value)
+            for number in value:
+                check_number(f"each of {name}", number)
         check_positive("coordinate_scale", coordinate_scale)
         super().__init__(n_types, n_out, d_in, d_out, n_iters, n_places=map_size[0] * map_size[1], **options)
         if coordinates is not None:

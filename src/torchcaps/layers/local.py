@@ -15,7 +15,7 @@ from torchcaps.layers.sizes import as_image_shape, conv_size
 class Windows:
     """P square windows of an image: what is seen in each, and what is painted about its centre.
 
-    Where they do not fill the image, they lie in its middle, and at the edges less than half a stride is not seen.
+    Where they do not fill the image, they lie in its middle, and at the edges at most half a stride is not seen.
 
     Args:
         image_shape: (channels, height, width).
@@ -101,8 +101,9 @@ class Local(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
-        for parameter in self.parameters():
-            parameter.uniform_(-self._limit, self._limit)
+        for numbers in (self.weight, self.bias):  # by name: parameters may be what a parametrisation makes them of
+            if numbers is not None:
+                numbers.uniform_(-self._limit, self._limit)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.transpose(0, 1)

@@ -125,6 +125,8 @@ class RoutedLayer(nn.Module):
             check_tensor("capsules.pose", pose)
             check_tensor("capsules.activation", activation)
             axes = pose.dim() - activation.dim()
+            if axes == 2 and pose.shape[-2:] != (4, 4):
+                raise ValueError(f"capsules.pose must be vectors or 4×4 matrices, got shape {list(pose.shape)}")
             if axes not in (1, 2) or pose.shape[:-axes] != activation.shape:
                 raise ValueError(
                     f"capsules.activation must be one number for each pose, "

@@ -79,6 +79,7 @@ class CapsNet(nn.Module):
         sizes = {"n_classes": n_classes, "channels": channels, "kernel_size": kernel_size}
         for name, value in (sizes | {"d_primary": d_primary, "d_class": d_class}).items():
             check_at_least(name, value, 1)
+        check_at_least("padding", padding, 0)
         check_flag("standardize", standardize)
         check_positive("primary_scale", primary_scale)
         for name, value in {"hidden": hidden, "decoder": () if decoder is None else decoder}.items():

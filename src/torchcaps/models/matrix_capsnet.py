@@ -14,10 +14,11 @@ from torchcaps.checks import check_at_least, check_choice, check_flag
 from torchcaps.layers import ClassCaps, ConvCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import LEFT, reset_layers, truncated_normal_
 from torchcaps.layers.plain_conv import FirstConv2d
+from torchcaps.layers.routings import POSES
 from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
 from torchcaps.models.output import Output
 from torchcaps.ops import EMSettings, Routed
-from torchcaps.ops.votes import check_overlap
+from torchcaps.ops.votes import PLACEMENTS, check_overlap
 
 INITIAL = ("half-active", "released")
 
@@ -67,6 +68,9 @@ class MatrixCapsNet(nn.Module):
         super().__init__()
         check_choice("initial", initial, INITIAL)
         check_choice("routing", routing, ("em", "dynamic"))  # a further one would want a first layer of its own
+        check_choice("pose", pose, POSES)
+        if coordinates is not None:
+            check_choice("coordinates", coordinates, PLACEMENTS)
         check_flag("standardize", standardize)
         if initial == "released" and routing != "em":
             raise ValueError(f"initial must be half-active with {routing} routing, got released")
@@ -81,13 +85,14 @@ class MatrixCapsNet(nn.Module):
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()
         self.conv = FirstConv2d(image_shape[0], A, 5, stride=2)
+        mean_square = 1.0 if standardize else 0.2  # of its features, as in CapsNet
         self.primary = (
-            MatrixPrimaryCaps(A, B, pose=pose) if routing == "em" else PrimaryCaps(A, B, 16, 1, mean_square=1.0)
+            MatrixPrimaryCaps(A, B, pose=pose) if routing == "em" else PrimaryCaps(A, B, 16, 1, mean_square=mean_square)
         )
         self.hidden = nn.ModuleList()
         with fitting(image_shape):
             size, types = self.primary.output_size(*conv_size(image_shape[1:], 5, 2)), B
-        scale = 1.0
+        scale = math.sqrt(mean_square)
         for n_types, stride in ((C, 2), (D, 1)):
             options |= _em_options(routing, pose, scale)
             layer = ConvCaps(types, n_types, 16, 16, 3, n_iters, stride=stride, routing=routing, **options)

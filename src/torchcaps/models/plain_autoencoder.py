@@ -28,13 +28,15 @@ class PlainAutoencoder(nn.Module):
         hidden: widths of the ReLU layers above it; those below it mirror them.
 
     Raises:
-        ValueError: a number below 1.
+        ValueError: a number below 1, or no widths.
     """
 
     def __init__(
         self, image_shape: tuple[int, int, int], *, code: int = 32, hidden: Sequence[int] = (512, 256)
     ) -> None:
         super().__init__()
+        if not isinstance(hidden, Sequence):
+            raise ValueError(f"hidden must be the widths of layers, got {hidden!r}")
         for name, value in (("code", code), *(("hidden", width) for width in hidden)):
             check_at_least(name, value, 1)
         self.image_shape = channels, height, width = as_image_shape(image_shape)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_two
+from torchcaps.checks import check_at_least, check_number, check_two
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.transforming import Transforming
 from torchcaps.ops import Routed
@@ -57,6 +57,7 @@ class TemplateAutoencoder(Transforming):
         for name, value in {"n_capsules": n_capsules, "template": template, "width": width}.items():
             check_at_least(name, value, 1)
         check_two("channels", channels, 1)
+        check_number("most_scale", most_scale)
         if not 1 < most_scale < math.inf:
             raise ValueError(f"most_scale must be above 1 and finite, got {most_scale}")
         self.image_shape = depth, *size = as_image_shape(image_shape)

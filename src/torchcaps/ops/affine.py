@@ -158,11 +158,21 @@ def resample(images: Tensor, rows: Tensor, size: tuple[int, int] | None = None, 
     size = size or (images.shape[2], images.shape[3])
     dtype = torch.promote_types(images.dtype, rows.dtype)
     images, rows = at_least_float32(images.to(dtype)), at_least_float32(rows.to(dtype))
-    if images.shape[0] == 0:  # which affine_grid refuses
+    if images.shape[0] == 0:  # which grid_sample refuses
         return images.new_zeros(0, images.shape[1], *size) + 0 * rows.sum()
     with without_autocast(images):  # bfloat16 would round places by a tenth of a pixel
-        grid = F.affine_grid(rows, [images.shape[0], 1, *size], align_corners=False)
+        grid = torch.bmm(_pixels(size, rows).expand(rows.shape[0], -1, -1), rows.mT).unflatten(1, size)
         return F.grid_sample(images, grid, padding_mode=padding, align_corners=False)
+
+
+def _pixels(size: tuple[int, int], like: Tensor) -> Tensor:
+    """``[H·W, 3]``: x, y of each pixel's centre, as ``affine_grid`` counts and rounds, and 1.
+
+    torch's own cannot be compiled with its gradient where the batch's size may change.
+    """
+    y, x = (torch.linspace(-1, 1, n, dtype=like.dtype, device=like.device) * (n - 1) / n for n in size)
+    y, x = torch.meshgrid(y, x, indexing="ij")
+    return torch.stack((x, y, torch.ones_like(x)), dim=2).flatten(0, 1)
 
 
 def _with_last_row(top: Tensor) -> Tensor:

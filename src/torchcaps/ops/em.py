@@ -154,7 +154,10 @@ def conv_em_routing(
     vectors = None if matrices else weight.shape[-2:]
     chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset=offset, vectors=vectors)
     stride = as_two("stride", stride, 1)
-    check_fields(pose.shape[2:4], weight.shape[1:3], stride)
+    map_shape, kernel_size = (
+        [int(n) for n in sizes] for sizes in (pose.shape[1:4], weight.shape[1:3])
+    )  # traced: tensors
+    check_fields(map_shape[1:], kernel_size, stride)
     with without_autocast(pose):
         m, a, w = pose, activation, weight
         if chosen != "triton":  # which widens numbers as it reads them
@@ -164,7 +167,7 @@ def conv_em_routing(
             routed = fused_em_routing(chosen, m, a, w, *rest)
             coupling = None if routed.coupling is None else routed.coupling.to(dtype)
             return Routed(routed.pose.to(dtype), routed.activation.to(dtype), coupling)
-        fields = Fields(pose.shape[1:4], weight.shape[1:3], stride)
+        fields = Fields(map_shape, kernel_size, stride)
         votes = matrix_votes(fields.gather(m if matrices else m.unsqueeze(-2)), w.flatten(0, 2))  # [B, P, N, J, ., .]
         if offset is not None:
             votes = votes + offset.to(votes).reshape(fields.n_children, 1, *votes.shape[-2:])

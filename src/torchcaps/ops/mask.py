@@ -72,6 +72,7 @@ def mask_capsules(capsules: Routed | Tensor, target: Tensor | None = None) -> Te
     sizes = check_shapes(pose=(pose, "B J D"))
     if target is None:
         activation = capsules.activation if isinstance(capsules, Routed) else safe_norm(pose)
+        check_shapes(pose=(pose, "B J D"), activation=(activation, "B J"))
         mask = _one_hot(activation.argmax(dim=1), sizes["J"])
     else:
         mask = multi_hot(target, sizes["J"])

@@ -7,6 +7,7 @@ import logging
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
 from torchcaps.checks import check_choice
 from torchcaps.ops.fused import cpu, triton
@@ -34,7 +35,8 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
 
     Returns:
         A name other than "auto": on the CPU "cpu", elsewhere "reference". Only "auto" may fall back to the
-        reference; where that is for want of a compiler, a note of the reason is logged once.
+        reference, as it does within ``torch.func`` and ``torch.jit.trace``; where that is for want of a compiler, a
+        note of the reason is logged once.
 
     Raises:
         ValueError: an unknown ``routing`` or ``impl``, or one that is not for such tensors.
@@ -47,8 +49,9 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
     kinds = {tensor.device.type for tensor in tensors}
     if "meta" in kinds and len(kinds) > 1:  # torch 2.13 would give unwritten memory, without a word
         raise ValueError(f"all tensors must be on one device, got some on {', '.join(sorted(devices))}")
-    if impl == "reference":
-        return impl
+    # What torch.jit traces is to be read where torchcaps is not, nor does it know all arguments of the compiled code.
+    if impl == "reference" or (impl == "auto" and not torch.compiler.is_compiling() and is_tracing()):
+        return "reference"
     chosen = _DEVICES.get("+".join(sorted(kinds)), "reference") if impl == "auto" else impl
     if chosen == "reference":
         return chosen
