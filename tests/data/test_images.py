@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 from sklearn.datasets import load_digits as bundled
 
@@ -74,7 +74,7 @@ def test_classes_are_texts_however_they_are_given() -> None:
     good = images(2, [0, 1])
     assert Dataset("toy", [0, 1], good, good, good).classes == ("0", "1")  # type: ignore[arg-type]
     assert Dataset("toy", torch.arange(2), good, good, good).classes == ("0", "1")  # type: ignore[arg-type]
-    for none in (3, {"a", "b"}):
+    for none in (3, {"a", "b"}, {0: "a", 1: "b"}):
         with pytest.raises(ValueError, match=r"toy: classes must be a name for each, got "):
             Dataset("toy", none, good, good, good)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"toy: classes must be a name for each, got 'ab'"):
@@ -182,6 +182,9 @@ def test_a_jpeg_is_its_segments_without_metadata(tmp_path: Path) -> None:
     assert _content(plain) == _content(told) != _content(other)
     assert len(plain.read_bytes()) > len(_content(plain)) > 300
     assert _without_metadata(b"\xff\xd8\xff\xe0") == b"\xff\xe0"  # cut short
+    whole = told.read_bytes()
+    told.write_bytes(whole[:2] + b"\xff\xff" + whole[2:])  # filled up before the first marker
+    assert _content(plain) == _content(told)
 
 
 def test_images_of_other_formats_are_not_passed_over(folder: Path) -> None:
@@ -298,6 +301,8 @@ def test_images_as_cameras_and_tools_write_them(tmp_path: Path) -> None:
     deep = Image.fromarray(np.array([[0, 256 * 40, 256 * 200, 65535]], np.uint16))
     deep.save(tmp_path / "deep.png")
     assert read_image(tmp_path / "deep.png", (1, 4), 1).flatten().tolist() == [0, 40, 200, 255]
+    deep.save(tmp_path / "deep.png", transparency=256 * 40)
+    assert read_image(tmp_path / "deep.png", (1, 4), 1).flatten().tolist() == [0, 255, 200, 255]
     clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
     clear.save(tmp_path / "clear.png")
     assert bool((read_image(tmp_path / "clear.png", (4, 4)) == 255).all())
@@ -306,6 +311,26 @@ def test_images_as_cameras_and_tools_write_them(tmp_path: Path) -> None:
     exif[0x0112] = 3  # held upside down
     turned.save(tmp_path / "turned.png", exif=exif)
     assert read_image(tmp_path / "turned.png", (2, 2), 1).flatten().tolist() == [255, 0, 255, 0]
+
+
+@pytest.mark.parametrize("orientation", range(10))
+def test_images_are_turned_as_pillow_turns_them(tmp_path: Path, orientation: int) -> None:
+    """Whatever else their camera wrote: Pillow writes it all anew, and fails on a text for a number."""
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (4, 4), dtype=np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image.save(tmp_path / "plain.png", exif=exif)
+    written = exif.tobytes()
+    # A second entry, of a text where a number is wanted: that of the unit of resolution.
+    assert written[:8] == b"Exif\0\0II" or written[:8] == b"Exif\0\0MM"
+    order = "little" if written[6:8] == b"II" else "big"
+    first = written[16:28]
+    odd = (0x0128).to_bytes(2, order) + (2).to_bytes(2, order) + (2).to_bytes(4, order) + b"a\0\0\0"
+    image.save(tmp_path / "odd.png", exif=written[:14] + (2).to_bytes(2, order) + first + odd + bytes(4))
+    with Image.open(tmp_path / "plain.png") as told:
+        wanted = np.array(ImageOps.exif_transpose(told))
+    for name in ("plain", "odd"):
+        assert np.array_equal(read_image(tmp_path / f"{name}.png", (4, 4), 1)[0].numpy(), wanted)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])

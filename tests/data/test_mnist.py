@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.conftest import SHARED_DATA
-from torchcaps.data import load
+from torchcaps.data import DATASETS, Dataset, load
 from torchcaps.data.files import check_checksum, require
 from torchcaps.data.mnist import read_idx
 
@@ -63,6 +63,15 @@ def test_what_a_plain_install_lacks_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ModuleNotFoundError, match="digits needs sklearn.datasets, which the extra 'train' brings"):
         load("digits")
+
+
+def test_what_somebodys_own_data_lack_is_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mine(root: Path | None = None, image_size: tuple[int, int] | None = None) -> Dataset:
+        raise ModuleNotFoundError("No module named 'theirs'", name="theirs")
+
+    monkeypatch.setitem(DATASETS, "mine", mine)
+    with pytest.raises(ModuleNotFoundError, match="^No module named 'theirs'$"):
+        load("mine")
 
 
 def test_unknown_data_set() -> None:
@@ -120,6 +129,9 @@ def test_download_checks_and_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert not list((tmp_path / "cache" / "other").iterdir())
         with pytest.raises(ValueError, match=r"could not download .*absent.bin[\s\S]*name that as data.root"):
             require("absent.bin", right, root=None, folder="some", address=address)
+        path.write_bytes(b"rig")  # half of it
+        with pytest.raises(ValueError, match=r"a.bin is there, but has another checksum: it is damaged, and could not"):
+            require("a.bin", right, root=None, folder="some", address=address)
         server.shutdown()
 
 

@@ -102,5 +102,9 @@ def test_two_images_of_the_same_class_are_two_images():
     assert torch.equal(labels[which], batch.labels) and torch.equal(batch.labels[:, 0], batch.labels[:, 1])
     drawn = {(int(a), int(b)) for a, b in which}
     assert drawn == {(a, b) for a in range(7) for b in range(7) if a != b and labels[a] == labels[b]}
+    with pytest.raises(ValueError, match="same must be True or False, got 'no'"):
+        Pairs(source(), same="no")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="source must have images to make pairs of"):
+        Pairs(source(0), same=True)
     with pytest.raises(ValueError, match="at least two images of each class to make pairs of the same class"):
         Pairs(Images(images.contiguous()[:4], labels[:4]), same=True)

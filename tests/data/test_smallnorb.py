@@ -15,6 +15,7 @@ import torch
 
 from torchcaps.data import Images, load, smallnorb
 from torchcaps.data.binary_matrix import read_matrix
+from torchcaps.data.images import resized
 from torchcaps.data.smallnorb import halved, in_degrees
 from torchcaps.data.smallnorb_splits import SPLITS, TOYS, divide, plan
 
@@ -104,6 +105,14 @@ def test_official_files(write: Any, end: str) -> None:
         "official files, eyes: both; official split: toys 6, 7, 8, 9 of each category train, 4 validates, "
         "0, 1, 2, 3, 5 test"
     )
+
+
+def test_larger_images_are_those_of_the_files(write: Any) -> None:
+    root = write("")
+    whole = torch.from_numpy(pixels())[numbers(load("smallnorb", root).val)]
+    assert torch.equal(load("smallnorb", root, image_size=(96, 96)).val.images, whole)
+    smaller = load("smallnorb", root, image_size=(48, 24)).val.images
+    assert torch.equal(smaller, resized(load("smallnorb", root).val.images, (48, 24)))
 
 
 def test_both_forms_are_one_data_set(write: Any, npz: Path) -> None:

@@ -57,6 +57,13 @@ def test_each_is_drawn_by_itself() -> None:
     assert ((numbers.mean(dim=0) - middle).abs() < 0.1 * numbers.std(dim=0)).all()
 
 
+@pytest.mark.parametrize("name", ["shift", "degrees", "shear"])
+def test_negative_limits_are_refused(name: str) -> None:
+    """A negative shift would be a constant one."""
+    with pytest.raises(ValueError, match=f"{name} must be a number of at least 0, got -1"):
+        Limits(**{name: -1}).draw(5, generator())
+
+
 def test_a_scale_that_would_mirror_is_refused() -> None:
     for scale in (1.0, -0.1):
         with pytest.raises(ValueError, match=f"scale must be at least 0 and below 1, got {scale}"):

@@ -41,6 +41,10 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 }
 
 
+#: What the extra "train" brings of what data sets need, as it is imported.
+_EXTRA = ("PIL", "filelock", "pooch", "scipy", "sklearn", "tqdm")
+
+
 def load(
     name: str, root: str | Path | None = None, image_size: tuple[int, int] | None = None, **options: Any
 ) -> Dataset:
@@ -79,6 +83,8 @@ def load(
                 root=None if root is None else Path(root).expanduser(), image_size=image_size, **options
             )
         except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in _EXTRA:  # somebody's own
+                raise
             said = f"{name} needs {error.name}, which the extra 'train' brings: see Install in README"
             raise ModuleNotFoundError(said, name=error.name) from error
     if not isinstance(found, Dataset):

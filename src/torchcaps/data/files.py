@@ -52,8 +52,10 @@ def require(name: str, checksum: str, *, root: Path | None, folder: str, address
             )
         )
     except (OSError, ValueError) as error:
+        there = cache_folder() / folder / name
+        damaged = f"{there} is there, but has another checksum: it is damaged, and " if there.is_file() else ""
         raise ValueError(
-            f"could not download {address}{name}: {error}\n"
+            f"{damaged}could not download {address}{name}: {error}\n"
             f"Where there is no network, put the file into {cache_folder() / folder}, "
             "or into another folder and name that as data.root."
         ) from error

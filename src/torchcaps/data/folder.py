@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ _OTHERS = (
     *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"),  # raw
 )
 
+#: EXIF's number for how the camera was held.
+_ORIENTATION = 0x0112
 SPLITS = ("train", "val", "test")
 #: Shares of the images that are kept for validation and for test.
 VALIDATION, TEST = 0.1, 0.2
@@ -180,6 +183,9 @@ def _without_metadata(jpeg: bytes) -> bytes:
     """A JPEG file without its segments for applications (EXIF, colour profiles, previews) and comments."""
     kept, at = [], 2
     while at + 4 <= len(jpeg) and jpeg[at] == 0xFF and jpeg[at + 1] != 0xDA:  # up to the scan
+        if jpeg[at + 1] == 0xFF:  # before a marker any number of these may stand
+            at += 1
+            continue
         end = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4])
         if not 0xE0 <= jpeg[at + 1] <= 0xEF and jpeg[at + 1] != 0xFE:
             kept.append(jpeg[at:end])
@@ -203,19 +209,31 @@ def read_image(path: Path, size: tuple[int, int], channels: int = 3) -> Tensor:
         ValueError: the file is missing, not an image, or one of which is not known what is black and white (floats
             and 32 bits).
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     with _opened(path) as file:
-        image = ImageOps.exif_transpose(file)
+        image = _upright(file)
         if image.mode in ("I", "F"):
             raise _OfTheFile(f"{path} must have 8 or 16 bits a channel, got Pillow's mode {image.mode}")
         if image.mode.startswith("I;16"):  # Pillow would clip all 16-bit greys above 255
-            image = Image.fromarray((np.array(image) >> 8).astype(np.uint8))
+            grey, clear = np.array(image), image.info.get("transparency")
+            image = Image.fromarray(np.where(grey == clear, 255, grey >> 8).astype(np.uint8))
         if image.has_transparency_data:
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
         image = image.convert("RGB" if channels == 3 else "L")
         resized = image.resize((size[1], size[0]), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(resized)).view(*size, channels).permute(2, 0, 1)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """As its camera was held. (Pillow's ``exif_transpose`` writes all of EXIF anew, and fails where a tag is odd.)"""
+    from PIL import Image
+
+    turn = Image.Transpose
+    turns = (turn.FLIP_LEFT_RIGHT, turn.ROTATE_180, turn.FLIP_TOP_BOTTOM, turn.TRANSPOSE)
+    turns = dict(enumerate((*turns, turn.ROTATE_270, turn.TRANSVERSE, turn.ROTATE_90), 2))
+    orientation = image.getexif().get(_ORIENTATION)
+    return image.transpose(turns[orientation]) if orientation in turns else image
 
 
 @contextmanager
@@ -228,5 +246,6 @@ def _opened(path: Path) -> Iterator[Image.Image]:
             yield file
     except _OfTheFile:
         raise
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # Pillow has them all
+    # Pillow has them all.
+    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} cannot be read as an image: {error}") from error

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_choice
+from torchcaps.checks import check_at_least, check_choice, check_flag
 from torchcaps.data.augment import shift
 from torchcaps.data.images import Images, to_float
 
@@ -67,10 +67,12 @@ class Pairs:
         check_choice("blend", self.blend, BLENDS)
         check_at_least("seed", self.seed, 0)
         check_at_least("most", self.most, 0)
+        check_flag("same", self.same)
         if self.same and (self.source.labels.bincount() == 1).any():
             raise ValueError("source must have at least two images of each class to make pairs of the same class")
-        if not self.same and len(self.source.labels.unique()) < 2:
-            raise ValueError("source must have images of at least two classes to make pairs of")
+        if len(self.source.labels.unique()) < (1 if self.same else 2):
+            wanted = "images" if self.same else "images of at least two classes"
+            raise ValueError(f"source must have {wanted} to make pairs of")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

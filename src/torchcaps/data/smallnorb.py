@@ -81,7 +81,7 @@ def load_smallnorb(
     Args:
         root: a folder with the six official files, ``.mat.gz`` (which is preferred: it can be checked)
             or ``.mat``, or with the 48×48 ``.npz`` of the cameras asked for; None downloads the official ones.
-        image_size: (height, width) to resize to; 48×48 by default.
+        image_size: (height, width) to resize to; 48×48 by default, and from those unless one of the two is larger.
         eyes: "both" (two channels, left first), "left" or "right".
         split: "official"; "azimuth": trains on 300 … 40 degrees, 60 … 280 are novel; "elevation": trains on
             the 3 lowest, the 6 higher are novel.
@@ -100,7 +100,7 @@ def load_smallnorb(
     chosen = plan(split, val_toy, fold, posed=not npz)
     halves = {}
     for half in dict.fromkeys(chosen.halves):
-        images, labels, factors = _read_npz(root, half, eyes) if npz else _read_official(root, half, eyes)
+        images, labels, factors = _read_npz(root, half, eyes) if npz else _read_official(root, half, eyes, image_size)
         halves[half] = Images(resized(images, image_size), labels, factors)
     note = f"{'48×48 .npz' if npz else 'official'} files, eyes: {eyes}; {chosen.note}"
     further = divide(chosen, halves)
@@ -141,14 +141,19 @@ def _npz_name(half: str, eye: str) -> str:
     return f"smallnorb_{half}_48x48_{eye}.npz"
 
 
-def _read_official(root: Path | None, half: str, eyes: str) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Images ``[N, C, 48, 48]``, labels ``[N]`` and all four factors, each ``[N]``."""
+def _read_official(
+    root: Path | None, half: str, eyes: str, image_size: tuple[int, int] | None
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Images ``[N, C, 48, 48]``, larger ones where such are wanted; labels and all four factors, each ``[N]``."""
     info = _read(root, half, "info", "int32", (N_IMAGES, 4))
     labels = _read(root, half, "cat", "int32", (N_IMAGES,))
     pixels = _read(root, half, "dat", "uint8", (N_IMAGES, 2, 96, 96))
     cameras = [EYES["both"].index(eye) for eye in EYES[eyes]]
     factors = {name: torch.from_numpy(info[:, k].astype(np.int64)) for k, name in enumerate(FACTORS)}
-    return halved(pixels[:, cameras[0] : cameras[-1] + 1]), torch.from_numpy(labels.astype(np.int64)), factors
+    pixels = pixels[:, cameras[0] : cameras[-1] + 1]
+    enough = image_size is None or max(image_size) <= 48
+    images = halved(pixels) if enough else torch.from_numpy(pixels.copy())
+    return images, torch.from_numpy(labels.astype(np.int64)), factors
 
 
 def _read(root: Path | None, half: str, kind: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchcaps.checks import check_number
 from torchcaps.ops.affine import AffineParts, affine_inverse, affine_matrix, warp
 from torchcaps.ops.precision import without_autocast
 
@@ -35,8 +36,10 @@ class Limits(NamedTuple):
             generator: on the CPU, so that every device draws the same.
 
         Raises:
-            ValueError: a scale of 1 or more, which would mirror.
+            ValueError: a negative limit, or a scale of 1 or more, which would mirror.
         """
+        for name in ("shift", "degrees", "shear"):
+            check_number(name, getattr(self, name), 0)
         if not 0 <= self.scale < 1:
             raise ValueError(f"scale must be at least 0 and below 1, got {self.scale}")
         draw = 2 * torch.rand(n, 6, generator=generator, device="cpu") - 1  # in −1 … 1

@@ -71,6 +71,7 @@ class Batches:
         if train and data.n_shown is not None:
             n = data.n_shown
         self.n = n
+        # The pairs of training seeds 0 and 1 are shifted as those of test and validation are; their images are others.
         self._pairs = Pairs(source, seed=mixed_seed(seed, 1), blend=data.blend) if data.pairs else None
         if data.crop is not None:
             _require_room(data.crop, data.test_crops, source)
