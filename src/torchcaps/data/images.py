@@ -92,9 +92,8 @@ class Dataset:
     held_out: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.classes, str | Mapping) or not hasattr(
-            self.classes, "__getitem__"
-        ):  # of a set none is the first
+        in_order = hasattr(self.classes, "__getitem__") and not isinstance(self.classes, str | Mapping)
+        if not in_order:  # of a set none is the first
             raise ValueError(f"{self.name}: classes must be a name for each, got {self.classes!r}")
         object.__setattr__(self, "classes", tuple(str(single(name)) for name in self.classes))
         if len(set(self.classes)) < len(self.classes):

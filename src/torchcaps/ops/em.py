@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -154,9 +155,7 @@ def conv_em_routing(
     vectors = None if matrices else weight.shape[-2:]
     chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset=offset, vectors=vectors)
     stride = as_two("stride", stride, 1)
-    map_shape, kernel_size = (
-        [int(n) for n in sizes] for sizes in (pose.shape[1:4], weight.shape[1:3])
-    )  # traced: tensors
+    map_shape, kernel_size = (_numbers(sizes) for sizes in (pose.shape[1:4], weight.shape[1:3]))
     check_fields(map_shape[1:], kernel_size, stride)
     with without_autocast(pose):
         m, a, w = pose, activation, weight
@@ -225,6 +224,11 @@ def em_routing_from_votes(
         mu, a_out, coupling = _route(v, a.unsqueeze(1), u, b, fields, n_iters, given, gradient)
     coupling = coupling.squeeze(1).to(dtype) if return_coupling else None
     return Routed(mu.squeeze(1).unflatten(-1, votes.shape[3:]).to(dtype), a_out.squeeze(1).to(dtype), coupling)
+
+
+def _numbers(sizes: Sequence[int]) -> list[int]:
+    """Sizes, which are tensors while ``torch.jit`` traces."""
+    return [int(n) if isinstance(n, Tensor) else n for n in sizes]
 
 
 def _route(
