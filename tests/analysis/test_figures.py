@@ -98,6 +98,21 @@ def test_curves_of_auto_encoders_are_named_where_their_losses_are():
     assert named == ["one", "two", "validation", "training"]
 
 
+def test_every_curve_has_a_name_whatever_its_run_is_of():
+    """Losses alone, beside errors; matplotlib leaves out names that begin with _."""
+    losses = [{"epoch": 1, "lr": 0.1, "train_loss": 2.0, "val_loss": 3.0}]
+    axes: list[Any] = analysis.draw_curves({"_mine": losses, "_other": [losses[0] | {"val_error": 0.1}]}).axes
+    loss, error = ([text.get_text().strip() for text in each.get_legend().get_texts()] for each in axes[:2])
+    assert loss == ["_mine", "validation", "training"] and error == ["_other (10.00 %)"]
+
+
+def test_every_code_has_a_colour_of_its_own():
+    errors = {"10": {"test_error": 0.1, "test_std": 0.01}}
+    rows = [{"code": f"code {k}", "readout": "b", "errors": errors} for k in range(12)]
+    axes = analysis.draw_few_labels(rows).axes[0]
+    assert len({str(line.get_color()) for line in axes.lines[:12]}) == 12
+
+
 @pytest.mark.parametrize("n", [2, 50])
 def test_confusion_is_drawn_for_few_and_many_classes(n):
     matrix = 4 * torch.eye(n, dtype=torch.int64)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from torchcaps import analysis
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model
 from torchcaps.experiments.files import read_json, write_json
@@ -169,6 +170,48 @@ def test_that_networks_were_tested_on_other_images_is_said(html, folder, tmp_pat
     beside = report(folder / "cnn & co", (tmp_path / "digits",)).read_text(encoding="utf-8")
     assert re.search(r"Their test images are not the same ones: 360 images, labels \w{8}; 6 images, labels", beside)
     assert "not the same ones" not in html
+
+
+def test_fewer_of_the_same_test_images_are_not_the_same(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "DPI", 30)
+    data = Data("digits", image_size=(13, 15))
+    for name, n in (("all", 360), ("some", 20)):
+        run = Run(finished(tmp_path / name, data, CNN, loss="cross_entropy"))
+        write_json(run.result, read_json(run.result) | {"images": {"test": n}})
+    beside = report(tmp_path / "all", (tmp_path / "some",)).read_text(encoding="utf-8")
+    assert re.search(r"not the same ones: 20 of 360 images, labels (\w{8}); 360 images, labels \1\.", beside)
+    assert "their errors can be compared" in beside and "by heart" in beside
+
+
+def test_errors_on_what_was_trained_on_are_not_to_be_compared(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "DPI", 30)
+    drawn: list[list[str]] = []
+    draw = analysis.draw_curves
+    monkeypatch.setattr(analysis, "draw_curves", lambda runs: drawn.append(list(runs)) or draw(runs))
+    run = Run(finished(tmp_path / "seen", Data("digits", image_size=(13, 15)), CNN, loss="cross_entropy"))
+    write_json(run.result, read_json(run.result) | {"held_out": False})
+    alone = report(run.path).read_text(encoding="utf-8")
+    assert drawn == [["seen (trained on too)"]]
+    assert "can be compared" not in alone and "by heart" not in alone and "say nothing of others" in alone
+
+
+def test_of_several_windows_it_is_said_that_pictures_show_one(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "DPI", 30)
+    said = []
+    for n in (1, 13):
+        data = Data("digits", n_eval=4, crop=(20, 20), test_crops=n)
+        said.append(report(finished(tmp_path / str(n), data, CAPSULES)).read_text(encoding="utf-8"))
+    assert ["not all 13 whose scores are averaged" in text for text in said] == [False, True]
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_first_couplings_are_even_unless_they_were_learned(folder, tmp_path, monkeypatch, learned):
+    monkeypatch.setattr(files, "DPI", 30)
+    model = replace(CAPSULES, options=CAPSULES.options | {"learned_prior": learned, "decoder": None})
+    path = finished(tmp_path / "caps", replace(Data("digits"), n_eval=4), model)
+    said = report(path).read_text(encoding="utf-8")
+    assert ("divides its vote equally" in said) == ("all classes are equal" in said) == (not learned)
+    assert ("as it has learned to" in said) == learned
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,23 @@ def test_json_has_every_seed() -> None:
     assert "here" not in rows[1]
 
 
+def test_every_device_that_took_part_is_named() -> None:
+    """Of a run that was resumed elsewhere, too."""
+    runs = [result(device="Abacus; slide rule"), result(seed=1, device="slide rule; fingers")]
+    summary = summarise(TABLE, ROW, {"digits": runs})
+    assert summary is not None and summary.devices == ("Abacus", "slide rule", "fingers")
+
+
+@pytest.mark.parametrize("errors", [(0.0, 0.0), (0.0, 0.3)])
+def test_no_error_is_drawn_negative(errors: tuple[float, float]) -> None:
+    results = {name: [result(name, error=e)] for name, e in zip(("digits", "digits-cnn"), errors, strict=True)}
+    table = Table("Digits", "Nowhere", (Row("ours", "digits", 1000), Row("theirs", "digits-cnn", 1000)))
+    axes = draw(table, {"here": results}).axes[0]
+    low, high = axes.get_xlim()
+    assert low < 0 < 100 * max(errors) < high or max(errors) == 0
+    assert not [tick for tick in axes.get_xticks() if low <= tick < 0]
+
+
 def test_the_picture_leaves_smoke_out() -> None:
     axes = draw(TABLE, {"here": {"digits": [result()], "digits-cnn": [result("digits-cnn", steps=1)]}}).axes[0]
     assert [list(map(float, line.get_xydata().ravel())) for line in axes.lines] == [[0.25, 1.0], [1.0, 1.0]]
@@ -314,7 +331,7 @@ def test_reproducing_trains_what_is_missing(tiny: list[str], tmp_path: Path) -> 
     assert tiny == ["toys"]
     assert said[0] == "second: tiny-b, seed 0" and not (tmp_path / "runs" / "tiny-a").exists()
     text = reproduce("tiny", seeds=2, keep_in=tmp_path / "kept", say=said.append, **options)
-    assert len(tiny) == 4  # the first run is not trained again
+    assert len(tiny) == 5  # the first run is not trained again, but its data are compared with what is at hand
     cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if "`tiny-" in line]
     assert "±" in cells[0][5] and cells[1][5] == "smoke"  # 80 images are shown
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
@@ -379,6 +396,22 @@ def test_what_has_no_mean_is_refused_before_any_work(tiny: list[str], tmp_path: 
     # What else lies there, of other epochs, is no run of this command.
     text = reproduce("tiny", ["tiny-b"], epochs=4, runs=tmp_path / "runs", **options)
     assert [line.split("|")[4].strip() for line in text.splitlines() if "`tiny-a`" in line] == ["–"]
+
+
+def test_runs_of_other_data_are_refused_before_any_work(tiny: list[str], tmp_path: Path) -> None:
+    """They would have no mean in the end, after hours."""
+    options: Mapping[str, Any] = {"runs": tmp_path, "progress": "none", "threads": 1, "device": "cpu"}
+    said: list[str] = []
+    reproduce("tiny", ["tiny-a"], seeds=2, say=said.append, **options)
+    path = tmp_path / "tiny-a" / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"data": "half of them"}))
+    said.clear()
+    with pytest.raises(ValueError, match="results of tiny-a must be of the same data, got "):
+        reproduce("tiny", ["tiny-a"], seeds=2, say=said.append, **options)
+    shutil.rmtree(tmp_path / "tiny-a-seed1")
+    with pytest.raises(ValueError, match=r"data must be 'half of them', as those of .*tiny-a, got ''; or move"):
+        reproduce("tiny", ["tiny-a"], seeds=2, say=said.append, **options)
+    assert not said
 
 
 def test_a_run_that_diverges_leaves_the_others(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import importlib
 import json
 import logging
 import math
@@ -101,7 +102,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_killed_in_mid_epoch_and_resumed_is_as_never_killed(
-    unbroken: Path, tmp_path: Path, name: str, step: int, checkpoint_seconds: float
+    unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: int, checkpoint_seconds: float
 ) -> None:
     out, config = tmp_path / "killed", globals()[name]
     arguments = [sys.executable, "-c", KILLED, str(out), str(step), name, str(checkpoint_seconds)]
@@ -110,7 +111,11 @@ def test_killed_in_mid_epoch_and_resumed_is_as_never_killed(
     assert not (out / "result.json").exists()
     (out / "checkpoints" / ".last.ckpt.1.partial").parent.mkdir(exist_ok=True)
     (out / "checkpoints" / ".last.ckpt.1.partial").write_bytes(b"what a process left that was killed as it wrote")
-    result = fit(config, out)
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.import_module("torchcaps.experiments.train"), "device_in_words", lambda _: "elsewhere")
+        result = fit(config, out)
+    here, there = result["device"].split("; ")
+    assert there == "elsewhere" and here == json.loads((unbroken / "result.json").read_text())["device"]
     whole = unbroken if name == "TINY" else tmp_path / "whole"
     fit(config, whole)
     assert result["steps"] == 8

@@ -28,15 +28,17 @@ class Metrics(L.Callback):
     Args:
         run: where to.
         data: what is trained on.
+        device: where, in words.
     """
 
-    def __init__(self, run: Run, data: Dataset) -> None:
+    def __init__(self, run: Run, data: Dataset, device: str) -> None:
         self.run, self.data = run, {"note": data.note, "classes": list(data.classes), "sizes": splits_in_words(data)}
         self.rows: list[dict[str, Any]] = []
         self.seconds, self.n = 0.0, 0
         self.started = time.monotonic()
         self.total: float | Tensor = 0.0
         self.commits = [commit() or "unknown"]  #: of the code that ran, oldest first
+        self.devices = [device]  #: that it ran on, likewise
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -45,6 +47,7 @@ class Metrics(L.Callback):
             "total": float(self.total),
             "n": self.n,
             "commits": self.commits,
+            "devices": self.devices,
             "data": self.data,
         }
 
@@ -60,6 +63,7 @@ class Metrics(L.Callback):
         self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
         self.total, self.n = state_dict["total"], state_dict["n"]
         self.commits = list(dict.fromkeys([*state_dict["commits"], *self.commits]))
+        self.devices = list(dict.fromkeys([*state_dict.get("devices", []), *self.devices]))  # older versions kept none
 
     def elapsed(self) -> float:
         """Seconds of training and evaluation so far, over all resumptions, not counting what a kill lost."""

@@ -134,7 +134,7 @@ def _train(
         run.open(config)
         if config.compile:
             compile_capsules(model)
-        metrics = Metrics(run, dataset)
+        metrics = Metrics(run, dataset, device_in_words(device))
         task = Task(config, model, batches["train"], batches["val"])
         lines = [Lines(metrics)] if progress == "lines" else []
         stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
@@ -158,9 +158,9 @@ def _train(
             "held_out": dataset.held_out,
             "images": {name: len(each.source) for name, each in batches.items()},
             "n_parameters": count_parameters(model),
-            "device": device_in_words(device),
+            # Of every process that took part: a run may be resumed elsewhere, by other code than it was begun with.
+            "device": "; ".join(metrics.devices),
             "versions": versions(),
-            # Of every process that took part: a run may be resumed by other code than it was begun with.
             "commit": " ".join(metrics.commits),
             # Where the files lay says nothing about the result.
             "config": replace(config, data=replace(config.data, root=None)).to_dict(),

@@ -39,11 +39,13 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
             style["marker"] = "o"
         epochs = [row["epoch"] for row in rows]
         loss.plot(epochs, [row["train_loss"] for row in rows], **style | {"linewidth": 1.1, "linestyle": (0, (4, 2))})
-        named = {} if errors or len(runs) == 1 else {"label": name}  # else the errors are named
+        # Where there are errors, these are named. A label with _ before it would be left out.
+        label = f" {name}" if name.startswith("_") else name
+        named = {} if "val_error" in rows[0] or len(runs) == 1 else {"label": label}
         loss.plot(epochs, [row["val_loss"] for row in rows], **style, **named)
         if "val_error" in rows[0]:
             percent = [100 * row["val_error"] for row in rows]
-            others[0].plot(epochs, percent, label=f"{name} ({percent[-1]:.2f} %)", **style)
+            others[0].plot(epochs, percent, label=f"{label} ({percent[-1]:.2f} %)", **style)
         rate.plot(epochs, [row["lr"] for row in rows], **style)
     scales(loss, "Loss", "epoch")
     scales(rate, "Learning rate", "epoch")

@@ -31,8 +31,9 @@ def draw_few_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
     readouts = list(dict.fromkeys(row["readout"] for row in rows))
     figure = new_figure(9.5, 5.2)
     axes = figure.subplots()
+    colours = dict(zip(codes, _colours(len(codes)), strict=True))
     for row in rows:
-        colour, k = SERIES[codes.index(row["code"]) % len(SERIES)], readouts.index(row["readout"])
+        colour, k = colours[row["code"]], readouts.index(row["readout"])
         x = [int(n) for n in row["errors"]]
         y = [max(100 * found["test_error"], _LEAST) for found in row["errors"].values()]
         spread = [100 * (found["test_std"] or 0.0) for found in row["errors"].values()]
@@ -41,7 +42,7 @@ def draw_few_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
         style: dict[str, Any] = {"color": colour, "marker": _MARKS[k % len(_MARKS)], "markersize": 4}
         axes.plot(x, y, linewidth=1.4, linestyle=("-", "--", ":", "-.")[k % 4], **style)
         axes.vlines(x, low, high, color=colour, linewidth=0.8, alpha=0.5)
-    for name, colour in zip(codes, SERIES * len(codes), strict=False):
+    for name, colour in colours.items():
         axes.plot([], [], color=colour, linewidth=3, label=name)
     for k, name in enumerate(readouts):
         style = {"linestyle": ("-", "--", ":", "-.")[k % 4], "marker": _MARKS[k % len(_MARKS)]}
@@ -59,3 +60,10 @@ def draw_few_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes.yaxis.set_minor_formatter("{x:g}")
     figure.legend(loc="outside right upper", fontsize=SMALL, labelcolor=INK, frameon=False, title_fontsize=TEXT)
     return figure
+
+
+def _colours(n: int) -> list[Any]:
+    """One for each code, all different."""
+    from matplotlib import colormaps
+
+    return list(SERIES[:n]) if n <= len(SERIES) else [colormaps["turbo"](k / n) for k in range(n)]

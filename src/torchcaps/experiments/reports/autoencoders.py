@@ -130,7 +130,7 @@ def _painted(album: Album, model: nn.Module, batch: Batch) -> str:
             "What the network sees, what the picture looks like after the transformation that it is told of, and what "
             "it paints from poses and presences alone."
         )
-    text += f" Squared error, summed over the pixels: {error:.1f} on average."
+    text += f" Squared error, summed over the pixels: {error:.1f} on average over these {len(images)}."
     figure = analysis.draw_painted((("seen", images), ("asked for", asked), ("painted", painted)))
     return page.section("What it paints", album.add("painted", figure, text))
 

@@ -23,6 +23,16 @@ _N_RIGHT, _N_WRONG, _N_TOYS, _EACH = 6, 2, 5, 4000
 ONE_MORE = " This network answers after the first iteration; the second shows what one more would do."
 
 
+def of_one_window(tested: Tested) -> str:
+    """Of test images that were looked at through several windows, what is to be said beside predictions of one."""
+    if tested.config.data.test_crops == 1:
+        return ""
+    return (
+        f" Here the network sees the central window alone, not all {tested.config.data.test_crops} whose scores are "
+        "averaged for its errors, and may say another class of it."
+    )
+
+
 def pictures_of_em(album: Album, tested: Tested) -> list[str]:
     """The sections that a network of matrix capsules has of its own."""
     return [_parts(album, tested), _votes(album, tested), _views(album, tested)]
@@ -39,6 +49,7 @@ def _parts(album: Album, tested: Tested) -> str:
         "capsule's responsibilities, times the activations of the capsules that it took, followed down through "
         "all layers to the first capsules. Bright places gave the most, be it on the object or on the ground about it; "
         "where both maps are bright, the classes shared a place. Below each stand the class and its activation."
+        + of_one_window(tested)
     )
     return page.section("What a class is made of", album.add("parts", figure, text))
 

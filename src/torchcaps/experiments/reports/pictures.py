@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchcaps import analysis
 from torchcaps.experiments.reports import page
 from torchcaps.experiments.reports.album import Album
-from torchcaps.experiments.reports.em import ONE_MORE, pictures_of_em
+from torchcaps.experiments.reports.em import ONE_MORE, of_one_window, pictures_of_em
 from torchcaps.experiments.tested import Tested
 from torchcaps.models import CapsNet, MatrixCapsNet
 
@@ -59,6 +59,7 @@ def _reconstructions(album: Album, tested: Tested) -> str:
         "Above, what the network sees; below, what its decoder paints from the winning class capsule alone, "
         f"{size} numbers. The capsule thus knows not only that a class is there but what it looks like. Where "
         "the prediction is wrong (red), the last row shows the same image as the true class's capsule sees it."
+        + of_one_window(tested)
     )
     figure = analysis.draw_reconstructions(found, tested.classes)
     return page.section("What a capsule remembers of an image", album.add("reconstructions", figure, text))
@@ -98,13 +99,15 @@ def _routing(album: Album, tested: Tested, k: int, what: str = "", prefix: str =
     assert isinstance(model, CapsNet)
     n_iters = max(2, model.classes.n_iters)
     beyond = ONE_MORE if model.classes.n_iters == 1 else ""
+    learned = model.classes.prior is not None
     couplings = analysis.coupling_maps(model, image.unsqueeze(0), n_iters)
     maps = album.add(
         f"{prefix}couplings",
         analysis.draw_couplings(image, couplings, tested.classes),
         "Where in the image the votes for each class come from, from the first iteration of routing (above) to the "
         "last; a capsule's vote is drawn at the centre of what it sees. In the first every capsule divides its vote "
-        "equally; then votes that agree with each other gain weight: where a class's picture becomes brighter than its "
+        f"{'as it has learned to for all images' if learned else 'equally'}; then votes that agree with each other "
+        "gain weight: where a class's picture becomes brighter than its "
         "first, its places have gained. Below each picture stands the length of the class's capsule, its probability."
         + beyond,
     )
@@ -117,7 +120,7 @@ def _routing(album: Album, tested: Tested, k: int, what: str = "", prefix: str =
         "The parse tree that routing carves out of the network. Dots are the most active capsules of the image, "
         "each at the centre of what it sees; a line leads to the class with which it is coupled most, and is the "
         "stronger the further that is from an even share: where the coupling above each picture is hardly more than "
-        "even, the parts have hardly chosen. At first all classes are equal. "
+        f"even, the parts have hardly chosen. {'' if learned else 'At first all classes are equal. '}"
         + ("The two objects are coloured." if pair else "The true class is coloured.")
         + beyond,
     )

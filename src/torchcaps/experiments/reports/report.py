@@ -51,7 +51,7 @@ def report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | 
     if others:
         body.append(_comparison(results))
     album = Album(run)
-    body.append(_curves(album, [each for each, _ in results]))
+    body.append(_curves(album, results))
     data = run.experiment().data
     body += pictures_of_autoencoder(album, run, root) if data.transformed else pictures(album, look(run, root))
     for other in others:
@@ -75,7 +75,9 @@ def _comparison(results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
     for run, result in results:
         trained = load_model(run)
         model = trained.model
-        tested |= {trained.splits["test"]} if "test" in trained.splits else set()
+        if "test" in trained.splits:
+            n, of = result.get("images", {}).get("test"), trained.splits["test"]  # older versions counted none
+            tested.add(of if n is None or of.startswith(f"{n:,} images") else f"{n:,} of {of}")
         decoder = getattr(model, "decoder", None)
         n = count_parameters(model)
         rows.append(
@@ -104,12 +106,22 @@ def _error(result: dict[str, Any], split: str) -> str:
     return percent(result[f"{split}_error"]) + (if_seen(result) if split == "val" else "")
 
 
-def _curves(album: Album, runs: Sequence[Run]) -> str:
-    figure = analysis.draw_curves({_name(run): analysis.read_metrics(run.metrics) for run in runs})
+def _curves(album: Album, results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
+    runs = [run for run, _ in results]
+    figure = analysis.draw_curves(
+        {f"{_name(run)}{if_seen(result)}": analysis.read_metrics(run.metrics) for run, result in results}
+    )
+    seen = any(if_seen(result) for _, result in results)
+    alike = not seen and len({run.experiment().data.pairs for run in runs}) == 1
     text = (
-        "How training went, epoch by epoch. Where the training loss goes on falling and the validation loss does "
-        "not, the network learns its examples by heart. Losses of different kinds of network have different scales; "
-        "their errors can be compared."
+        "How training went, epoch by epoch. "
+        + (
+            "Validation images that were trained on too say nothing of others. "
+            if seen
+            else "Where the training loss goes on falling and the validation loss does not, the network learns its "
+            "examples by heart. "
+        )
+        + f"Losses of different kinds of network have different scales{'; their errors can be compared' * alike}."
     )
     if any(run.experiment().loss == "spread" for run in runs):
         text += (

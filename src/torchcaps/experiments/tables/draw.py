@@ -36,10 +36,14 @@ def draw(table: Table, places: Mapping[str, Results]) -> Figure:
                 axes.plot(*zip(*dots, strict=True), _MARKS[k], color=SERIES[k], ms=5, label=place, zorder=4)
             drawn += [x for x, _ in dots]
         if drawn and min(drawn) > 0:
-            axes.set_xscale("log")
-            axes.set_xlim(0.7 * min(drawn), 1.4 * max(drawn))
+            low, high = 0.7 * min(drawn), 1.4 * max(drawn)
+            axes.set_xscale("log", subs=range(2, 10) if high < 5 * low else (2, 5))
+            axes.set_xlim(low, high)
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter("{x:g}")
+        else:  # no error is negative
+            high = max(drawn, default=0) or 1
+            axes.set_xlim(-0.05 * high, 1.1 * high)
         axes.set_yticks(range(len(rows)), [row.label for row in rows])
         axes.set_ylim(-0.6, len(rows) - 0.4)
         scales(axes, table.title if column == next(iter(table.columns)) else "", title)

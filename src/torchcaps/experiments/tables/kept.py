@@ -96,13 +96,25 @@ def require_one_mean(config: Experiment, folder: Path) -> None:
     Raises:
         ValueError: those are of other epochs or of other data; a file there cannot be read; the data cannot be had.
     """
+    _require_alike(config.recipe, config.epochs, lambda: _note(config), folder)
+
+
+def require_same_data(config: Experiment, finished: Iterable[Run]) -> None:
+    """See, before any work, that an experiment is of the data of its runs with other seeds.
+
+    Raises:
+        ValueError: one of them is of other data; the data cannot be had.
+    """
+    mine = _note(config)
+    for run in finished:
+        data = run.read_result().get("data", "")
+        if data != mine:
+            raise ValueError(f"data must be {data!r}, as those of {run.path}, got {mine!r}; or move that folder")
+
+
+def _note(config: Experiment) -> str:
     data = config.data
-    _require_alike(
-        config.recipe,
-        config.epochs,
-        lambda: load(data.name, data.root, data.image_size, **data.options).note,
-        folder,
-    )
+    return load(data.name, data.root, data.image_size, **data.options).note
 
 
 def _require_alike(recipe: str, epochs: int, note: Callable[[], str], folder: Path) -> None:

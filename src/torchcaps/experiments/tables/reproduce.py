@@ -17,7 +17,15 @@ from torchcaps.experiments.run import Run, placed
 from torchcaps.experiments.smoke import smoke
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.draw import draw
-from torchcaps.experiments.tables.kept import keep, not_kept, read_results, require_one_mean, results_of_runs, seeded
+from torchcaps.experiments.tables.kept import (
+    keep,
+    not_kept,
+    read_results,
+    require_one_mean,
+    require_same_data,
+    results_of_runs,
+    seeded,
+)
 from torchcaps.experiments.tables.table import Result, Results, Table
 from torchcaps.experiments.tables.write import as_json, as_markdown
 from torchcaps.experiments.task import NonFiniteLoss
@@ -68,9 +76,9 @@ def reproduce(
 
     Raises:
         ValueError: unknown table or row, a number out of range, data that are not to be had; a result of another
-            experiment is kept under a run's name, or a run of one lies in its folder; what is kept of a row is of other
-            epochs or data; a smoke run is to be kept, or the folder to keep in cannot be written to. (A run that
-            diverges is said to, and the others go on.)
+            experiment is kept under a run's name, or a run of one lies in its folder; what is kept or has run of a row
+            is of other epochs or data; a smoke run is to be kept, or the folder to keep in cannot be written to. (A run
+            that diverges is said to, and the others go on.)
     """
     check_choice("table", name, TABLES)
     check_several("rows", rows)
@@ -88,9 +96,19 @@ def reproduce(
     todo = [config for _, every in planned for config in (every if kept is None else not_kept(every, kept))]
     recorded = Path(recorded)
     places: dict[str, Results] = {"recorded": read_results(recorded)} if recorded.is_dir() else {}
-    as_markdown(table, places, name)  # before the first of them takes hours, as all that follows
+    own: Results = {} if kept is None or kept.resolve() == recorded.resolve() else read_results(kept)
+    here = _here(table, runs, own, seeds, epochs, quick)
+    as_markdown(table, places | {"here": here}, name)  # before the first of them takes hours, as all that follows
+    of_recipe: dict[str, list[tuple[Experiment, Run]]] = {}
     for config in todo:
-        Run(runs / default_folder(config).name).check(config)
+        run = Run(runs / default_folder(config).name)
+        run.check(config)
+        of_recipe.setdefault(config.recipe, []).append((config, run))
+    for every in of_recipe.values():
+        done = [run for _, run in every if run.result.is_file()]
+        waiting = next((config for config, run in every if run not in done), None)
+        if done and waiting is not None:
+            require_same_data(placed(waiting, root, threads, device), done)
     if kept is not None:
         for config in {config.recipe: config for config in todo}.values():
             require_one_mean(placed(config, root, threads, device), kept)
@@ -113,7 +131,7 @@ def reproduce(
                 keep(result, kept)
     except OutOfTime:
         say("the budget is used up; the same command goes on")
-    own: Results = {} if kept is None or kept.resolve() == recorded.resolve() else read_results(kept)
+    own = {} if kept is None or kept.resolve() == recorded.resolve() else read_results(kept)
     places["here"] = _here(table, runs, own, seeds, epochs, quick)
     text = as_markdown(table, places, name)
     _write(table, places, text, runs / "tables" / (f"{name}-smoke" if quick else name))

@@ -115,7 +115,7 @@ def summarise(table: Table, row: Row, results: Results) -> Summary | None:
         images=images,
         minutes=statistics.mean(run["seconds"] for run in shown) / 60,
         n_parameters=shown[0]["n_parameters"],
-        devices=tuple(dict.fromkeys(run["device"] for run in shown)),
+        devices=tuple(dict.fromkeys(device for run in shown for device in run["device"].split("; "))),
         data=tuple(dict.fromkeys(run["data"] for run in shown if run.get("data"))),
         options="" if epochs == {RECIPES[row.recipe]().epochs} else f"--epochs {min(epochs)}",
     )
