@@ -143,8 +143,10 @@ def mnist_retrained() -> Experiment:
 def mnist_muon() -> Experiment:
     """The paper's digits, all 60,000 and only shifted, and its network; stepped by Muon instead of Adam.
 
-    Otherwise ``mnist-heavy-reconstruction``, in half as many steps. Of six trainings of two epochs with 5,000 digits
-    held out this one misread the fewest of these (results/checks/mnist-muon.json).
+    Otherwise ``mnist-heavy-reconstruction``, in half as many steps. Of trainings of two epochs with 5,000 digits held
+    out these settings misread the fewest of them (results/checks/mnist-muon.json); nothing was chosen on test digits.
+
+    Ours: 0.32 % (1 seed, 105 min a run; AMD EPYC, 1 thread).
     """
     base = mnist_heavy_reconstruction()
     data, optim = replace(base.data, options={"hold_out": False}), replace(base.optim, name="muon", lr=3e-3)
