@@ -193,7 +193,10 @@ def multimnist() -> Experiment:
 
 
 def multimnist_muon() -> Experiment:
-    """``multimnist`` stepped by Muon instead of Adam, with the same learning rate."""
+    """``multimnist`` stepped by Muon instead of Adam, with the same learning rate.
+
+    Ours: 10.72 % (1 seed, 120 min a run; AMD EPYC, 1 thread).
+    """
     base = multimnist()
     return replace(base, recipe="multimnist-muon", optim=replace(base.optim, name="muon"))
 
