@@ -142,7 +142,7 @@ def test_claims_are_those_of_the_files() -> None:
     both = ("run", "beside")
     faces = kept("faces-0", "picasso-beside-faces-cnn-0")
     digits, other, follows = (
-        kept("mnist-0", f"{name}-beside-mnist-matched-cnn-0") for name in ("picasso", "transfer", "equivariance")
+        kept("mnist-adam-0", f"{name}-beside-mnist-matched-cnn-0") for name in ("picasso", "transfer", "equivariance")
     )
     attacked = kept("smallnorb-em-held-out-0", "robustness-beside-smallnorb-cnn-small-0")
     digits_attacked = kept("mnist-retrained-0", "robustness-beside-mnist-cnn-0")
@@ -236,7 +236,7 @@ def test_claims_are_those_of_the_files() -> None:
 
 
 def test_couplings_are_those_of_the_file() -> None:
-    found = json.loads((ROOT / "results" / "measures" / "mnist-0" / "routing.json").read_text())["values"]
+    found = json.loads((ROOT / "results" / "measures" / "mnist-adam-0" / "routing.json").read_text())["values"]
     entropy, wrong = ([found["run"][name][k - 1] for k in (1, 3, 10)] for name in ("active_entropy", "error"))
     said = f"their entropy is {100 * entropy[1]:.1f} % of its largest, weighted by activity, and with 1, 3 and 10"
     misread = "{:.0f}, {:.0f} and {:.0f}".format(*(found["n"] * share for share in wrong))

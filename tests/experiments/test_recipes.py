@@ -74,7 +74,7 @@ def test_smoke_takes_few_images_and_leaves_the_rest_as_it_is() -> None:
 
 
 def test_rows_of_mnist_differ_from_it_in_what_they_name() -> None:
-    first = recipe("mnist")
+    first = recipe("mnist-adam")
     wanted = {
         "mnist-1-iteration": {"n_iters": 1},
         "mnist-2-iterations": {"n_iters": 2},
@@ -85,14 +85,14 @@ def test_rows_of_mnist_differ_from_it_in_what_they_name() -> None:
         "mnist-1-iteration-no-reconstruction": {"n_iters": 1, "decoder": None},
     }
     for name, options in wanted.items():
-        assert replace(recipe(name), recipe="mnist", model=first.model) == first
+        assert replace(recipe(name), recipe="mnist-adam", model=first.model) == first
         assert recipe(name).model.options == options
 
 
-@pytest.mark.parametrize("name", ["mnist", "mnist-cnn", "mnist-matched-cnn"])
+@pytest.mark.parametrize("name", ["mnist-adam", "mnist-cnn", "mnist-matched-cnn"])
 @pytest.mark.parametrize("n", [100, 1000, 10_000])
 def test_fewer_labels_take_as_many_steps(name: str, n: int) -> None:
-    every, fewer = recipe(name), recipe(f"{name}-{n}-labels")
+    every, fewer = recipe(name), recipe(f"{name.removesuffix('-adam')}-{n}-labels")
     assert replace(fewer, recipe=name, data=every.data) == every
     pixels = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(55_000, 1, 28, 28)
     part = Images(pixels, torch.zeros(55_000, dtype=torch.int64))

@@ -47,7 +47,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     ("name", "field", "values"),
     [
-        ("mnist", "reconstruction", (0.0005, 0.01)),
+        ("mnist-adam", "reconstruction", (0.0005, 0.01)),
         ("cifar10", "optim.weight_decay", (2e-7, 2e-5)),
         ("smallnorb-em-held-out", "optim.weight_decay", (2e-7, 2e-5)),
         ("smallnorb-cross-entropy", "optim.weight_decay", (2e-7, 2e-5)),

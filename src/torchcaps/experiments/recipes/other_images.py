@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchcaps.experiments.experiment import Data, Experiment, Model
-from torchcaps.experiments.recipes.dynamic_routing import mnist
+from torchcaps.experiments.recipes.dynamic_routing import mnist_adam
 
 #: As the authors' code changes the light of a training image.
 BRIGHTNESS, CONTRAST = 63 / 255, (0.2, 1.8)
@@ -25,7 +25,7 @@ def cifar10() -> Experiment:
     """
     options = {"padding": 4, "n_types": 64, "leaky": True, "decoder": None, "standardize": True}
     data = Data("cifar10", shift=0, flip=True, brightness=BRIGHTNESS, contrast=CONTRAST, crop=(24, 24))
-    return replace(mnist(), recipe="cifar10", data=data, model=Model("capsnet", options), epochs=30)
+    return replace(mnist_adam(), recipe="cifar10", data=data, model=Model("capsnet", options), epochs=30)
 
 
 def svhn() -> Experiment:
@@ -35,7 +35,7 @@ def svhn() -> Experiment:
     they are MNIST's.
     """
     options = {"channels": 64, "n_types": 16, "d_primary": 6, "d_class": 8}
-    return replace(mnist(), recipe="svhn", data=Data("svhn"), model=Model("capsnet", options), epochs=10)
+    return replace(mnist_adam(), recipe="svhn", data=Data("svhn"), model=Model("capsnet", options), epochs=10)
 
 
 def smallnorb_capsnet() -> Experiment:
@@ -47,5 +47,5 @@ def smallnorb_capsnet() -> Experiment:
     """
     data = Data("smallnorb", shift=0, brightness=BRIGHTNESS, contrast=CONTRAST, crop=(32, 32))
     return replace(
-        mnist(), recipe="smallnorb-capsnet", data=data, model=Model("capsnet", {"standardize": True}), epochs=30
+        mnist_adam(), recipe="smallnorb-capsnet", data=data, model=Model("capsnet", {"standardize": True}), epochs=30
     )
