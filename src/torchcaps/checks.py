@@ -50,6 +50,13 @@ def check_tensor(name: str, value: object) -> None:
         raise ValueError(f"{name} must be a torch.Tensor, got a {type(value).__name__}")
 
 
+def check_axis(name: str, axis: object, tensor: Tensor) -> None:
+    """Refuse what is no axis of this tensor, counted from its first or, below 0, from its last."""
+    n = tensor.dim()
+    if not isinstance(axis, Integral) or isinstance(axis, bool) or not -n <= int(axis) < n:
+        raise ValueError(f"{name} must be an axis of {n}, from {-n} to {n - 1}, got {axis!r}")
+
+
 def check_choice(name: str, value: object, known: Iterable[Any] | Mapping[Any, Any]) -> None:
     """Refuse a value that is not one of the known ones, and list those."""
     known = list(known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -84,3 +85,12 @@ def test_turning_a_capsule_turns_the_result() -> None:
     turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     capsule = torch.tensor([0.0, 0.9])
     torch.testing.assert_close(squash(turn @ capsule), turn @ squash(capsule))
+
+
+@pytest.mark.parametrize("of", [squash, safe_norm])
+@pytest.mark.parametrize("dim", [2, -3, 1.0, "row", True])
+def test_what_is_no_axis_is_refused(of: Callable[..., torch.Tensor], dim: object) -> None:
+    with pytest.raises(ValueError, match=f"^dim must be an axis of 2, from -2 to 1, got {dim!r}$"):
+        of(torch.rand(3, 4), dim=dim)
+    with pytest.raises(ValueError, match=r"^s must be a torch\.Tensor, got a list$"):
+        of([1.0, 2.0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_tensor
+from torchcaps.checks import check_axis, check_tensor
 
 
 def safe_norm(s: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
@@ -21,7 +21,12 @@ def safe_norm(s: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
 
     Returns:
         The norms, without the axis ``dim`` unless ``keepdim``.
+
+    Raises:
+        ValueError: no tensor, or no axis of it.
     """
+    check_tensor("s", s)
+    check_axis("dim", dim, s)
     _, norm = _direction_and_norm(s, dim)
     return norm if keepdim else norm.squeeze(dim)
 
@@ -53,11 +58,12 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
         v, of the shape and dtype of ``s``.
 
     Raises:
-        ValueError: no tensor.
+        ValueError: no tensor, or no axis of it.
 
     Source: Sabour et al. 2017, section 2, equation 1.
     """
     check_tensor("s", s)
+    check_axis("dim", dim, s)
     if s.dtype in (torch.bfloat16, torch.float16):
         return squash(s.float(), dim).to(s.dtype)
     direction, norm = _direction_and_norm(s, dim)
