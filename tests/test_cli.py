@@ -232,7 +232,7 @@ def test_a_terminal_of_another_encoding(monkeypatch: pytest.MonkeyPatch) -> None
         (["predict", "nowhere", "a.png"], "nowhere must hold a finished run"),
         (["report", "nowhere"], "nowhere"),
         (["measure", "charm", "nowhere"], "measure must be one of robustness, equivariance, .*; got 'charm'"),
-        (["measure", "pairs", "nowhere"], "nowhere must hold a finished run, but it has no result.json"),
+        (["measure", "pairs", "nowhere"], "nowhere must hold a finished run, but it is no folder"),
         (["measure", "pairs", "nowhere", "--n=0"], "n must be an integer of at least 1, got 0"),
         (["bench", "speed"], "suite must be one of dynamic, capsnet, em, memory, growth, threads; got 'speed'"),
         (["bench", "dynamic", "--repeats=0"], "repeats must be an integer of at least 1, got 0"),

@@ -181,6 +181,17 @@ def test_couplings_have_a_row_an_iteration_and_a_column_a_class():
     assert grid[1, 2].get_xlabel() == "0.90"
 
 
+def test_couplings_of_several_images_are_drawn_one_by_one():
+    couplings = analysis.Couplings(torch.rand(1, 2, 3, 2, 4), torch.rand(1, 2, 3), (2.0, 10.0, 6.0, 2.0))
+    assert analysis.draw_couplings(torch.rand(1, 8, 12), couplings, NAMES, index=1).axes
+    with pytest.raises(ValueError, match=r"image must be \[C, H, W\], got shape \[2, 1, 8, 12\]"):
+        analysis.draw_couplings(torch.rand(2, 1, 8, 12), couplings, NAMES)
+    with pytest.raises(ValueError, match="classes must be 3 names, got 2"):
+        analysis.draw_couplings(torch.rand(1, 8, 12), couplings, NAMES[:2])
+    with pytest.raises(ValueError, match=r"index must be one of 0 … 1, got 2"):
+        analysis.draw_couplings(torch.rand(1, 8, 12), couplings, NAMES, index=2)
+
+
 def test_lines_lead_from_capsules_to_their_parents():
     coupling = torch.tensor([[0.1, 0.8, 0.1], [1 / 3, 1 / 3, 1 / 3]])
     places = torch.tensor([[2.0, 3.0], [4.0, 5.0]])

@@ -50,6 +50,7 @@ from torchcaps.experiments.make import make_model
 from torchcaps.experiments.measures import Measure, equivariance, pairs, picasso, record, robustness, routing, transfer
 from torchcaps.experiments.measures.sample import choose, networks, sample, spaced
 from torchcaps.experiments.measures.write import as_markdown, recorded
+from torchcaps.experiments.recipes import RECIPES
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.tested import look
@@ -147,9 +148,24 @@ def test_what_another_process_kept_meanwhile_is_not_replaced(folder, monkeypatch
         return {"n": 1, "run": {}, "beside": None}
 
     monkeypatch.setitem(record.MEASURES, "routing", Measure(overtaken, lambda *_: Figure(), lambda *_: {}))
+    monkeypatch.setitem(RECIPES, "tiny", Run(folder / "caps").experiment)
     with pytest.raises(ValueError, match=r"routing.json is kept already: remove it to keep another"):
         record.record("routing", folder / "caps", keep_in=tmp_path)
     assert json.loads(kept.read_text()) == {"another": "process"}
+
+
+def test_a_measure_of_another_experiment_than_the_recipe_is_not_kept(folder, monkeypatch, tmp_path):
+    """Else its numbers would stand under the recipe's name, as those of a run from before it was changed would."""
+    config = Run(folder / "caps").experiment()
+    for changed, message in (
+        ({}, "keep wants a recipe as it is but for seed and epochs, got another experiment of tiny"),
+        ({"tiny": lambda: replace(config, reconstruction=0.5)}, "keep wants a recipe as it is"),
+    ):
+        for name, recipe in changed.items():
+            monkeypatch.setitem(RECIPES, name, recipe)
+        with pytest.raises(ValueError, match=message):
+            record.record("routing", folder / "caps", keep_in=tmp_path)
+    assert not any(tmp_path.iterdir())
 
 
 def test_every_attack_is_made_with_both_losses_against_the_right_network(folder, monkeypatch):
@@ -299,7 +315,8 @@ def test_matched(folder, tmp_path, monkeypatch):
     assert found["again"] is None and found["run"]["matched"] == found["run"]["whole"]
 
 
-def test_what_is_kept_is_never_replaced(folder, tmp_path, capsys):
+def test_what_is_kept_is_never_replaced(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(RECIPES, "tiny", Run(folder / "caps").experiment)
     arguments = ["measure", "picasso", str(folder / "caps"), "--n", "4", "--keep", str(tmp_path)]
     assert main(arguments) == 0
     assert "| picasso | `caps` |" in capsys.readouterr().out

@@ -91,7 +91,7 @@ def test_an_error_is_compared_as_a_count_of_images() -> None:
 def test_it_does_not_end_by_images_that_were_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = replace(load("digits"), held_out=False)
     monkeypatch.setitem(DATASETS, "digits", lambda root, image_size: data)
-    with pytest.raises(ValueError, match=r"data must keep its validation images from training"):
+    with pytest.raises(ValueError, match=r"data must hold validation images out"):
         train(CONFIG, tmp_path / "a", progress="none")
     assert not (tmp_path / "a").exists()
 

@@ -594,7 +594,7 @@ def test_a_model_is_loaded_from_its_file_alone(unbroken: Path, tmp_path: Path) -
     for file in (tmp_path / "mine.pt", str(unbroken / "model.pt")):
         found = load_model(file).model.state_dict()
         assert all(torch.equal(found[name], value) for name, value in wanted.items())
-    with pytest.raises(ValueError, match=r"nowhere must hold a finished run, but it has no model.pt"):
+    with pytest.raises(ValueError, match=r"nowhere must hold a finished run, but it is no folder"):
         load_model("nowhere")
     (tmp_path / "cut.pt").write_bytes((tmp_path / "mine.pt").read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"cut.pt is not a whole model.pt"):

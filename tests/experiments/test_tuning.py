@@ -163,9 +163,9 @@ def test_nothing_is_chosen_by_what_was_trained_on(
     made = DATASETS["digits"]
     monkeypatch.setitem(DATASETS, "digits", lambda root, image_size: replace(made(), held_out=False))
     config = replace(recipe("tiny"), epochs=1)
-    with pytest.raises(ValueError, match="data must keep its validation images from training"):
+    with pytest.raises(ValueError, match="data must hold validation images out"):
         tune("tiny", runs=tmp_path)
-    with pytest.raises(ValueError, match="data must keep its validation images from training"):
+    with pytest.raises(ValueError, match="data must hold validation images out"):
         train(replace(config, trial=True), tmp_path / "a")
     assert not any(tmp_path.iterdir())
     assert "test_error" in train(config, tmp_path / "a", progress="none")  # a schedule that was fixed before

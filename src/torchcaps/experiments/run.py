@@ -51,7 +51,8 @@ class Run:
             ValueError: the run is not finished, or was a trial, of which nothing but its validation may be asked.
         """
         if not self.result.is_file():
-            raise ValueError(f"{self.path} must hold a finished run, but it has no result.json")
+            what = "has no result.json" if self.path.is_dir() else "is no folder"
+            raise ValueError(f"{self.path} must hold a finished run, but it {what}")
         config = self.experiment()
         if config.trial:
             raise ValueError(f"{self.path} must hold a run in earnest, got a trial, which has seen no test image")
@@ -85,8 +86,9 @@ class Run:
         found = differing(self.experiment().to_dict(), config.to_dict())
         what = [f"{k} = {theirs} there, {mine} here" for k, (theirs, mine) in found.items() if k not in WHERE]
         if what:
+            more = f", and {len(what) - 5} more" if len(what) > 5 else ""
             raise ValueError(
-                f"{self.path} holds a run of another experiment ({', '.join(what[:5])}): name another folder by "
+                f"{self.path} holds a run of another experiment ({', '.join(what[:5])}{more}): name another folder by "
                 "--out, or by --runs where there are several runs"
             )
 

@@ -72,7 +72,8 @@ def load_model(run: Run | str | Path) -> Trained:
     path = run.path if isinstance(run, Run) else Path(run).expanduser()
     file = path if path.is_file() else path / "model.pt"
     if not file.is_file():
-        raise ValueError(f"{path} must hold a finished run, but it has no model.pt")
+        what = "has no model.pt" if path.is_dir() else "is no folder"
+        raise ValueError(f"{path} must hold a finished run, but it {what}")
     try:
         content = torch.load(file, weights_only=True, map_location="cpu")
         name, options, shape, classes, weights = (

@@ -120,8 +120,8 @@ def _train(
             raise ValueError(f"data must have {name} images, got none of {config.data.name}")
     if (config.trial or config.stop_at is not None) and not dataset.held_out:
         raise ValueError(
-            "data must keep its validation images from training where settings are chosen, or training ended, by them, "
-            f"got {config.recipe}, {dataset.note}"
+            "data must hold validation images out where settings are chosen, or training ended, by them; of "
+            f"{config.recipe} {dataset.note}: take a recipe or data.options that hold them out"
         )
     batches = {name: split(config, dataset, name, device) for name in dataset.splits}
     model = make_model(config, dataset)

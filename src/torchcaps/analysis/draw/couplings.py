@@ -10,6 +10,7 @@ from torch import Tensor
 from torchcaps.analysis.couplings import Couplings
 from torchcaps.analysis.draw.canvas import INK, MUTED, TEXT, new_figure, numbers, pixels, shortened, show
 from torchcaps.analysis.draw.heat import colour_bar, overlay
+from torchcaps.checks import check_shapes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +29,16 @@ def draw_couplings(
         classes: J names.
         index: which image of ``couplings`` this is.
         n_classes: show the likeliest so many, in their own order.
+
+    Raises:
+        ValueError: several images, another number of names than of classes, or an index of no image.
     """
+    check_shapes(image=(image, "C H W"))
+    n, n_images = couplings.scores.shape[2], couplings.scores.shape[1]
+    if len(classes) != n:
+        raise ValueError(f"classes must be {n} names, got {len(classes)}")
+    if index not in range(n_images):
+        raise ValueError(f"index must be one of 0 … {n_images - 1}, got {index!r}")
     maps, scores = couplings.maps[:, index].cpu(), couplings.scores[:, index].cpu()  # [r, J, H, W], [r, J]
     shown: list[int] = scores[-1].topk(min(n_classes, len(classes))).indices.sort().values.tolist()
     height, width = image.shape[1:]

@@ -14,6 +14,7 @@ from torchcaps.experiments.files import read_json, require_folder, write_json, w
 from torchcaps.experiments.measures import MEASURES
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.experiments.run import Run
+from torchcaps.experiments.tables.kept import require_recipe
 from torchcaps.experiments.tested import Tested, look
 
 
@@ -46,13 +47,15 @@ def record(
     Raises:
         ValueError: an unknown measure, a folder without a finished run, runs that the measure does not apply to or
             whose folders have one name; such a measure is kept already, or there is one beside another folder or of
-            more images. Nothing is written then, unless another process kept it meanwhile.
+            more images; with ``keep_in`` a run of no recipe as it stands now. Nothing is written then, unless another
+            process kept it meanwhile.
     """
     check_choice("measure", name, MEASURES)
     if n is not None:
         check_at_least("n", n, 1)
     folders = [Run(path) for path in (run, *([] if beside is None else [beside]))]
-    named, *others_named = (f"{result['recipe']}-{result['seed']}" for result in (each.finished() for each in folders))
+    results = [each.finished() for each in folders]
+    named, *others_named = (f"{result['recipe']}-{result['seed']}" for result in results)
     file = Path("-beside-".join((name, *others_named)) + ".json")
     path = folders[0].path / "measures" / file
     names = [each.path.resolve().name for each in folders]
@@ -62,6 +65,8 @@ def record(
     kept = None if keep_in is None else Path(keep_in).expanduser() / named / file
     _not_kept_yet(kept)
     if kept is not None:
+        for result in results:
+            require_recipe(result["recipe"], result)  # else its numbers would stand under another experiment's name
         require_folder("keep_in", kept.parent)
     device = choose_device("auto")
     if device.type == "mps":  # which has no float64, in which probes are solved

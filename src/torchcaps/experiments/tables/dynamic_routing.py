@@ -52,8 +52,8 @@ MNIST = Table(
         "its first 463 steps (it was begun as `mnist-adam` with its two options); seed 1 of `mnist-adam` was continued "
         "after seven epochs with a later version of the code, which stores weights in another order. "
         "`mnist-matched-cnn` and seed 0 of `mnist-adam` ran before convolutions became faster. Until 25 November 2026 "
-        "`mnist` was called `mnist-muon`, and `mnist-adam` `mnist`: so results/checks, the picture of digits "
-        "taken apart and the commits of these runs have it."
+        "`mnist` was called `mnist-muon`, and `mnist-adam` `mnist`: so results/checks, "
+        "results/measures/mnist-adam-0/picasso-beside-mnist-matched-cnn-0.png and the commits of these runs have it."
     ),
     tried=(
         "longer training: it helps (0.56 to 0.62 % after 5 epochs with 1, 2, 4, 5 or 10 iterations, by one network "
@@ -70,7 +70,7 @@ MNIST = Table(
         "shifted, which the paper's are not: 0.38 % of the validation digits "
         "(results/checks/mnist-augmented-0-epochs.csv) and 0.36 % of the test digits, by one network;",
         "these settings once more on all 60,000 training images, in as many steps: 0.31, 0.36 and 0.29 % of the test "
-        "digits, by three networks, the fewest so far, and 0.30 % with their scores averaged "
+        "digits, by three networks, and 0.30 % with their scores averaged "
         "(results/measures/mnist-retrained-0/averaged.json). Their validation digits are trained on, so nothing was "
         "chosen on them;",
         "Muon instead of Adam: after two epochs 0.86 % of the validation digits were misread with the learning rate "

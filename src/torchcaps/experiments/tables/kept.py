@@ -142,7 +142,7 @@ def keep(result: Result, folder: Path) -> Path:
             what is kept of its row is of other epochs or data.
     """
     name = result["recipe"]
-    _require_recipe(name, result)
+    require_recipe(name, result)
     path = _path(name, result["seed"], folder)
     if path.is_file() and read_json(path) != json.loads(json.dumps(result)):
         raise ValueError(f"{path} holds another result of this recipe and seed: remove it to keep this one")
@@ -158,7 +158,7 @@ def require_free(config: Experiment, folder: Path) -> None:
         ValueError: it is not that of a recipe, or one of this recipe and seed is kept already; the folder cannot be
             written to; see also :func:`require_one_mean`.
     """
-    _require_recipe(config.recipe, {"config": config.to_dict()})
+    require_recipe(config.recipe, {"config": config.to_dict()})
     path = _path(config.recipe, config.seed, folder)
     if path.exists():
         raise ValueError(f"{path} holds another result of this recipe and seed: remove it to keep this one")
@@ -166,7 +166,12 @@ def require_free(config: Experiment, folder: Path) -> None:
     require_folder("keep", folder)
 
 
-def _require_recipe(name: str, result: Mapping[str, Any]) -> None:
+def require_recipe(name: str, result: Mapping[str, Any]) -> None:
+    """See that a result is of a recipe as it stands now, of any seed and epochs.
+
+    Raises:
+        ValueError: it is not.
+    """
     if name not in RECIPES or not is_of(result, RECIPES[name]()):
         raise ValueError(f"keep wants a recipe as it is but for seed and epochs, got another experiment of {name}")
 
