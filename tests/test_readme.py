@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from tests.experiments.test_recipes import SHAPES
+from torchcaps.data import DATASETS
 from torchcaps.experiments.few_labels.write import as_markdown
 from torchcaps.experiments.recipes import RECIPES
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.kept import is_of, read_results
 from torchcaps.experiments.tables.summary import summarise
+from torchcaps.layers import ROUTINGS
 from torchcaps.models import build
 from torchcaps.models.baseline_cnn import count_parameters
 
@@ -261,12 +263,19 @@ def test_rows_of_few_labels_are_in_a_table_of_the_results() -> None:
         assert rows and not [row for row in rows if row not in tables]
 
 
-def test_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(ROUTINGS, "mean", None)  # which the code replaces, and the end of the test removes
+    monkeypatch.setitem(DATASETS, "stripes", None)
     assert README.splitlines().index("```python") < 15
     for page in PAGES.values():
         for block in page.split("```python\n")[1:]:
             exec(compile(block.split("```")[0], "README.md", "exec"), {})
-    assert re.findall(r"\[[\d, ]+\]", capsys.readouterr().out) == ["[8, 10, 16]", "[8, 10]", "[8, 10]", "[8, 5, 4, 4]"]
+    said = capsys.readouterr().out
+    assert re.findall(r"\[[\d, ]+\]", said) == ["[8, 10, 16]", "[8, 10]", "[8, 10]", "[4, 10, 16]"]
+    own, stripes = (float(error) for error in re.findall(r"test error ([\d.]+)%", said))
+    assert own < 30 and stripes == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"net.pt", "couplings.png", "runs"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)

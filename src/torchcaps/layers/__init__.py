@@ -11,7 +11,7 @@ from torchcaps.layers.dense import DenseCaps
 from torchcaps.layers.matrix_primary import MatrixPrimaryCaps
 from torchcaps.layers.plain_conv import Conv2d
 from torchcaps.layers.primary import PrimaryCaps
-from torchcaps.layers.routings import ROUTINGS
+from torchcaps.layers.routings import ROUTINGS, Initial, Made, Routing
 from torchcaps.layers.standardize import Standardize
 
 __all__ = [
@@ -21,7 +21,10 @@ __all__ = [
     "ConvCaps",
     "Decoder",
     "DenseCaps",
+    "Initial",
+    "Made",
     "MatrixPrimaryCaps",
     "PrimaryCaps",
+    "Routing",
     "Standardize",
 ]
