@@ -12,14 +12,26 @@ from torchcaps.ops import Routed
 class DenseCaps(RoutedLayer):
     """Fully connected capsules, such as the class capsules of CapsNet.
 
-    Args: as :class:`~torchcaps.layers.routed_layer.RoutedLayer`.
+    Args:
+        n_in: lower capsules, I.
+        n_out: upper capsules, J.
+        d_in: pose size of the lower ones.
+        d_out: pose size of the upper ones.
+        n_iters: passes of the routing.
+        routing: "dynamic", "em", or another of :data:`torchcaps.layers.ROUTINGS`.
+        gradient: "full", or "last" for that of the last iteration alone.
+        impl: what runs, see :func:`torchcaps.ops.which_impl`.
+        options: of dynamic routing ``bias``, ``bias_init``, ``learned_prior``, ``leaky``; of EM routing ``pose``,
+            ``settings``, ``pose_scale``, ``beta_u_init``, ``beta_a_init`` and any field of
+            :class:`~torchcaps.ops.EMSettings`; of both ``weight_std``. What they mean and are by default:
+            :class:`~torchcaps.layers.routed_layer.RoutedLayer`.
 
     Input:
         capsules: a ``Routed`` (or, for dynamic routing, its pose), ``[B, I, d_in]`` or a map
             ``[B, T, H, W, d_in]`` with T·H·W = I, which is flattened in this order; 4×4 matrices are
             poses of size 16.
         n_iters: overrides the layer's own for this call.
-        return_coupling: also return ``[B, I, J]``.
+        return_coupling: fill the result's ``coupling``, ``[B, I, J]``; None without.
 
     Output:
         :class:`~torchcaps.ops.Routed` with pose ``[B, J, d_out]`` (``[B, J, 4, 4]`` from routing on

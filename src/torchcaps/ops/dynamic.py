@@ -51,7 +51,7 @@ def dynamic_routing(
             stores the votes (backward derivatives only, and none of those), "triton" the same for CUDA
             devices; "auto" takes the fastest one that is to be had, and
             :func:`torchcaps.ops.which_impl` says which.
-        return_coupling: also return the coupling coefficients of the last iteration.
+        return_coupling: fill the result's ``coupling`` with the coupling coefficients of the last iteration.
 
     Returns:
         pose ``[B, J, d_out]``, activation ``[B, J]`` (the pose's length, 0 … 1), and coupling

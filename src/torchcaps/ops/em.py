@@ -68,7 +68,7 @@ def em_routing(
             votes, for matrices and vectors of 16 numbers, without gradient of ``offset``; "triton" the same for CUDA
             devices, of matrices alone. "auto" takes the fastest one that is to be had, and
             :func:`torchcaps.ops.which_impl` says which.
-        return_coupling: also return the responsibilities R_ij of the last E-step.
+        return_coupling: fill the result's ``coupling`` with the responsibilities R_ij of the last E-step.
         changes: fields of ``settings`` that are to differ, such as ``final_lambda=0.02``.
 
     Returns:

@@ -32,14 +32,14 @@ def svhn() -> Experiment:
     """A smaller network (64 channels, 16 types of 6-D, classes of 8-D) on SVHN: 4.3 % in the paper.
 
     A tenth of its 73,257 training images validates. Of augmentation and reconstruction the paper says nothing: here
-    they are MNIST's.
+    they are those of ``mnist-adam``.
     """
     options = {"channels": 64, "n_types": 16, "d_primary": 6, "d_class": 8}
     return replace(mnist_adam(), recipe="svhn", data=Data("svhn"), model=Model("capsnet", options), epochs=10)
 
 
 def smallnorb_capsnet() -> Experiment:
-    """MNIST's network on both eyes of small NORB: 2.7 % in the paper.
+    """The network of ``mnist-adam``, trained alike, on both eyes of small NORB: 2.7 % in the paper.
 
     It sees standardised windows of 32×32, and reconstructs them as they were before, from 0 to 1.
 

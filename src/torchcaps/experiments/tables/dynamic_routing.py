@@ -30,11 +30,17 @@ MNIST = Table(
     source=f"{_SOURCE}, table 1",
     rows=(
         _row("CapsNet, 3 iterations, reconstruction; by Muon", "mnist", "0.25 ± 0.005", 550_000),
-        _row("the same by Adam, 5,000 digits held out, reconstruction weighed 1/20", "mnist-adam", minimum=550_000),
-        _row("the last one, primary capsules scaled by 1/32, rate 0.01", "mnist-primary-scale", minimum=550_000),
+        _row(
+            "the same network by Adam, 5,000 digits held out, reconstruction weighed 1/20",
+            "mnist-adam",
+            minimum=550_000,
+        ),
+        _row("`mnist-adam`, primary capsules scaled by 1/32, rate 0.01", "mnist-primary-scale", minimum=550_000),
         _row("`mnist-adam`, reconstruction as in `mnist`, 50 epochs", "mnist-heavy-reconstruction", minimum=550_000),
-        _row("the last one, on turned, scaled and slanted digits too", "mnist-augmented", minimum=550_000),
-        _row("the last one, on all 60,000 training images", "mnist-retrained", minimum=550_000),
+        _row(
+            "`mnist-heavy-reconstruction`, on turned, scaled and slanted digits too", "mnist-augmented", minimum=550_000
+        ),
+        _row("`mnist-augmented`, on all 60,000 training images", "mnist-retrained", minimum=550_000),
         _row("`mnist-adam`, no reconstruction", "mnist-no-reconstruction", "0.35 ± 0.036"),
         _row("`mnist-adam`, 1 iteration", "mnist-1-iteration", "0.29 ± 0.011"),
         _row("`mnist-adam`, 1 iteration, no reconstruction", "mnist-1-iteration-no-reconstruction", "0.34 ± 0.032"),
