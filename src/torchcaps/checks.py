@@ -50,11 +50,20 @@ def check_tensor(name: str, value: object) -> None:
         raise ValueError(f"{name} must be a torch.Tensor, got a {type(value).__name__}")
 
 
+def check_floating(name: str, value: object) -> None:
+    """Refuse what is no tensor of floating-point numbers: neither integers nor complex ones."""
+    check_tensor(name, value)
+    if not value.is_floating_point():  # type: ignore[attr-defined]
+        raise ValueError(f"{name} must be floating point, got {value.dtype}")  # type: ignore[attr-defined]
+
+
 def check_axis(name: str, axis: object, tensor: Tensor) -> None:
-    """Refuse what is no axis of this tensor, counted from its first or, below 0, from its last."""
+    """Refuse what is no axis of this tensor, counted from its first or, below 0, from its last; or one of size 0."""
     n = tensor.dim()
     if not isinstance(axis, Integral) or isinstance(axis, bool) or not -n <= int(axis) < n:
         raise ValueError(f"{name} must be an axis of {n}, from {-n} to {n - 1}, got {axis!r}")
+    if tensor.shape[axis] == 0:
+        raise ValueError(f"{name} must be an axis of size 1 or more, got {axis!r} of shape {list(tensor.shape)}")
 
 
 def check_choice(name: str, value: object, known: Iterable[Any] | Mapping[Any, Any]) -> None:

@@ -167,9 +167,27 @@ def test_pose_loss_does_not_fall_when_capsules_move_away() -> None:
     torch.testing.assert_close(pose_loss(found + 40, wanted + 40, 7.0), pose_loss(found, wanted, 7.0))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_wide(dtype: torch.dtype) -> None:
+    """Right to the one rounding at the end: the inverse too."""
+    generator = torch.Generator().manual_seed(0)
+    matrix = affine_matrix(affine_parts_of(torch.randn(4, 6, generator=generator))).to(dtype)
+    images, poses = (torch.rand(shape, generator=generator).to(dtype) for shape in ((4, 1, 9, 9), (4, 5, 3, 3)))
+    for of, x in ((warp, images), (transform_pose, poses), (transform_pose, poses[..., 0, :2])):
+        found = of(x, matrix)
+        assert found.dtype == dtype
+        torch.testing.assert_close(found, of(x.float(), matrix.float()).to(dtype), rtol=0, atol=0)
+
+
 def test_bad_shapes_are_named() -> None:
     with pytest.raises(ValueError, match=r"matrix must be \[\.\.\., 3, 3\], got shape \[2, 2\]"):
         affine_parts(torch.eye(2))
+    with pytest.raises(ValueError, match=r"matrix must be a torch\.Tensor, got a list"):
+        affine_inverse([[1]])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"size must be two integers of at least 1, got \(-1, 4\)"):
+        warp(torch.zeros(1, 1, 4, 4), torch.eye(3).expand(1, 3, 3), (-1, 4))
+    with pytest.raises(ValueError, match=r"unit must be positive, got 0"):
+        pose_loss(torch.rand(1, 1, 2), torch.rand(1, 1, 2), unit=0)
     with pytest.raises(ValueError, match=r"size must be two numbers, got 28"):
         warp(torch.zeros(1, 1, 4, 4), torch.eye(3).expand(1, 3, 3), 28)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"matrix must be \[B, 3, 3\] with B=2 as in images"):

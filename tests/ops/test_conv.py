@@ -136,6 +136,14 @@ def test_what_the_library_refuses_is_refused() -> None:
             conv2d(x, other, bias, stride=stride)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_a_bias_of_another_dtype_is_refused_whatever_the_size(dtype: torch.dtype) -> None:
+    for shape in ((64, 64, 20, 20), (1, 1, 9, 9)):
+        x, weight = torch.rand(shape), torch.rand(128, shape[1], 9, 9)
+        with pytest.raises(RuntimeError, match="bias type"):
+            conv2d(x, weight, torch.zeros(128, dtype=dtype))
+
+
 def test_how_it_was_called_first_does_not_matter() -> None:
     """What is kept from one call to the next must not belong to the mode of the first."""
     shape = (64, 64, 22, 20)  # of no other test

@@ -282,6 +282,7 @@ def test_an_integer_of_numpy_is_one(impl: str) -> None:
         ({"n_iters": 2.5}, "n_iters must be an integer of at least 1, got 2.5"),
         ({"weight": torch.zeros(5, 4, 3, 0)}, "d_out must be at least 1, got 0"),
         ({"leaky": "no"}, "leaky must be True or False, got 'no'"),
+        ({"return_coupling": "no"}, "return_coupling must be True or False, got 'no'"),
         ({"gradient": "none"}, "gradient must be one of full, last; got 'none'"),
         ({"impl": "cuda"}, "impl must be one of auto, reference, cpu, triton; got 'cuda'"),
         ({"u": torch.zeros(2, 5)}, r"u must be \[B, I, d_in\], got shape \[2, 5\]"),
@@ -302,6 +303,22 @@ def test_bad_input(change: dict[str, object], message: str) -> None:
     arguments: dict[str, object] = {"u": torch.zeros(2, 5, 3), "weight": torch.zeros(5, 4, 3, 6)}
     with pytest.raises(ValueError, match=message):
         dynamic_routing(**(arguments | change))  # type: ignore[arg-type]
+
+
+@impls
+@pytest.mark.parametrize(
+    ("n_iters", "gradient", "prior", "wanted"),
+    [(1, "full", False, False), (3, "last", False, False), (3, "full", False, True), (3, "last", True, True)],
+)
+def test_couplings_have_a_gradient_where_they_depend(
+    n_iters: int, gradient: str, prior: bool, wanted: bool, impl: str
+) -> None:
+    u, weight, logits = torch.rand(2, 5, 3), torch.rand(5, 4, 3, 6, requires_grad=True), torch.rand(5, 4)
+    got = dynamic_routing(
+        u, weight, n_iters=n_iters, gradient=gradient, impl=impl, return_coupling=True,
+        prior=logits.requires_grad_() if prior else None,
+    )  # fmt: skip
+    assert got.coupling is not None and got.coupling.requires_grad is wanted and got.pose.requires_grad
 
 
 def test_votes_that_are_there_are_routed_by_the_reference() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -433,6 +435,8 @@ def test_huge_logits_saturate_without_nan() -> None:
         ({"final_lambda": math.nan}, "final_lambda must be a finite number, got nan"),
         ({"final_lambda": torch.tensor(0.01)}, "final_lambda must be a finite number, got tensor"),
         ({"damping": "0.1"}, "damping must be a finite number, got '0.1'"),
+        ({"normalise": "no"}, "normalise must be True or False, got 'no'"),
+        ({"return_coupling": "no"}, "return_coupling must be True or False, got 'no'"),
         ({"lamda": 1.0}, "a setting of EM routing must be one of compete"),
         ({"offset": torch.zeros(2, 4, 4)}, "offset must be"),
         ({"offset": [0.0]}, "offset must be a torch.Tensor, got a list"),
@@ -456,6 +460,14 @@ def test_a_list_is_a_stride_too() -> None:
     given = drawn((2, 6, 5), (2, 2))
     listed, pair = (conv_em_routing(*given, stride=stride) for stride in ([2, 1], (2, 1)))  # type: ignore[arg-type]
     assert torch.equal(listed.pose, pair.pose)
+
+
+@impls
+def test_any_kind_of_number_is_a_setting(impl: str) -> None:
+    arguments = torch.rand(2, 3, 4, 4), torch.rand(2, 3), torch.rand(3, 4, 4, 4), torch.zeros(4), torch.zeros(4)
+    one = em_routing(*arguments, damping=0.25, impl=impl).pose
+    assert torch.equal(em_routing(*arguments, damping=Fraction(1, 4), impl=impl).pose, one)
+    assert torch.equal(em_routing(*arguments, damping=np.float32(0.25), impl=impl).pose, one)
 
 
 def test_dense_bad_input_speaks_of_dense_shapes() -> None:

@@ -65,6 +65,12 @@ def test_mask_keeps_the_target() -> None:
     assert torch.autograd.grad(kept.sum(), broken)[0].tolist() == [[[1, 1], [0, 0]]]
 
 
+def test_the_longest_capsule_is_told_in_half_precision() -> None:
+    """Both are of length 16 in bfloat16."""
+    poses = torch.tensor([[[16.0, 0, 0], [16.0, 1, 1]]])
+    assert torch.equal(mask_capsules(poses.bfloat16()).float(), mask_capsules(poses))
+
+
 def test_a_class_may_be_present_in_part() -> None:
     # 0.25 (0.9 − 0.7)² + 0.5 · 0.75 (0.7 − 0.1)² = 0.01 + 0.135, and 0.36 and 0 of the others.
     target = torch.tensor([[0.25, 1.0, 0.0]])
@@ -118,6 +124,8 @@ def test_spread_margin() -> None:
         (lambda: spread_loss(LENGTHS, torch.tensor([0, 1]), 0.0), "margin must be positive"),
         (lambda: spread_loss(LENGTHS, torch.tensor([0, 1]), None), "margin must be positive, got None"),  # type: ignore[arg-type]
         (lambda: spread_loss(LENGTHS, torch.tensor([0, 1]), "0.2"), "margin must be positive, got '0.2'"),  # type: ignore[arg-type]
+        (lambda: spread_margin(None), "progress must be a number, got None"),  # type: ignore[arg-type]
+        (lambda: margin_loss(LENGTHS, torch.tensor([0, 1]), positive=None), "positive must be a number, got None"),  # type: ignore[arg-type]
         (lambda: spread_margin(1.1), "progress must be within 0 … 1"),
         (lambda: spread_margin(0.5, "cosine"), "schedule must be one of linear, sigmoid"),
     ],

@@ -76,7 +76,8 @@ def test_half_precision_is_computed_wide(dtype: torch.dtype, step: float) -> Non
     """Right to the one rounding at the end."""
     s = torch.randn(64, 8).to(dtype)
     got = squash(s)
-    assert got.dtype == dtype
+    assert got.dtype == safe_norm(s).dtype == dtype
+    torch.testing.assert_close(safe_norm(s), safe_norm(s.double()).to(dtype), rtol=0, atol=0)
     torch.testing.assert_close(got, squash(s.double()).to(dtype), rtol=1.01 * step, atol=0)
 
 
@@ -92,5 +93,15 @@ def test_turning_a_capsule_turns_the_result() -> None:
 def test_what_is_no_axis_is_refused(of: Callable[..., torch.Tensor], dim: object) -> None:
     with pytest.raises(ValueError, match=f"^dim must be an axis of 2, from -2 to 1, got {dim!r}$"):
         of(torch.rand(3, 4), dim=dim)
+
+
+@pytest.mark.parametrize("of", [squash, safe_norm])
+def test_what_has_no_length_is_refused(of: Callable[..., torch.Tensor]) -> None:
     with pytest.raises(ValueError, match=r"^s must be a torch\.Tensor, got a list$"):
         of([1.0, 2.0])
+    for dtype in (torch.int64, torch.bool, torch.complex64):
+        with pytest.raises(ValueError, match=f"^s must be floating point, got {dtype}$"):
+            of(torch.ones(3, 4, dtype=dtype))
+    with pytest.raises(ValueError, match=r"^dim must be an axis of size 1 or more, got -1 of shape \[2, 0\]$"):
+        of(torch.ones(2, 0))
+    assert of(torch.ones(0, 2), dim=1).shape[0] == 0

@@ -16,6 +16,9 @@ LABELS = torch.tensor([1, 0])
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "dynamic routing": lambda x: dynamic_routing(x.flatten(2), torch.ones(3, 4, 16, 5)).pose,
     "EM routing": lambda x: em_routing(x, x[..., 0, 0], torch.ones(3, 4, 4, 4), torch.ones(4), torch.ones(4)).pose,
+    "EM routing by the reference": lambda x: (
+        em_routing(x, x[..., 0, 0], torch.ones(3, 4, 4, 4), torch.ones(4), torch.ones(4), impl="reference").pose
+    ),
     "margin loss": lambda x: margin_loss(x[..., 0, 0], LABELS),
     "spread loss": lambda x: spread_loss(x[..., 0, 0], LABELS, 0.2),
     "mask of targets": lambda x: mask_capsules(x, LABELS),

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from torchcaps.ops import coordinate_offset, matrix_votes
+from torchcaps.ops import coordinate_offset, matrix_votes, receptive_fields
 from torchcaps.ops.votes import Fields
 
 
@@ -101,5 +101,13 @@ def test_bad_coordinates() -> None:
         coordinate_offset(2, 2, 16, placement="corner")
     with pytest.raises(ValueError, match="needs votes that are square matrices, got 6 elements"):
         coordinate_offset(2, 2, 6)
+    with pytest.raises(ValueError, match="d_out must be an integer of at least 2, got -1"):
+        coordinate_offset(2, 2, -1)
+    with pytest.raises(ValueError, match="height must be an integer of at least 0, got 2.5"):
+        coordinate_offset(2.5, 2, 16)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="centre must be two numbers, got None"):
+        coordinate_offset(2, 2, 16, centre=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="kernel_size must be two numbers, got 2"):
+        receptive_fields(torch.rand(1, 1, 4, 4, 2), 2, (1, 1))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"scale must be positive, got 0\.0"):
         coordinate_offset(2, 2, 16, scale=0.0)

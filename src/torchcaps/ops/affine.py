@@ -103,11 +103,11 @@ def transform_pose(pose: Tensor, matrix: Tensor) -> Tensor:
     check_tensor("pose", pose)
     check_shapes(pose=(pose, "B J 2" if pose.dim() == 3 else "B J 3 3"), matrix=(matrix, "B 3 3"))
     dtype = torch.promote_types(pose.dtype, matrix.dtype)
-    pose, matrix = pose.to(dtype), matrix.to(dtype)
+    pose, matrix = at_least_float32(pose.to(dtype)), at_least_float32(matrix.to(dtype))
     with without_autocast(pose):  # bfloat16 would round a pose by a tenth of a pixel
         if pose.dim() == 3:
-            return torch.einsum("bxy,bjy->bjx", matrix[:, :2, :2], pose) + matrix[:, None, :2, 2]
-        return torch.einsum("bxy,bjyk->bjxk", matrix, pose)
+            return (torch.einsum("bxy,bjy->bjx", matrix[:, :2, :2], pose) + matrix[:, None, :2, 2]).to(dtype)
+        return torch.einsum("bxy,bjyk->bjxk", matrix, pose).to(dtype)
 
 
 def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) -> Tensor:
@@ -124,12 +124,13 @@ def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) ->
         ``[B, C, H, W]``, of the dtype that the images' and the matrices' promote to; computed in float32 at least.
 
     Raises:
-        ValueError: the shapes do not fit, or ``size`` is not two numbers.
+        ValueError: the shapes do not fit, or ``size`` is not two sizes.
     """
     check_shapes(images=(images, "B C H W"), matrix=(matrix, "B 3 3"))
     if size is not None:
-        check_two("size", size)
-    return sample(images, affine_inverse(matrix), size)
+        check_two("size", size, 1)
+    dtype = torch.promote_types(images.dtype, matrix.dtype)
+    return sample(images, affine_inverse(at_least_float32(matrix)), size).to(dtype)
 
 
 def sample(images: Tensor, back: Tensor, size: tuple[int, int] | None = None) -> Tensor:
@@ -183,6 +184,7 @@ def _with_last_row(top: Tensor) -> Tensor:
 
 def _entries(matrix: Tensor) -> tuple[Tensor, ...]:
     """a, b, x, c, d, y of the first two rows."""
+    check_tensor("matrix", matrix)
     if matrix.shape[-2:] != (3, 3):
         raise ValueError(f"matrix must be [..., 3, 3], got shape {list(matrix.shape)}")
     return matrix[..., :2, :].flatten(-2).unbind(-1)

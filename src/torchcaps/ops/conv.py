@@ -60,5 +60,7 @@ def _by_frequencies(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int,
     fits = x.dim() == weight.dim() == 4 and x.shape[1] == weight.shape[1] and stride >= 1 and padding >= 0
     if not fits or (bias is not None and bias.shape != weight.shape[:1]):
         return False
+    if bias is not None and bias.dtype != x.dtype and not torch.is_autocast_enabled("cpu"):
+        return False
     height, width = (size + 2 * padding for size in x.shape[2:])
     return worthwhile((*x.shape[:2], height, width), weight.shape, stride, torch.is_grad_enabled())

@@ -49,7 +49,7 @@ def dynamic_routing(
             squash, bias and votes, and to ``prior`` through the final softmax.
         impl: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never
             stores the votes (backward derivatives only, and none of those), "triton" the same for CUDA
-            devices; "auto" takes the fastest one that is to be had, and
+            devices; "auto" takes compiled code on the CPU where it is to be had, elsewhere the reference, and
             :func:`torchcaps.ops.which_impl` says which.
         return_coupling: fill the result's ``coupling`` with the coupling coefficients of the last iteration.
 
@@ -66,7 +66,7 @@ def dynamic_routing(
     Source: Sabour et al. 2017, section 2, procedure 1.
     """
     sizes = check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
-    _check(sizes, n_iters, bias, prior, leaky, gradient)
+    _check(sizes, n_iters, bias, prior, leaky, gradient, return_coupling)
     dtype = torch.promote_types(u.dtype, weight.dtype)
     if not dtype.is_floating_point:
         raise ValueError(f"u and weight must be floating point, got {u.dtype} and {weight.dtype}")
@@ -101,7 +101,7 @@ def dynamic_routing_from_votes(
     sizes = check_shapes(votes=(votes, "B I J d_out"))
     if not votes.is_floating_point():
         raise ValueError(f"votes must be floating point, got {votes.dtype}")
-    _check(sizes, n_iters, bias, prior, leaky, gradient)
+    _check(sizes, n_iters, bias, prior, leaky, gradient, return_coupling)
     check_choice("impl, for votes that are there already,", impl, ("auto", "reference"))
     with without_autocast(votes):
         routed = _route(at_least_float32(votes), n_iters, bias, prior, leaky, gradient)
@@ -138,13 +138,20 @@ def _leaky_softmax(b: Tensor) -> Tensor:
 
 
 def _check(
-    sizes: dict[str, int], n_iters: int, bias: Tensor | None, prior: Tensor | None, leaky: bool, gradient: str
+    sizes: dict[str, int],
+    n_iters: int,
+    bias: Tensor | None,
+    prior: Tensor | None,
+    leaky: bool,
+    gradient: str,
+    return_coupling: bool,
 ) -> None:
     check_at_least("n_iters", n_iters, 1)
     if sizes["d_out"] < 1:
         raise ValueError(f"d_out must be at least 1, got {sizes['d_out']}")
     check_choice("gradient", gradient, GRADIENTS)
     check_flag("leaky", leaky)
+    check_flag("return_coupling", return_coupling)
     for name, tensor, letters in (("bias", bias, ("J", "d_out")), ("prior", prior, ("I", "J"))):
         if tensor is None:
             continue

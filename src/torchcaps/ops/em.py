@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import as_two, check_choice, check_shapes
+from torchcaps.checks import as_two, check_choice, check_flag, check_shapes
 from torchcaps.ops.em_checks import (
     check_activation,
     check_betas,
@@ -66,8 +66,9 @@ def em_routing(
             means that enter the last M-step as constants.
         impl: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never stores the
             votes, for matrices and vectors of 16 numbers, without gradient of ``offset``; "triton" the same for CUDA
-            devices, of matrices alone. "auto" takes the fastest one that is to be had, and
-            :func:`torchcaps.ops.which_impl` says which.
+            devices, of matrices alone. "auto" takes compiled code on the CPU where it is to be had, elsewhere the
+            reference, and :func:`torchcaps.ops.which_impl` says which. (Of vectors with one or two upper types the
+            reference is the faster one: compiled code works on several types at once.)
         return_coupling: fill the result's ``coupling`` with the responsibilities R_ij of the last E-step.
         changes: fields of ``settings`` that are to differ, such as ``final_lambda=0.02``.
 
@@ -150,6 +151,7 @@ def conv_em_routing(
     Source: Hinton, Sabour, Frosst 2018, section 4.
     """
     matrices = getattr(pose, "ndim", 0) == 6
+    check_flag("return_coupling", return_coupling)
     given = em_settings(settings, dense=False, **changes)
     dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, gradient, matrices=matrices)
     vectors = None if matrices else weight.shape[-2:]
@@ -214,6 +216,7 @@ def em_routing_from_votes(
     if not dtype.is_floating_point:
         raise ValueError(f"votes must be floating point, got {votes.dtype}")
     check_choices(n_iters, gradient)
+    check_flag("return_coupling", return_coupling)
     check_choice("impl, for votes that are there already,", impl, ("auto", "reference"))
     given = em_settings(settings, dense=True, **changes)
     check_dense_choice(given, n_iters)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Any
 
-from torchcaps.checks import check_choice, check_positive
+from torchcaps.checks import check_choice, check_flag, check_positive
 
 COMPETE = ("all", "positions")
 STARTS = ("parents", "types")
@@ -52,12 +52,15 @@ class EMSettings:
     def __post_init__(self) -> None:
         check_choice("compete", self.compete, COMPETE)
         check_choice("start", self.start, STARTS)
+        check_flag("normalise", self.normalise)
         for name in _NUMBERS:
             value = getattr(self, name)
             # No tensor: compiled code would take its value for a constant, and give it no gradient.
             # Not math.isfinite, which the compiler refuses where it takes a setting for a variable.
             if not isinstance(value, Real) or not -math.inf < float(value) < math.inf:
                 raise ValueError(f"{name} must be a finite number, got {value!r}")
+            if not isinstance(value, float | int):  # a fraction, which tensors are not multiplied by
+                object.__setattr__(self, name, float(value))
         for name in ("variance_floor", "mass_floor"):
             check_positive(name, getattr(self, name))
         for name in ("damping", "lambda_decay"):

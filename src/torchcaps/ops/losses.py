@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_choice, check_positive, check_shapes, check_tensor
+from torchcaps.checks import check_choice, check_number, check_positive, check_shapes, check_tensor
 from torchcaps.ops.mask import multi_hot
 from torchcaps.ops.precision import at_least_float32
 
@@ -33,11 +33,13 @@ def margin_loss(
         The mean over the batch, a scalar; 0 for an empty one.
 
     Raises:
-        ValueError: shapes that do not fit, or a class out of range.
+        ValueError: shapes that do not fit, a class out of range, or a margin or weight that is no number.
 
     Source: Sabour et al. 2017, section 3, equation 4.
     """
     sizes = check_shapes(lengths=(lengths, "B J"))
+    for name, value in {"positive": positive, "negative": negative, "absent_weight": absent_weight}.items():
+        check_number(name, value)
     lengths = at_least_float32(lengths)
     present = multi_hot(target, sizes["J"]).to(lengths.dtype)  # [B, J]
     if len(present) != sizes["B"]:
@@ -87,6 +89,7 @@ def spread_margin(progress: float, schedule: str = "linear") -> float:
         ValueError: ``progress`` outside 0 … 1, or an unknown schedule.
     """
     check_choice("schedule", schedule, MARGINS)
+    check_number("progress", progress)
     if not 0 <= progress <= 1:
         raise ValueError(f"progress must be within 0 … 1, got {progress}")
     if schedule == "linear":
@@ -134,7 +137,7 @@ def pose_loss(found: Tensor, wanted: Tensor, unit: float = 1.0) -> Tensor:
         A scalar, float32 at least; NaN for an empty batch.
 
     Raises:
-        ValueError: the shapes differ, or are not those of poses.
+        ValueError: the shapes differ, or are not those of poses; a unit that is not positive.
     """
     check_tensor("found", found)
     check_tensor("wanted", wanted)
@@ -142,6 +145,7 @@ def pose_loss(found: Tensor, wanted: Tensor, unit: float = 1.0) -> Tensor:
         raise ValueError(
             f"found and wanted must both be [B, J, 2] or [B, J, 3, 3], got {list(found.shape)} and {list(wanted.shape)}"
         )
+    check_positive("unit", unit)
     found, wanted = at_least_float32(found), at_least_float32(wanted)
     if found.dim() == 3:  # points are columns (x, y, 1)
         found, wanted = (F.pad(pose, (0, 1), value=1.0).unsqueeze(-1) for pose in (found, wanted))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from torchcaps.checks import check_shapes, check_tensor
 from torchcaps.ops.fused.constant import can_look, is_traced
+from torchcaps.ops.precision import at_least_float32
 from torchcaps.ops.routed import Routed, poses_of
 from torchcaps.ops.squash import safe_norm
 
@@ -71,7 +72,7 @@ def mask_capsules(capsules: Routed | Tensor, target: Tensor | None = None) -> Te
         pose = pose.flatten(2)
     sizes = check_shapes(pose=(pose, "B J D"))
     if target is None:
-        activation = capsules.activation if isinstance(capsules, Routed) else safe_norm(pose)
+        activation = capsules.activation if isinstance(capsules, Routed) else safe_norm(at_least_float32(pose))
         check_shapes(pose=(pose, "B J D"), activation=(activation, "B J"))
         mask = _one_hot(activation.argmax(dim=1), sizes["J"])
     else:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_axis, check_tensor
+from torchcaps.checks import check_axis, check_floating
+from torchcaps.ops.precision import at_least_float32
 
 
 def safe_norm(s: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
     """Euclidean norm whose gradient at the zero vector is 0 instead of NaN.
 
     Exact for the largest and the smallest numbers too: each vector is divided by its largest
-    element before it is squared, so that nothing overflows or vanishes.
+    element before it is squared, so that nothing overflows or vanishes. Half-precision input is
+    computed in float32.
 
     Args:
         s: any shape.
@@ -23,12 +25,12 @@ def safe_norm(s: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
         The norms, without the axis ``dim`` unless ``keepdim``.
 
     Raises:
-        ValueError: no tensor, or no axis of it.
+        ValueError: no tensor of floating-point numbers, or no axis of it, or one of size 0.
     """
-    check_tensor("s", s)
+    check_floating("s", s)
     check_axis("dim", dim, s)
-    _, norm = _direction_and_norm(s, dim)
-    return norm if keepdim else norm.squeeze(dim)
+    _, norm = _direction_and_norm(at_least_float32(s), dim)
+    return (norm if keepdim else norm.squeeze(dim)).to(s.dtype)
 
 
 def _direction_and_norm(s: Tensor, dim: int) -> tuple[Tensor, Tensor]:
@@ -58,16 +60,14 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
         v, of the shape and dtype of ``s``.
 
     Raises:
-        ValueError: no tensor, or no axis of it.
+        ValueError: no tensor of floating-point numbers, or no axis of it, or one of size 0.
 
     Source: Sabour et al. 2017, section 2, equation 1.
     """
-    check_tensor("s", s)
+    check_floating("s", s)
     check_axis("dim", dim, s)
-    if s.dtype in (torch.bfloat16, torch.float16):
-        return squash(s.float(), dim).to(s.dtype)
-    direction, norm = _direction_and_norm(s, dim)
+    direction, norm = _direction_and_norm(at_least_float32(s), dim)
     # n² / (1 + n²) for short vectors and 1 / (1 + 1/n²) for long ones: neither overflows.
     long = norm > 1
     square = torch.where(long, 1 / norm.clamp_min(1), norm).square()
-    return direction * (torch.where(long, 1.0, square) / (1 + square))
+    return (direction * (torch.where(long, 1.0, square) / (1 + square))).to(s.dtype)

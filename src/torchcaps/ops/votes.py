@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_choice, check_positive, check_shapes, check_tensor
+from torchcaps.checks import check_at_least, check_choice, check_positive, check_shapes, check_tensor, check_two
 
 PLACEMENTS = ("column", "row")
 
@@ -72,6 +72,8 @@ def receptive_fields(capsules: Tensor, kernel_size: tuple[int, int], stride: tup
         ValueError: not a capsule map, a size below 1, or a kernel larger than the map.
     """
     sizes = check_shapes(capsules=(capsules, "B T H W D"))
+    check_two("kernel_size", kernel_size, 1)
+    check_two("stride", stride, 1)
     check_fields((sizes["H"], sizes["W"]), kernel_size, stride)
     fields = capsules.unfold(2, kernel_size[0], stride[0]).unfold(3, kernel_size[1], stride[1])
     # [B, T, H', W', D, K_h, K_w]
@@ -127,16 +129,20 @@ def coordinate_offset(
         ``[H, W, d_out]``, on the CPU.
 
     Raises:
-        ValueError: an unknown placement; "column" of a vote that is not a square matrix of at least 2 × 2; a scale that
-            is not positive.
+        ValueError: an unknown placement; "column" of a vote that is not a square matrix; sizes that are too small, or
+            no two numbers where two are wanted; a scale that is not positive.
 
     Source: Hinton, Sabour, Frosst 2018, section 4.
     """
     check_choice("placement", placement, PLACEMENTS)
+    for name, size, least in (("height", height, 0), ("width", width, 0), ("d_out", d_out, 2)):
+        if not isinstance(size, Tensor):  # as sizes are while torch.jit traces
+            check_at_least(name, size, least)
+    for name, pair in (("spacing", spacing), ("centre", centre)):
+        check_two(name, pair)
     side = math.isqrt(d_out)
     if placement == "column" and (side * side != d_out or side < 2):
         raise ValueError(f"placement 'column' needs votes that are square matrices, got {d_out} elements")
-    check_at_least("d_out", d_out, 2)
     check_positive("scale", scale)
     row, column = (0, 1) if placement == "row" else (side - 1, 2 * side - 1)
     down, right = (torch.arange(n, device="cpu") - (n - 1) / 2 for n in (height, width))
@@ -176,7 +182,10 @@ class Fields:
         )
         self.n_places, self.n_children = child.shape
         self.child = child
-        self.seen_by = child.flatten().bincount(minlength=self.n_lower)[child]
+        rows, columns = (
+            _seen(extent, kernel, step) for extent, kernel, step in zip(map_shape[1:], kernel_size, stride, strict=True)
+        )
+        self.seen_by = self.gather((rows[:, None] * columns).expand(1, *map_shape))[0]
 
     def gather(self, x: Tensor) -> Tensor:
         """Something of each lower capsule, ``[B, T, H, W, ...]``, for each field: ``[B, P, N, ...]``."""
@@ -203,3 +212,10 @@ class Fields:
         total = torch.zeros_like(none).index_add(1, child, (terms - highest).exp())
         # Taken at the children only: the logarithm of 0, for capsules that nothing sees, has no gradient.
         return (highest + total[:, child].log()).unflatten(1, (self.n_places, self.n_children))
+
+
+def _seen(extent: int, kernel: int, stride: int) -> Tensor:
+    """From how many receptive fields each of a row of places is seen."""
+    first = torch.arange(0, extent - kernel + 1, stride, device="cpu")[:, None]
+    place = torch.arange(extent, device="cpu")
+    return ((first <= place) & (place < first + kernel)).sum(dim=0)

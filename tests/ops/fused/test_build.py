@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from tests.impls import needs_cpu
+from torchcaps.data.files import cache_folder
 from torchcaps.ops import dynamic_routing, which_impl
 from torchcaps.ops.fused import choose, cpu, triton
 from torchcaps.ops.fused.cpu import build as building
@@ -183,6 +184,17 @@ def test_no_command_and_no_home_are_no_compiler(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Path, "home", staticmethod(homeless))
     assert building._cache().is_dir()
+
+
+def test_libraries_lie_apart_from_data_that_others_may_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "~/cache")
+    monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
+    cache_folder().mkdir(parents=True)
+    cache_folder().chmod(0o775)
+    assert building._cache().parent == cache_folder() == tmp_path / "cache" / "torchcaps"
+    assert building._writable(building._cache()).stat().st_mode & 0o777 == 0o700
+    assert cache_folder().stat().st_mode & 0o777 == 0o775
 
 
 @needs_cpu

@@ -115,17 +115,22 @@ def test_nan_comes_out_as_such(numbers: tuple[float, ...], n_iters: int, impl: s
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_process_does_not_wait_for_its_parents_threads() -> None:
-    code = """
+@pytest.mark.parametrize("first_in_the_child", [False, True])
+def test_a_forked_process_does_not_wait_for_its_parents_threads(first_in_the_child: bool) -> None:
+    code = f"""
 import os, signal, torch
-from torchcaps.ops import dynamic_routing
+from torchcaps.ops import dynamic_routing, em_routing
 torch.set_num_threads(2)
 u, weight = torch.randn(64, 100, 8), torch.randn(100, 10, 8, 16)
+poses, a, matrices, beta = torch.randn(64, 100, 4, 4), torch.rand(64, 100), torch.randn(100, 10, 4, 4), torch.zeros(10)
 dynamic_routing(u, weight, impl="cpu")
+if not {first_in_the_child}:
+    em_routing(poses, a, matrices, beta, beta, impl="cpu")
 child = os.fork()
 if child == 0:
-    signal.alarm(30)
+    signal.alarm(60)
     dynamic_routing(u, weight, impl="cpu")
+    em_routing(poses, a, matrices, beta, beta, impl="cpu")
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

@@ -15,7 +15,7 @@ from torchcaps.ops.fused.constant import constant_when_compiled, within_func
 from torchcaps.ops.fused.unavailable import Unavailable
 
 _BACKENDS = {"cpu": cpu, "triton": triton}
-#: "reference" is the paper's procedure in plain PyTorch; "auto" takes the fastest one that is to be had.
+#: "reference" is the paper's procedure in plain PyTorch; "auto" takes what ``_DEVICES`` says, where it can be had.
 IMPLS = ("auto", "reference", *_BACKENDS)
 #: The routings that are compiled; of vectors by EM routing by "cpu" alone.
 _FUSED = ("dynamic", "em", "em_vectors")

@@ -39,4 +39,7 @@ def fused_dynamic_routing(
     bias, prior = (None if x is None else x.to(dtype) for x in (bias, prior))
     full = gradient == "full"
     pose, activation, coupling, _ = _OPERATORS[impl](u, weight, bias, prior, n_iters, leaky, full, return_coupling)
-    return Routed(pose, activation, coupling if return_coupling else None)
+    if not return_coupling:
+        return Routed(pose, activation, None)
+    # What does not depend on the votes has no gradient, as in the reference.
+    return Routed(pose, activation, coupling.detach() if prior is None and (n_iters == 1 or not full) else coupling)

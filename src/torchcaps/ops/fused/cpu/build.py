@@ -136,7 +136,8 @@ def _processor() -> str:
 
 def _cache() -> Path:
     try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchcaps"
+        # A folder of its own: it is closed to others, with whom the data beside it may be shared.
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "torchcaps" / "lib"
     except RuntimeError:  # a user without a home
         return _temporary()
 

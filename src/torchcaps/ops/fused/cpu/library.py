@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from torchcaps.ops.fused.unavailable import Unavailable, found, missing
 
 #: The dtypes that are compiled, and what their functions end in.
 SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
+_LOCK = threading.Lock()
+_FORKED = False
 
 
 def load(name: str) -> ctypes.CDLL:
@@ -40,12 +44,24 @@ def wrong_devices(name: str, kinds: set[str], n_devices: int) -> str | None:
 @cache
 def _attempt(name: str) -> ctypes.CDLL | str:
     """The library, or why there is none: a failure is not tried again at every call."""
-    try:
-        library = ctypes.CDLL(str(build(name)))
-    except (OSError, Unavailable) as error:
-        return str(error)
-    library.use_openmp(_openmp())
-    return library
+    with _LOCK:  # threads that ask together wait for one compiler
+        try:
+            library = ctypes.CDLL(str(build(name)))
+        except (OSError, Unavailable) as error:
+            return str(error)
+        # A forked process has none of its parent's threads, for which OpenMP would wait for ever. (A library that the
+        # parent has loaded forgets OpenMP by itself.)
+        library.use_openmp(ctypes.c_void_p() if _FORKED else _openmp())
+        return library
+
+
+def _in_a_forked_process() -> None:
+    global _FORKED, _LOCK
+    _FORKED, _LOCK = True, threading.Lock()  # another thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_a_forked_process)
 
 
 def _openmp() -> ctypes.c_void_p:
