@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import statistics
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from tests.experiments.test_recipes import SHAPES
+from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import DATASETS
 from torchcaps.experiments.few_labels.write import as_markdown
 from torchcaps.experiments.recipes import RECIPES
@@ -276,6 +278,13 @@ def test_code_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     own, stripes = (float(error) for error in re.findall(r"test error ([\d.]+)%", said))
     assert own < 30 and stripes == 0
     assert {path.name for path in tmp_path.iterdir()} == {"net.pt", "couplings.png", "runs"}
+
+
+@pytest.mark.parametrize("line", re.findall(r"^torchcaps train (.*?)(?: +#.*)?$", README, flags=re.MULTILINE))
+def test_trainings_can_be_asked_for(line: str) -> None:
+    name, *arguments = shlex.split(line)
+    config, _, _ = parse_experiment(name, RECIPES[name](), arguments)
+    assert config.recipe.removesuffix("-smoke") == name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
