@@ -11,7 +11,6 @@ namespace {
 template <class T, class Pose>
 struct Backward : Slopes<T, Pose> {
   typedef Vec<T> V;
-  typedef typename Pose::template Gradients<T> Gradients;
   using Base = Slopes<T, Pose>;
   using Base::L;
   const T *grad_pose, *grad_act, *d_coupling;
@@ -39,9 +38,8 @@ struct Backward : Slopes<T, Pose> {
             const T* m = this->pose + (base + visit.child) * D;
             const T ra = r_all[visit.i];
             const V* weight = this->weights(row0 + visit.row, jv);
-            V *dr = dr_all + visit.i * 4, q4[4];
+            V *dr = dr_all + visit.i * 4, dv[D];
             dr[0] += slope.k;
-            Gradients grads(m, weight, dm + visit.i * D, d_weight + this->at(row0 + visit.row, jv));
 #pragma GCC unroll 4
             for (int k = 0; k < 4; ++k) {
               V v[4];
@@ -51,11 +49,10 @@ struct Backward : Slopes<T, Pose> {
                 const int h = 4 * q + k;
                 const V u = slope.g1[h] + slope.g2[h] * v[q];
                 dr[q] += u * v[q];
-                q4[q] = ra * (slope.g1[h] + slope.twice[h] * v[q]);
+                dv[h] = ra * (slope.g1[h] + slope.twice[h] * v[q]);
               }
-              grads.quarter(k, q4);
             }
-            grads.finish();
+            Pose::template backward<T>(m, weight, dv, dm + visit.i * D, d_weight + this->at(row0 + visit.row, jv));
           }
       for (int64_t i = 0; i < block.n(); ++i) {
         const Block::Child& child = block.children[i];
@@ -113,20 +110,14 @@ struct Backward : Slopes<T, Pose> {
             const Slope<V>& slope = slopes[place_of<Pose>(run, visit) * JV + jv];
             const int64_t at = visit.slot * JV + jv;
             const V *d = e + at * D, ra = r[at], xa = dr[at];
-            Gradients grads(this->pose + (base + visit.child) * D, this->weights(row0 + visit.row, jv),
-                            dm + visit.i * D, d_weight + this->at(row0 + visit.row, jv));
-#pragma GCC unroll 4
-            for (int k = 0; k < 4; ++k) {
-              V dv[4];
-#pragma GCC unroll 4
-              for (int q = 0; q < 4; ++q) {
-                const int h = 4 * q + k;
-                dv[q] = ra * (slope.g1[h] + slope.twice[h] * (d[h] - slope.moved[h]));
-                if (!kStop) dv[q] -= xa * d[h] * slope.w[h];
-              }
-              grads.quarter(k, dv);
+            V dv[D];
+#pragma GCC unroll 16
+            for (int h = 0; h < D; ++h) {
+              dv[h] = ra * (slope.g1[h] + slope.twice[h] * (d[h] - slope.moved[h]));
+              if (!kStop) dv[h] -= xa * d[h] * slope.w[h];
             }
-            grads.finish();
+            Pose::template backward<T>(this->pose + (base + visit.child) * D, this->weights(row0 + visit.row, jv), dv,
+                                       dm + visit.i * D, d_weight + this->at(row0 + visit.row, jv));
           }
       for (int64_t i = 0; i < block.n(); ++i)
         add_lane_sums<T>(dm + i * D, d_pose + (base + block.children[i].child) * D);
@@ -178,11 +169,10 @@ struct Backward : Slopes<T, Pose> {
         Slope<V>& s = slopes[p * this->JV + jv];
         std::memset(static_cast<void*>(&s), 0, sizeof s);
         const V logit = load_lanes<T>(this->state(b, final, p, jv) + kLogit * this->J, this->width(jv));
-        for (int l = 0; l < this->width(jv); ++l) {
-          const int64_t at = (b * this->J + jv * L + l) * this->P + p;
-          for (int h = 0; h < D; ++h) s.dmu[h][l] = grad_pose[at * D + h];
-          s.dlogit[l] = T(grad_act[at] * sigmoid(logit[l]) * sigmoid(-logit[l]));
-        }
+        const int64_t at = (b * this->J + jv * L) * this->P + p;  // of the first type, others' are P further on
+        to_lanes<T>(grad_pose + at * D, this->P * D, this->width(jv), D, s.dmu);
+        for (int l = 0; l < this->width(jv); ++l)
+          s.dlogit[l] = T(grad_act[at + l * this->P] * sigmoid(logit[l]) * sigmoid(-logit[l]));
       }
     for (int64_t t = final; t >= 0; --t) {
       this->prepare(b, t, slopes, d_beta);

@@ -129,11 +129,12 @@ struct Forward : First<T, Pose> {
           const int64_t j = jv * L + l, at = (b * this->J + j) * this->P + p;
           const double logit = lambda * (this->s_a * this->beta_a[j] - parent.s0[l] * this->cost(j, logs[l]));
           logits[l] = T(logit);
-          log_ap[i * L + l] = log_sigmoid(logit) - 0.5 * logs[l];
-          if (!last) continue;
-          out_act[at] = T(sigmoid(logit));
-          for (int h = 0; h < D; ++h) out_pose[at * D + h] = parent.mu[h][l];
+          if (last)
+            out_act[at] = T(sigmoid(logit));
+          else
+            log_ap[i * L + l] = log_sigmoid(logit) - 0.5 * logs[l];
         }
+        if (last) from_lanes<T>(parent.mu, out_pose + ((b * this->J + jv * L) * this->P + p) * D, this->P * D, n, D);
         if (saved) {
           T* all = saved + (b * this->P + p) * this->kept() * this->J + jv * L;
           T* to = all + t * kState * this->J;

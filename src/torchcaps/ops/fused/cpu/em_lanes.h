@@ -90,6 +90,7 @@ inline Vec<T> sum_lanes(Vec<T> x) {  // in every lane
 
 template <class T>
 inline Vec<T> load_lanes(const T* from, int n, T fill = 0) {
+  if (n == kLanes<T>) return load<T>(from);  // without a call of memcpy
   Vec<T> x = splat<T>(fill);
   std::memcpy(&x, from, n * sizeof(T));
   return x;
@@ -97,6 +98,7 @@ inline Vec<T> load_lanes(const T* from, int n, T fill = 0) {
 
 template <class T>
 inline void store_lanes(T* to, Vec<T> x, int n) {
+  if (n == kLanes<T>) return store<T>(to, x);
   std::memcpy(to, &x, n * sizeof(T));
 }
 

@@ -38,38 +38,26 @@ struct Matrices {
         for (int c = 0; c < 4; ++c) sum[4 * q + c] += m[4 * q + k] * weight[4 * k + c];
   }
 
-  // From the gradient of a vote, quarter by quarter, to those of the pose and of the weights, which are added to.
+  // From the gradient of a vote to those of the pose and of the weights, which are added to: by columns of M and rows of
+  // W, so that every number is loaded once.
   template <class T>
-  struct Gradients {
-    typedef Vec<T> V;
-    const T* m;
-    const V* weight;
-    V *dm, *dw, sum[D];
-
-    Gradients(const T* m, const V* weight, V* dm, V* dw) : m(m), weight(weight), dm(dm), dw(dw) {
-#pragma GCC unroll 16
-      for (int h = 0; h < D; ++h) sum[h] = dm[h];
-    }
-
-    void quarter(int c, const V* dv) {
+  static inline void backward(const T* m, const Vec<T>* weight, const Vec<T>* dv, Vec<T>* dm, Vec<T>* dw) {
 #pragma GCC unroll 4
-      for (int k = 0; k < 4; ++k) {
-        const V w = weight[4 * k + c];
-        V d = dw[4 * k + c];
+    for (int k = 0; k < 4; ++k) {
+      Vec<T> columns[4], w[4], rows[4];
 #pragma GCC unroll 4
-        for (int q = 0; q < 4; ++q) {
-          sum[4 * q + k] += dv[q] * w;
-          d += m[4 * q + k] * dv[q];
+      for (int l = 0; l < 4; ++l) columns[l] = dm[4 * l + k], w[l] = weight[4 * k + l], rows[l] = dw[4 * k + l];
+#pragma GCC unroll 4
+      for (int q = 0; q < 4; ++q)
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; ++c) {
+          columns[q] += dv[4 * q + c] * w[c];
+          rows[c] += m[4 * q + k] * dv[4 * q + c];
         }
-        dw[4 * k + c] = d;
-      }
+#pragma GCC unroll 4
+      for (int l = 0; l < 4; ++l) dm[4 * l + k] = columns[l], dw[4 * k + l] = rows[l];
     }
-
-    void finish() {
-#pragma GCC unroll 16
-      for (int h = 0; h < D; ++h) dm[h] = sum[h];
-    }
-  };
+  }
 };
 
 }  // namespace

@@ -39,34 +39,19 @@ struct Vectors {
       for (int h = 0; h < D; ++h) sum[h] += m[k] * weight[k * D + h];
   }
 
-  // From the gradient of a vote, quarter by quarter, to those of the pose and of the weights, which are added to.
+  // From the gradient of a vote to those of the pose and of the weights, which are added to.
   template <class T>
-  struct Gradients {
-    typedef Vec<T> V;
-    const T* m;
-    const V* weight;
-    V *dm, *dw, all[D];
-
-    Gradients(const T* m, const V* weight, V* dm, V* dw) : m(m), weight(weight), dm(dm), dw(dw) {}
-
-    void quarter(int c, const V* dv) {
-#pragma GCC unroll 4
-      for (int q = 0; q < 4; ++q) all[4 * q + c] = dv[q];
-    }
-
-    void finish() {
-      for (int k = 0; k < D; ++k) {
-        const V* w = weight + k * D;
-        V *d = dw + k * D, sum[4] = {};
+  static inline void backward(const T* m, const Vec<T>* weight, const Vec<T>* dv, Vec<T>* dm, Vec<T>* dw) {
+    for (int k = 0; k < D; ++k) {
+      Vec<T> sum[4] = {};
 #pragma GCC unroll 16
-        for (int h = 0; h < D; ++h) {
-          sum[h % 4] += all[h] * w[h];
-          d[h] += m[k] * all[h];
-        }
-        dm[k] += (sum[0] + sum[1]) + (sum[2] + sum[3]);
+      for (int h = 0; h < D; ++h) {
+        sum[h % 4] += dv[h] * weight[k * D + h];
+        dw[k * D + h] += m[k] * dv[h];
       }
+      dm[k] += (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
-  };
+  }
 };
 
 }  // namespace
