@@ -67,13 +67,8 @@ class FromNumbers(nn.Module):
         return self.module(Routed(pose.unflatten(-1, (4, 4)) if self.matrix else pose, activation), **options)
 
 
-class EM(nn.Module):
+class EM(Op):
     """EM routing with its tensors as parameters."""
-
-    def __init__(self, function: Callable[..., Routed], parameters: dict[str, Tensor], **options: Any) -> None:
-        super().__init__()
-        self.function, self.options = function, options
-        self.tensors = nn.ParameterDict({k: nn.Parameter(v) for k, v in parameters.items()})
 
     def forward(self, x: Tensor) -> Routed:
         pose, activation = x[..., :-1], x[..., -1].sigmoid()

@@ -25,6 +25,7 @@ from torchcaps.models import build
 from torchcaps.models.baseline_cnn import count_parameters
 
 ROOT = Path(__file__).resolve().parents[1]
+KEPT = read_results(ROOT / "results")
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 README, CLAIMS = PAGES[ROOT / "README.md"], PAGES[ROOT / "docs" / "claims.md"]
 EVERY = sorted((ROOT / "results").glob("*.json"))
@@ -51,12 +52,7 @@ def test_every_result_is_in_a_table() -> None:
 def test_a_number_is_that_of_its_files(
     recipe: str, mean: str, spread: str, n: str, parameters: str, minutes: str
 ) -> None:
-    found = [
-        summarise(table, row, read_results(ROOT / "results"))
-        for table in TABLES.values()
-        for row in table.rows
-        if row.recipe == recipe
-    ]
+    found = [summarise(table, row, KEPT) for table in TABLES.values() for row in table.rows if row.recipe == recipe]
     assert found[0] is not None and int(n) == len(found[0].seeds) and len(found[0].folds) in (1, 3)
     assert f"{mean} ± {spread}".removesuffix(" ± ") == found[0].cell("test_error")
     assert parameters == f"{found[0].n_parameters:,}" and minutes == f"{found[0].minutes:.0f}"
@@ -248,8 +244,8 @@ def test_couplings_are_those_of_the_file() -> None:
 
 
 def test_affine_mnist_is_that_of_the_files() -> None:
-    table, kept = TABLES["affine"], read_results(ROOT / "results")
-    found = {row.recipe: summarise(table, row, kept) for row in table.rows}
+    table = TABLES["affine"]
+    found = {row.recipe: summarise(table, row, KEPT) for row in table.rows}
     for recipe, said in re.findall(r"^\| `([\w-]+)` \|[^|]* on affine-MNIST ([\d.]+) \|", README, flags=re.MULTILINE):
         one = found.pop(recipe)
         assert one is not None and one.cell("affine_mnist_error") == said

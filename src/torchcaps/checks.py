@@ -81,7 +81,7 @@ def check_at_least(name: str, value: int, least: int) -> None:
 
 def single(value: Any) -> Any:
     """A single number of numpy's or torch's as Python's; anything else as it is."""
-    if type(value) in (bool, int, float):  # first: the compiler has no attributes of numbers that it holds open
+    if type(value) in (bool, int, float):  # first: torch.compile's symbolic numbers have no attributes
         return value
     return value.item() if getattr(value, "shape", None) == () else value
 

@@ -22,10 +22,12 @@ from torchcaps.analysis import (
     score_gap,
     zero_gradients,
 )
-from torchcaps.analysis.attacks import ATTACKS, gradient
+from torchcaps.analysis.attacks import gradient
 from torchcaps.models import CapsNet, MatrixCapsNet, Output
 from torchcaps.models.baseline_cnn import BaselineCNN
 from torchcaps.ops import margin_loss
+
+ATTACKS = (fgsm, bim, pgd)
 
 
 class Linear(nn.Module):
@@ -68,11 +70,11 @@ def test_attacks_work_in_inference_mode():
         assert torch.equal(bim(model, images + 0, labels + 0, 0.1), wanted)
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_what_an_attack_makes_hangs_on_no_graph(name):
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_an_attack_makes_hangs_on_no_graph(attack):
     images = torch.rand(3, 1, 2, 2, requires_grad=True)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    found = ATTACKS[name](model, images, torch.arange(3), 0.1)
+    found = attack(model, images, torch.arange(3), 0.1)
     assert not found.requires_grad and images.grad is None
 
 
@@ -106,7 +108,7 @@ def test_a_step_of_bim_is_a_share_of_one_and_a_quarter_epsilon():
 def test_every_attack_climbs_the_loss_it_is_given():
     """This one rises with w·x where the cross-entropy of class 1 falls."""
     x, label, rising = image(0.5, 0.5, 0.5, 0.5), torch.tensor([1]), lambda scores, _: scores[:, 1].sum()
-    for attack in (fgsm, bim, pgd):
+    for attack in ATTACKS:
         found = attack(Linear(), x, label, 0.1, loss=rising).flatten()
         torch.testing.assert_close(found[[0, 1, 3]], torch.tensor([0.6, 0.4, 0.6]))
 
@@ -139,7 +141,7 @@ def test_targets_are_drawn_by_their_seed():
     assert torch.equal(one, random_targets(labels, 10, seed=0)) and not torch.equal(one, two)
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("targeted", [False, True])
 @pytest.mark.parametrize(
     "make",
@@ -149,21 +151,21 @@ def test_targets_are_drawn_by_their_seed():
         lambda: BaselineCNN((1, 9, 8), 3, (4,), (6,)),
     ],
 )
-def test_no_attack_leaves_the_ball_or_the_pixels_range(name, targeted, make):
+def test_no_attack_leaves_the_ball_or_the_pixels_range(attack, targeted, make):
     model = make()
     x, labels = torch.rand(3, *model.image_shape), torch.tensor([0, 1, 2])
     x[0] = x[0].round()
-    few = {} if name == "fgsm" else {"n_steps": 4, "step": 0.2}
-    found = partial(ATTACKS[name], **few)(model, x, labels, 0.3, targeted=targeted)
+    few = {} if attack is fgsm else {"n_steps": 4, "step": 0.2}
+    found = partial(attack, **few)(model, x, labels, 0.3, targeted=targeted)
     assert (found - x).abs().max() <= 0.3 + 1e-6
     assert found.min() >= 0 and found.max() <= 1
     assert (found - x).abs().max() > 0.1
-    assert torch.equal(partial(ATTACKS[name], **few)(model, x, labels, 0.0), x)
+    assert torch.equal(partial(attack, **few)(model, x, labels, 0.0), x)
 
 
 def test_attacks_lower_the_true_score_and_raise_the_target():
     model, x, labels = capsules().eval(), torch.rand(4, 1, 20, 18), torch.tensor([0, 1, 2, 0])
-    for attack in ATTACKS.values():
+    for attack in ATTACKS:
         share = model(x).scores.softmax(dim=1)
         against = model(attack(model, x, labels, 0.1)).scores.softmax(dim=1)
         towards = model(attack(model, x, labels, 0.1, targeted=True)).scores.softmax(dim=1)
@@ -395,7 +397,7 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(ValueError, match="epsilon must be a number of at least 0, got -0.1"):
         fgsm(Linear(), x, label, -0.1)
     assert torch.equal(fgsm(Linear(), x, label, torch.tensor(0.1)), fgsm(Linear(), x, label, 0.1))  # type: ignore[arg-type]
-    for attack in (fgsm, bim, pgd):
+    for attack in ATTACKS:
         with pytest.raises(ValueError, match=r"epsilon must be a number of at least 0, got \[0.1\]"):
             attack(Linear(), x, label, [0.1])
     with pytest.raises(ValueError, match="step must be a number of at least 0, got nan"):

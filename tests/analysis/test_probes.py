@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchcaps.analysis.probes import choose, divided, logistic, principal_components, r_squared, ridge
+from torchcaps.analysis.plane import principal_plane
+from torchcaps.analysis.probes import choose, divided, logistic, r_squared, ridge
 
 
 def test_a_linear_map_is_found():
@@ -28,7 +29,7 @@ def test_the_frame_of_the_features_has_no_meaning():
     x, y = torch.randn(30, 3) * torch.tensor([1.0, 5.0, 0.2]) + 2, torch.randn(30, 2)
     turned = x.double() @ torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))[0]
     torch.testing.assert_close(ridge(turned, y, 0.1)(turned), ridge(x, y, 0.1)(x))
-    components = principal_components(x, 3)(x)
+    components = principal_plane(x, k=3).project(x)
     torch.testing.assert_close(ridge(components, y, 0.1)(components), ridge(x, y, 0.1)(x), atol=1e-4, rtol=1e-4)
 
 
@@ -84,14 +85,6 @@ def test_of_equal_penalties_the_strongest_is_chosen_else_the_best():
     best = choose(fit, lambda probe: float(r_squared(probe(x), x[:, :1])))
     assert float(r_squared(best(x), x[:, :1])) > 0.999
     assert sorted(set(fitted))[0] == pytest.approx(1e-6)
-
-
-def test_components_are_the_directions_of_most_variance():
-    x = torch.randn(200, 1) * torch.tensor([[3.0, 4.0, 0.0]]) + 0.01 * torch.randn(200, 3) + 5
-    reduced = principal_components(x, 1)(x)
-    assert reduced.shape == (200, 1)
-    assert float(reduced.std()) == pytest.approx(float((x @ torch.tensor([0.6, 0.8, 0.0])).std()), rel=1e-3)
-    assert principal_components(x, 9)(x).shape == (200, 3)
 
 
 def test_parts_are_disjoint_and_whole():

@@ -15,6 +15,7 @@ import torch
 
 pytest.importorskip("matplotlib")
 
+from torchcaps.analysis.recover import QUANTITIES
 from torchcaps.cli import main
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model, files
@@ -24,7 +25,7 @@ from torchcaps.experiments.few_labels import compare, write
 from torchcaps.experiments.few_labels.draws import draw_labelled
 from torchcaps.experiments.few_labels.finished import Finished
 from torchcaps.experiments.few_labels.write import as_markdown
-from torchcaps.experiments.following import QUANTITIES, _alone, following
+from torchcaps.experiments.following import _alone, following
 from torchcaps.experiments.objective import total_loss
 from torchcaps.experiments.run import Run
 from torchcaps.models import Transformed, Transforming, build

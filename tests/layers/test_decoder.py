@@ -45,7 +45,7 @@ def test_several_classes_in_one_image() -> None:
 
 def test_classes_that_are_none() -> None:
     decoder, pose = Decoder(3, 2, (1, 4, 4), (5,)), torch.randn(2, 3, 2)
-    with pytest.raises(ValueError, match=r"classes must be of torch\.int64, got torch\.int32"):
+    with pytest.raises(ValueError, match=r"classes must be int64, got torch.int32"):
         decoder.each(pose, torch.zeros(2, 1, dtype=torch.int32))
     with pytest.raises(ValueError, match="classes must hold classes 0 … 2, got 0 … 3"):
         decoder.each(pose, torch.tensor([[0], [3]]))

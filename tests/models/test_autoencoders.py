@@ -288,7 +288,5 @@ def test_templates_train_compiled_whatever_the_batch() -> None:
 def test_a_plain_auto_encoder_follows_nothing() -> None:
     model, x = build("plain_autoencoder", (1, 28, 28), 10), torch.rand(2, 1, 28, 28)
     torch.testing.assert_close(model(x, shifts((0, 0), (0, 0))).images, model(x).images)
-    model(x, torch.zeros(2, 2))
-    for moved in (shifts((0, 0), (0, 1)), torch.ones(2, 2)):
-        with pytest.raises(ValueError, match="transformation must be None or identity"):
-            model(x, moved)
+    with pytest.raises(ValueError, match="transformation must be None or identity"):
+        model(x, shifts((0, 0), (0, 1)))

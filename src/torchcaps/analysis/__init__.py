@@ -5,7 +5,7 @@ the caller (``figure.savefig("picture.png")``, or the last line of a notebook ce
 """
 
 from torchcaps.analysis.agreement import RoutingStatistics, routing_statistics
-from torchcaps.analysis.attacks import ATTACKS, bim, cross_entropy, fgsm, pgd, score_gap
+from torchcaps.analysis.attacks import bim, cross_entropy, fgsm, pgd, score_gap
 from torchcaps.analysis.confusion import confusion_matrix
 from torchcaps.analysis.couplings import Couplings, coupling_maps
 from torchcaps.analysis.draw.canvas import FIRST, HIGHLIGHT, SECOND
@@ -48,7 +48,6 @@ from torchcaps.analysis.views import Views, mean_by_view, views
 from torchcaps.analysis.votes import Votes, class_votes, votes_for_classes
 
 __all__ = [
-    "ATTACKS",
     "FIRST",
     "HIGHLIGHT",
     "OFFSETS",

@@ -151,10 +151,6 @@ def pgd(
     return found
 
 
-#: The attacks, by name.
-ATTACKS: dict[str, Attack] = {"fgsm": fgsm, "bim": bim, "pgd": pgd}
-
-
 def gradient(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> Tensor:
     """Of the loss with respect to the images, ``[B, C, H, W]``, without dropout. The weights gather none.
 

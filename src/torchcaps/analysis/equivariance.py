@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.probes import choose, divided, principal_components, r_squared, ridge
+from torchcaps.analysis.plane import principal_plane
+from torchcaps.analysis.probes import choose, divided, r_squared, ridge
 from torchcaps.analysis.reading import read
 from torchcaps.checks import check_shapes
 
@@ -139,8 +140,8 @@ def _r_squared(features: Tensor, values: Tensor, n_components: int | None, seed:
     parts = [features[:, part.to(features.device)].flatten(0, 1) for part in divided(n, SHARES, seed)]
     target = [values.to(features).repeat_interleave(len(x) // len(values))[:, None] for x in parts]
     if n_components is not None:
-        reduce = principal_components(parts[0], n_components)
-        parts = [reduce(x) for x in parts]
+        plane = principal_plane(parts[0], k=min(n_components, parts[0].shape[1]))
+        parts = [plane.project(x) for x in parts]
     (fit, chosen, test), (y_fit, y_chosen, y_test) = parts, target
     probe = choose(lambda penalty: ridge(fit, y_fit, penalty), lambda probe: float(r_squared(probe(chosen), y_chosen)))
     return float(r_squared(probe(test), y_test))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.checks import check_at_least, check_floating, check_shapes
 
 
 class FactorMixture(NamedTuple):
@@ -67,8 +67,7 @@ def fit_factor_mixture(
     check_at_least("n_components", n_components, 1)
     check_at_least("n_factors", n_factors, 1)
     check_at_least("n_iters", n_iters, 1)
-    if not x.is_floating_point():
-        raise ValueError(f"x must be floating point, got {x.dtype}")
+    check_floating("x", x)
     if not x.isfinite().all():
         raise ValueError(f"x must be finite, got {int((~x.isfinite()).sum())} numbers that are not")
     if sizes["N"] < max(2, n_components) or sizes["D"] <= n_factors:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.checks import check_at_least, check_floating, check_shapes
 
 
 class Plane(NamedTuple):
@@ -51,8 +51,7 @@ def principal_plane(points: Tensor, weight: Tensor | None = None, k: int = 2) ->
     weight = points.new_ones(len(points)) if weight is None else weight
     sizes = check_shapes(points=(points, "N D"), weight=(weight, "N"))
     check_at_least("k", k, 1)
-    if not points.is_floating_point():
-        raise ValueError(f"points must be floating point, got {points.dtype}")
+    check_floating("points", points)
     if not sizes["N"] or sizes["D"] < k:
         raise ValueError(f"points must be [N, D] with N ≥ 1 and D ≥ k={k}, got shape {list(points.shape)}")
     x, w = points.double(), weight.double()

@@ -113,16 +113,6 @@ def r_squared(predicted: Tensor, target: Tensor) -> Tensor:
     return 1 - (target - predicted).square().sum(dim=0) / torch.where(varies, spread, 0)
 
 
-def principal_components(features: Tensor, n: int) -> Callable[[Tensor], Tensor]:
-    """A map to the ``n`` directions in which these features ``[N, D]`` vary most (all of them where D ≤ n)."""
-    check_shapes(features=(features, "N D"))
-    check_at_least("n", n, 1)
-    centre = features.mean(dim=0)
-    _, _, directions = torch.linalg.svd((features - centre).double(), full_matrices=False)
-    axes = directions[:n].mT.to(features)
-    return lambda x: (x - centre) @ axes
-
-
 def divided(n: int, shares: Sequence[float], seed: int = 0) -> list[Tensor]:
     """Indices 0 … n − 1 in random order, divided into parts of these shares of n.
 

@@ -87,7 +87,7 @@ def results_command(parsed: argparse.Namespace) -> None:
 
     write_document(parsed.results, parsed.to)
     for path in stale(Path(parsed.results)):
-        print(f"{path} is left out: no result, or of a recipe that is gone, or another by now")
+        print(f"{path} is left out: no result, or of a recipe that is gone or has changed")
     print(f"wrote {parsed.to}")
 
 
@@ -110,9 +110,9 @@ def few_labels_command(parsed: argparse.Namespace) -> None:
 
 def measure_command(parsed: argparse.Namespace) -> None:
     """Ask more of a trained model than its error, as docs/protocols.md says."""
+    from torchcaps.experiments.files import read_json
     from torchcaps.experiments.measures.record import record
     from torchcaps.experiments.measures.write import as_markdown
-    from torchcaps.experiments.run import read_json
 
     path = record(parsed.name, parsed.run, beside=parsed.beside, n=parsed.n, root=parsed.root, keep_in=parsed.keep)
     print("\n".join(as_markdown(read_json(path))))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchcaps.checks import check_tensor, single
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # two are the same if they are one: tensors have no single answer
+@dataclass(frozen=True, eq=False, repr=False)  # compared by identity: == of tensors is element-wise
 class Images:
     """Labelled images that live in memory as one tensor.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from torchcaps.checks import check_choice
+from torchcaps.experiments.choices import DEVICES
 
 
 def choose_device(name: str) -> torch.device:
@@ -18,7 +19,7 @@ def choose_device(name: str) -> torch.device:
     Raises:
         ValueError: it is unknown, or not to be had.
     """
-    check_choice("device", name, ("auto", "cpu", "cuda", "mps"))
+    check_choice("device", name, DEVICES)
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])

@@ -20,8 +20,8 @@ class Data:
         image_size: (height, width) to resize to, whatever that does to an image's proportions; None keeps the data
             set's own, and makes those of a folder 28×28.
         n_train: take only the first so many training images (of the fixed order); None takes all.
-        n_shown: training images that are shown in an epoch: all of them again and again, or, where they are more,
-            as many as are drawn anew each epoch; None shows each once.
+        n_shown: images shown in an epoch. More than the training set: it is repeated; fewer: drawn anew each epoch;
+            None: each once.
         n_eval: validate and test on at most so many images each, which are drawn once for all seeds; None takes all.
         pairs: train on pairs of overlapping images of different classes.
         n_pairs: pairs in an epoch, and in validation and test.

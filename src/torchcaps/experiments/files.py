@@ -32,20 +32,6 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def require_folder(name: str, path: Path) -> None:
-    """See, before any work, that a folder can be written to; it is made.
-
-    Raises:
-        ValueError: it cannot, naming the argument ``name``.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{name} must be a folder that can be written to, got {path}: {error}") from None
-    if not os.access(path, os.W_OK):
-        raise ValueError(f"{name} must be a folder that can be written to, got {path}, which cannot")
-
-
 def require_place(name: str, path: Path) -> None:
     """See, before any work, that a folder is there or can be made, and makes none.
 

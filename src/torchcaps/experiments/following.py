@@ -14,7 +14,7 @@ from torchcaps.analysis.recover import QUANTITIES, line, quantities, recover
 from torchcaps.experiments.batches import Batch
 
 #: A capsule counts as active if it is so in so many pairs of images.
-N_PAIRS = 30
+LEAST_PAIRS = 30
 #: Less variation than this is rounding.
 _VARIES = 1e-3
 
@@ -58,7 +58,7 @@ def following(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
 
 def _alone(true: Tensor, got: Tensor, active: Tensor, varying: list[int]) -> dict[str, Any]:
     """Of quantities ``[N, 6]`` and what each capsule says of them ``[N, J, 6]``."""
-    chosen = (active.sum(dim=0) >= N_PAIRS).nonzero().flatten().tolist()
+    chosen = (active.sum(dim=0) >= LEAST_PAIRS).nonzero().flatten().tolist()
     summary: dict[str, Any] = {"n": active.shape[1], "active": len(chosen)}
     for k in varying if chosen else ():
         lines = [line(true[active[:, j], k], got[active[:, j], j, k]) for j in chosen]

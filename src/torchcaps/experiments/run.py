@@ -93,7 +93,7 @@ class Run:
             )
 
     def _require_free(self) -> None:
-        """See that nothing lies here but what a run leaves that was killed before its first checkpoint."""
+        """Allow only what a run that was killed before its first checkpoint leaves behind."""
         files = (path for path in self.path.rglob("*") if path.is_file())
         other = next((path for path in files if path.name not in (".lock", "config.json") and not _partial(path)), None)
         if other is not None:

@@ -26,9 +26,9 @@ from torchcaps.experiments.files import require_place, write_json
 from torchcaps.experiments.following import following
 from torchcaps.experiments.make import compile_capsules, make_model, require_compiler
 from torchcaps.experiments.no_effect import refuse_what_does_nothing
-from torchcaps.experiments.provenance import versions
+from torchcaps.experiments.provenance import splits_in_words, versions
 from torchcaps.experiments.run import Run
-from torchcaps.experiments.saved import load_model, save_model, splits_in_words
+from torchcaps.experiments.saved import load_model, save_model
 from torchcaps.experiments.task import Task
 from torchcaps.models import MODELS, PlainAutoencoder
 from torchcaps.models.baseline_cnn import count_parameters
@@ -170,7 +170,7 @@ def _train(
 
 
 def _require_same_folder(config: Experiment, run: Run) -> None:
-    """Refuse to give the result of one folder of images for that of another: of other data the root says nothing."""
+    """Do not return one image folder's result for another's; only of folders does the root matter."""
     here, there = (Path(each.data.root or "").expanduser().resolve() for each in (config, run.experiment()))
     if config.data.name != "folder" or here == there:
         return

@@ -12,7 +12,7 @@ from typing import Any
 from torchcaps.checks import check_at_least
 from torchcaps.experiments.choices import Device, Progress
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.files import read_json, require_folder, write_json
+from torchcaps.experiments.files import read_json, require_place, write_json
 from torchcaps.experiments.recipes import recipe
 from torchcaps.experiments.run import experiment_from, flat, placed
 from torchcaps.experiments.smoke import smoke
@@ -100,7 +100,7 @@ def tune(
         if not written.is_file() or _read(kept) != _read(written):
             raise ValueError(f"{kept} holds another outcome than {written}: remove it to keep that")
     if kept is not None:
-        require_folder("keep_in", kept.parent)
+        require_place("keep_in", kept.parent)
     found = []
     for k, (settings, experiment) in enumerate(trials(config)):
         place = folder / config.recipe / f"{k}-of-{config.epochs}-epochs"

@@ -6,11 +6,10 @@ import itertools
 import math
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_classes, check_shapes
+from torchcaps.checks import check_at_least, check_classes, check_int64, check_shapes
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.sizes import as_image_shape
 from torchcaps.ops import Routed, mask_capsules
@@ -93,8 +92,7 @@ class Decoder(nn.Module):
         """
         pose = poses_of(capsules)
         check_shapes(pose=(pose, "B J D" if pose.dim() < 4 else "B J 4 4"), classes=(classes, "B K"))
-        if classes.dtype != torch.int64:
-            raise ValueError(f"classes must be of torch.int64, got {classes.dtype}")
+        check_int64("classes", classes)
         if can_look(classes):
             check_classes("classes", classes, self.n_classes)
         images = self.forward(pose.repeat_interleave(classes.shape[1], dim=0), classes.flatten())

@@ -67,8 +67,8 @@ class Routing(NamedTuple):
         activations: the lower capsules' are asked for; else bare poses will do.
         options: names of the user's options, which ``make`` takes.
 
-    Both are given the parameters and options that ``make`` names, and by every layer ``n_iters``, ``gradient``,
-    ``impl`` and ``return_coupling``: they refuse what they cannot do.
+    ``dense`` and ``conv`` are called with the parameters and options that ``make`` names, and with every layer's
+    ``n_iters``, ``gradient``, ``impl`` and ``return_coupling``: they refuse what they cannot do.
     """
 
     make: Callable[..., Made]

@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor, nn
 
-from torchcaps.checks import check_shapes
+from torchcaps.checks import check_floating, check_shapes
 from torchcaps.ops.precision import at_least_float32
 
 
@@ -31,8 +31,7 @@ class Standardize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_shapes(x=(x, "B C H W"))
-        if not x.is_floating_point():
-            raise ValueError(f"x must be floating point, got {x.dtype}")
+        check_floating("x", x)
         wide = at_least_float32(x)  # the least deviation is 0 in float16
         centred = wide - wide.mean(dim=(1, 2, 3), keepdim=True)
         centred = centred - centred.mean(dim=(1, 2, 3), keepdim=True)  # of what rounding left, which the floor enlarges

@@ -1,4 +1,4 @@
-"""What every classifier returns."""
+"""What every model returns."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_shapes, check_tensor
+from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.output import Transformed
@@ -56,9 +56,7 @@ class PlainAutoencoder(nn.Module):
                 compiled code nor within ``torch.func``, which cannot look).
         """
         if transformation is not None:
-            check_tensor("transformation", transformation)
-            axes = "B 2" if transformation.dim() == 2 else "B 3 3"
-            check_shapes(x=(x, "B C H W"), transformation=(transformation, axes))
+            check_shapes(x=(x, "B C H W"), transformation=(transformation, "B 3 3"))
         if transformation is not None and not _is_identity(transformation):
             raise ValueError("transformation must be None or identity for an auto-encoder without poses, got another")
         found = self.recognise(x)
@@ -73,11 +71,9 @@ class PlainAutoencoder(nn.Module):
 
 
 def _is_identity(transformation: Tensor) -> bool:
-    """Whether nothing is to be done, said as shifts ``[B, 2]`` or as matrices ``[B, 3, 3]``; yes if none can look."""
+    """Whether nothing is to be done, of matrices ``[B, 3, 3]``; yes if none can look."""
     if transformation.is_meta or torch.compiler.is_compiling() or is_traced():
         return True
-    if transformation.dim() == 2:
-        return not transformation.any()
     nothing = torch.eye(3, dtype=transformation.dtype, device=transformation.device)
     return torch.equal(transformation, nothing.expand_as(transformation))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_choice, check_flag, check_shapes, check_tensor
+from torchcaps.checks import check_at_least, check_choice, check_flag, check_floating, check_shapes, check_tensor
 from torchcaps.ops.fused import which_impl
 from torchcaps.ops.fused.dynamic import fused_dynamic_routing
 from torchcaps.ops.precision import at_least_float32, without_autocast
@@ -99,8 +99,7 @@ def dynamic_routing_from_votes(
             for ``impl``: votes that are there already are routed by the reference.
     """
     sizes = check_shapes(votes=(votes, "B I J d_out"))
-    if not votes.is_floating_point():
-        raise ValueError(f"votes must be floating point, got {votes.dtype}")
+    check_floating("votes", votes)
     _check(sizes, n_iters, bias, prior, leaky, gradient, return_coupling)
     check_choice("impl, for votes that are there already,", impl, ("auto", "reference"))
     with without_autocast(votes):

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_shapes, check_tensor
+from torchcaps.checks import check_classes, check_shapes, check_tensor
 from torchcaps.ops.fused.constant import can_look, is_traced
 from torchcaps.ops.precision import at_least_float32
 from torchcaps.ops.routed import Routed, poses_of
@@ -28,10 +28,8 @@ def multi_hot(target: Tensor, n_classes: int) -> Tensor:
     check_tensor("target", target)
     look = can_look(target)
     if target.dim() == 1 and target.dtype == torch.int64:
-        if look and not 0 <= int(target.min()) <= int(target.max()) < n_classes:
-            raise ValueError(
-                f"target must hold classes 0 … {n_classes - 1}, got {int(target.min())} … {int(target.max())}"
-            )
+        if look:
+            check_classes("target", target, n_classes)
         return _one_hot(target, n_classes)
     if target.dim() == 2 and target.shape[1] == n_classes:
         if look and not 0 <= float(target.min()) <= float(target.max()) <= 1:

@@ -160,7 +160,6 @@ def test_extremes(poses: str, case: str, damping: float) -> None:
     assert_paired(function, tensors, "cpu")
 
 
-@needs_cpu
 @limits(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(
     st.integers(1, 3),

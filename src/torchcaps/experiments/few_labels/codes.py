@@ -77,7 +77,7 @@ def model_codes(name: str, model: nn.Module, images: Splits) -> list[Codes]:
 def reduced(name: str, parts: list[Tensor], n_dims: int = N_DIMS) -> Codes:
     """The principal components of the first part, of all of them."""
     plane = principal_plane(parts[0], k=min(n_dims, parts[0].shape[1]))
-    return Codes(name, *((part - plane.centre) @ plane.axes.T for part in parts))
+    return Codes(name, *map(plane.project, parts))
 
 
 def _warped(images: Tensor, matrix: Tensor) -> Tensor:

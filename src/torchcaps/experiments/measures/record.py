@@ -10,7 +10,7 @@ import torch
 
 from torchcaps.checks import check_at_least, check_choice
 from torchcaps.experiments.devices import choose_device, device_in_words
-from torchcaps.experiments.files import read_json, require_folder, write_json, write_picture
+from torchcaps.experiments.files import read_json, require_place, write_json, write_picture
 from torchcaps.experiments.measures import MEASURES
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.experiments.run import Run
@@ -67,7 +67,7 @@ def record(
     if kept is not None:
         for result in results:
             require_recipe(result["recipe"], result)  # else its numbers would stand under another experiment's name
-        require_folder("keep_in", kept.parent)
+        require_place("keep_in", kept.parent)
     device = choose_device("auto")
     if device.type == "mps":  # which has no float64, in which probes are solved
         device = torch.device("cpu")

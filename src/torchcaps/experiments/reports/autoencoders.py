@@ -15,7 +15,7 @@ from torchcaps.analysis.draw.following import Followed
 from torchcaps.experiments.batches import Batch, split
 from torchcaps.experiments.experiment import Data
 from torchcaps.experiments.files import read_json
-from torchcaps.experiments.following import N_PAIRS
+from torchcaps.experiments.following import LEAST_PAIRS
 from torchcaps.experiments.reports import page
 from torchcaps.experiments.reports.album import Album
 from torchcaps.experiments.run import Run, with_data_in
@@ -109,7 +109,7 @@ def _one_capsule(album: Album, found: analysis.Recovered, true: Tensor, names: S
     """What a single capsule says, as in the paper's figure 2; nothing of one that is active too seldom."""
     j = int(found.active.sum(dim=0).argmax())
     active = found.active[:, j]
-    if active.sum() < N_PAIRS:
+    if active.sum() < LEAST_PAIRS:
         return []
     got = analysis.quantities(found.each[:, j]).nan_to_num(0, 0, 0)
     panels = [Followed(name, *(x[active, analysis.QUANTITIES.index(name)] for x in (true, got))) for name in names]

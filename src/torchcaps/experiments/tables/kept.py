@@ -10,7 +10,7 @@ from typing import Any
 
 from torchcaps.data import load
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.files import read_json, require_folder, write_json
+from torchcaps.experiments.files import read_json, require_place, write_json
 from torchcaps.experiments.recipes import RECIPES
 from torchcaps.experiments.run import WHERE, Run, experiment_from, flat
 from torchcaps.experiments.tables import TABLES
@@ -35,7 +35,7 @@ def read_results(folder: Path) -> dict[str, list[Result]]:
     """The kept results, ``<recipe>-<seed>.json``, of recipes as they stand now.
 
     Args:
-        folder: such as ``results``. Files of it that are no results of runs are none of ours.
+        folder: such as ``results``. JSON files there that are no run's result are skipped.
 
     Returns:
         By recipe, in the order of the seeds.
@@ -57,7 +57,7 @@ def read_results(folder: Path) -> dict[str, list[Result]]:
 
 
 def stale(folder: Path) -> list[Path]:
-    """What :func:`read_results` leaves out: no results, or of a recipe that is gone, or another by now."""
+    """What :func:`read_results` leaves out: no results, or of a recipe that is gone or has changed."""
     current = read_results(folder)
     known = {f"{recipe}-{run['seed']}" for recipe, runs in current.items() for run in runs}
     return [path for path in sorted(folder.glob("*.json")) if path.stem not in known]
@@ -163,7 +163,7 @@ def require_free(config: Experiment, folder: Path) -> None:
     if path.exists():
         raise ValueError(f"{path} holds another result of this recipe and seed: remove it to keep this one")
     require_one_mean(config, folder)
-    require_folder("keep", folder)
+    require_place("keep", folder)
 
 
 def require_recipe(name: str, result: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from torchcaps.checks import check_at_least, check_choice, check_positive, check
 from torchcaps.experiments.callbacks import OutOfTime
 from torchcaps.experiments.choices import Device, Progress
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.files import read_json, require_folder, write_json, write_picture, write_text
+from torchcaps.experiments.files import read_json, require_place, write_json, write_picture, write_text
 from torchcaps.experiments.recipes import recipe
 from torchcaps.experiments.run import Run, placed
 from torchcaps.experiments.smoke import smoke
@@ -112,7 +112,7 @@ def reproduce(
     if kept is not None:
         for config in {config.recipe: config for config in todo}.values():
             require_one_mean(placed(config, root, threads, device), kept)
-        require_folder("keep_in", kept)
+        require_place("keep_in", kept)
     end = None if budget is None else time.monotonic() + 60 * budget
     try:
         for row, config in ((row, config) for row, every in planned for config in every):
