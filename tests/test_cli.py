@@ -267,6 +267,7 @@ def test_bad_input_is_one_line(
         ("--data.options=5", "data.options wants a mapping, got 5;"),
         ("--n_iters=2", "n_iters"),
         ("--config=missing.yaml", "missing.yaml"),
+        ("--data.nam=digits", "unrecognized arguments: --data.nam=digits"),  # no beginning of --data.name
     ],
 )
 def test_unknown_fields_and_values(

@@ -188,9 +188,11 @@ def test_a_jpeg_is_its_segments_without_metadata(tmp_path: Path) -> None:
 
 
 def test_images_of_other_formats_are_not_passed_over(folder: Path) -> None:
-    (folder / "dog" / "phone.HEIC").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"dog must hold images as .png, .* got 1 others, such as phone.HEIC"):
-        load("folder", folder)
+    for name in ("phone.HEIC", "numbers.npy"):
+        (folder / "dog" / name).write_bytes(b"")
+        with pytest.raises(ValueError, match=rf"dog must hold images as .png, .* got 1 others, such as {name}"):
+            load("folder", folder)
+        (folder / "dog" / name).unlink()
 
 
 def test_the_first_images_are_of_all_classes(folder: Path) -> None:

@@ -27,7 +27,7 @@ import torchcaps
 from torchcaps.data import DATASETS, load
 from torchcaps.experiments import Data, Experiment, Model, Optim
 from torchcaps.experiments.batches import Batches, split
-from torchcaps.experiments.callbacks import OutOfTime
+from torchcaps.experiments.callbacks import Checkpoints, OutOfTime
 from torchcaps.experiments.devices import choose_device
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.files import write_json
@@ -264,6 +264,21 @@ def test_a_checkpoint_that_fails_half_way_leaves_the_last_one(tmp_path: Path, mo
     assert torch.load(Run(tmp_path / "a").checkpoint, weights_only=True)["global_step"] == 4
     assert not list(tmp_path.rglob("*.partial"))
     assert fit(TINY, tmp_path / "a")["steps"] == 8
+
+
+def test_a_checkpoint_needs_no_room_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    assert fit(TINY, tmp_path / "a")["steps"] == 8
+
+
+def test_on_a_cluster_no_job_is_queued_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JOB_ID", "NTASKS", "PROCID", "LOCALID", "NODEID"):
+        monkeypatch.setenv(f"SLURM_{name}", "1" if name in ("JOB_ID", "NTASKS") else "0")
+    monkeypatch.setenv("SLURM_JOB_NAME", "job")
+    before, seen = signal.getsignal(signal.SIGUSR1), []
+    monkeypatch.setattr(Checkpoints, "save", lambda *_: seen.append(signal.getsignal(signal.SIGUSR1)))
+    fit(TINY, tmp_path / "a")
+    assert seen == [before, before]
 
 
 def test_a_broken_checkpoint_is_not_passed_over(tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ from torchcaps.data.images import Dataset, Images, fixed_order
 if TYPE_CHECKING:
     from PIL import Image
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".mpo")
 #: Images that are not read are refused, instead of passed over.
 _OTHERS = (
     *(".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".svg", ".tga", ".ppm", ".pgm", ".pbm", ".pnm"),
+    *(".ico", ".pcx", ".exr", ".hdr", ".npy"),
     *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"),  # raw
 )
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from torchcaps.data import Dataset
@@ -152,6 +154,13 @@ class Stop(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._ask(trainer)
+
+
+class Straight(TorchCheckpointIO):
+    """Writes a checkpoint where it is told to; Lightning goes through memory and the folder of temporary files."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        torch.save(checkpoint, path)
 
 
 class OutOfTime(Exception):

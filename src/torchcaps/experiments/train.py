@@ -13,11 +13,12 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
 from torchcaps.checks import check_choice
 from torchcaps.data import load
 from torchcaps.experiments.batches import split
-from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTime, Stop
+from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTime, Stop, Straight
 from torchcaps.experiments.choices import PROGRESS, Progress
 from torchcaps.experiments.devices import choose_device, device_in_words, undisturbed
 from torchcaps.experiments.evaluate import evaluate
@@ -194,6 +195,8 @@ def _fit(run: Run, task: Task, device: torch.device, progress: Progress, callbac
             enable_checkpointing=False,
             enable_model_summary=False,
             enable_progress_bar=progress == "bar",
+            # One process: of a cluster Lightning would ask for the job to be queued again, by checkpoints of its own.
+            plugins=[LightningEnvironment(), Straight()],
             num_sanity_val_steps=0,
             default_root_dir=run.path,
         )
