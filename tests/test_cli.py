@@ -281,6 +281,12 @@ def test_unknown_fields_and_values(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_misspelt_option_is_not_another_ones_beginning(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["reproduce", "digits", "--seed", "2"])
+    assert "unrecognized arguments: --seed 2" in capsys.readouterr().err
+
+
 def test_predict_refuses_what_is_no_image(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.png").write_text("no image")
     Image.new("L", (28, 28)).save(tmp_path / "b.png")

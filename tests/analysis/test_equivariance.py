@@ -114,6 +114,7 @@ def test_fewer_components_hold_less():
     features = torch.stack((10 * torch.randn(3, 40), values), dim=2)
     found = found._replace(features=features)
     assert float(pose_follows(found, n_components=2)[0]) > 0.99
+    assert float(pose_follows(found, n_components=9)[0]) > 0.99  # there are no more than two
     assert float(pose_follows(found, n_components=1)[0]) < 0.1
 
 

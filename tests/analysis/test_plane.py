@@ -17,6 +17,13 @@ def test_two_clusters_lie_along_the_line_between_them():
     )
 
 
+def test_the_first_axis_is_the_direction_of_most_variance():
+    x = torch.randn(200, 1) * torch.tensor([[3.0, 4.0, 0.0]]) + 0.01 * torch.randn(200, 3) + 5
+    reduced = principal_plane(x, k=1).project(x)
+    assert reduced.shape == (200, 1)
+    assert float(reduced.std()) == pytest.approx(float((x @ torch.tensor([0.6, 0.8, 0.0])).std()), rel=1e-3)
+
+
 def test_a_weight_counts_as_so_many_points():
     points = torch.randn(4, 5)
     counts = torch.tensor([1, 3, 0, 2])

@@ -187,6 +187,18 @@ def test_a_jpeg_is_its_segments_without_metadata(tmp_path: Path) -> None:
     assert _content(plain) == _content(told)
 
 
+def test_of_a_stereo_photo_the_first_picture_is_read(tmp_path: Path) -> None:
+    for k in range(20):
+        left, right = (Image.new("RGB", (28, 28), (shade, 0, 0)) for shade in (10 * k, 255))
+        for name in ("cat", "dog"):
+            (tmp_path / name).mkdir(exist_ok=True)
+        left.save(tmp_path / "cat" / f"{k}.mpo", save_all=True, append_images=[right])
+        write(tmp_path / "dog" / f"{k}.png", (28, 28), (0, 0, k))
+    data = load("folder", tmp_path)
+    cats = [part.images[part.labels == 0][:, 0] for part in data.splits.values()]
+    assert sum(map(len, cats)) == 20 and max(int(part.max()) for part in cats) < 200
+
+
 def test_images_of_other_formats_are_not_passed_over(folder: Path) -> None:
     for name in ("phone.HEIC", "numbers.npy"):
         (folder / "dog" / name).write_bytes(b"")

@@ -16,13 +16,14 @@ def make_parser() -> argparse.ArgumentParser:
     """Of all commands but ``train``, which lists its own options."""
     from torchcaps import __version__
 
-    parser = argparse.ArgumentParser(prog="torchcaps", description="Capsule networks for PyTorch.")
+    # No abbreviations: a misspelt option may be another one's beginning.
+    parser = argparse.ArgumentParser(prog="torchcaps", description="Capsule networks for PyTorch.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"torchcaps {__version__}")
     known = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, function: Callable[[Any], None]) -> argparse.ArgumentParser:
         text = function.__doc__ or ""
-        made = known.add_parser(name, help=text[:1].lower() + text[1:-1], description=text)
+        made = known.add_parser(name, help=text[:1].lower() + text[1:-1], description=text, allow_abbrev=False)
         made.set_defaults(run_command=function)
         return made
 

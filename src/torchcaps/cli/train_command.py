@@ -66,7 +66,7 @@ def parse_experiment(
     from torchcaps.experiments.smoke import smoke
 
     parser = OneLine(
-        allow_abbrev=False,  # else a misspelt option may be another one's beginning
+        allow_abbrev=False,  # as in parser.py
         prog=f"torchcaps train {name or 'RECIPE'}",
         description="Train a recipe. Every field of it can be set; a run that was broken off is resumed.",
     )

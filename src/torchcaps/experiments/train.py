@@ -195,7 +195,7 @@ def _fit(run: Run, task: Task, device: torch.device, progress: Progress, callbac
             enable_checkpointing=False,
             enable_model_summary=False,
             enable_progress_bar=progress == "bar",
-            # One process: of a cluster Lightning would ask for the job to be queued again, by checkpoints of its own.
+            # Not a cluster's: there Lightning has the job queued again, and keeps a checkpoint of its own.
             plugins=[LightningEnvironment(), Straight()],
             num_sanity_val_steps=0,
             default_root_dir=run.path,
