@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from torchcaps.experiments import Experiment, Optim
 from torchcaps.layers import ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.local import Local
 from torchcaps.models import capsnet, matched_cnn, matrix_capsnet_small
-from torchcaps.optim import Layout, Muon, groups, layouts, orthogonalized
+from torchcaps.optim import Layout, Muon, groups, is_weight, layouts, orthogonalized
 
 
 def quintic(matrix: Tensor) -> Tensor:
@@ -156,6 +157,23 @@ def test_which_weights_it_steps() -> None:
     caps.conv.weight.requires_grad = False
     assert caps.conv.weight not in layouts(caps)
     assert not layouts(Local(2, 3, 4))
+
+
+def test_recurrent_parametrised_and_pruned_weights_decay_too() -> None:
+    turned = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
+    pruned = prune.l1_unstructured(nn.Linear(3, 2), "weight", 2)
+    model = nn.ModuleDict({"lstm": nn.LSTM(3, 2), "turned": turned, "pruned": pruned, "caps": DenseCaps(2, 2, 3, 3)})
+    decayed = {name for name, _ in model.named_parameters() if is_weight(name)}
+    assert decayed == {
+        "lstm.weight_ih_l0",
+        "lstm.weight_hh_l0",
+        "turned.parametrizations.weight.original0",
+        "turned.parametrizations.weight.original1",
+        "pruned.weight_orig",
+        "caps.weight",
+    }
+    parts = groups(model, 0.1)
+    assert sum(len(part["params"]) for part in parts if part["weight_decay"]) == len(decayed)
 
 
 def filled(model: nn.Module, seed: int = 0) -> None:

@@ -73,13 +73,18 @@ def layouts(model: nn.Module) -> dict[nn.Parameter, Layout]:
     return found
 
 
+def is_weight(name: str) -> bool:
+    """Whether a parameter of this name is decayed: weights, recurrent, parametrised and pruned ones too."""
+    return any(part.startswith("weight") for part in name.split("."))
+
+
 def groups(model: nn.Module, weight_decay: float | None = None) -> list[dict[str, Any]]:
     """A model's parameters for :class:`Muon`, in groups of one layout.
 
     Args:
         model: with convolutions or capsules.
-        weight_decay: of all parameters whose name ends in "weight", as :class:`Muon` has it; None takes what that is
-            given. Other parameters have none.
+        weight_decay: of all parameters that :func:`is_weight` is true of, as :class:`Muon` has it; None takes what that
+            is given. Other parameters have none.
 
     Raises:
         ValueError: a model with neither, or none that is trained, which has nothing to step by Muon; a weight decay
@@ -95,7 +100,7 @@ def groups(model: nn.Module, weight_decay: float | None = None) -> list[dict[str
             "model must have convolutions or capsules that are trained, to be stepped by Muon; got one without"
         )
     for name, parameter in model.named_parameters():
-        kind = known.get(parameter, Layout(0)), weight_decay if name.endswith("weight") else 0.0
+        kind = known.get(parameter, Layout(0)), weight_decay if is_weight(name) else 0.0
         found.setdefault(kind, []).append(parameter)
     return [
         {"params": params, **of._asdict()} | ({} if decay is None else {"weight_decay": decay})

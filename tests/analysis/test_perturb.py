@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from torchcaps.analysis import OFFSETS, dimension_strengths, perturb
 from torchcaps.analysis.needs import decoder_of
@@ -39,10 +42,14 @@ def test_matrix_capsules_have_sixteen_dimensions():
 
 
 @torch.no_grad()
-def test_a_compiled_network_is_the_network_within():
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda model: torch.compile(model, backend="eager"), AveragedModel, nn.DataParallel],
+    ids=["compiled", "averaged", "parallel"],
+)
+def test_a_wrapped_network_is_the_network_within(wrap: Callable[[nn.Module], nn.Module]):
     model, x, classes = tiny(), torch.rand(1, 3, 20, 18), torch.tensor([2])
-    compiled = torch.compile(model, backend="eager")
-    torch.testing.assert_close(perturb(compiled, x, classes), perturb(model, x, classes))  # type: ignore[arg-type]
+    torch.testing.assert_close(perturb(wrap(model), x, classes), perturb(model, x, classes))
 
 
 @torch.no_grad()

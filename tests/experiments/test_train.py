@@ -31,6 +31,7 @@ from torchcaps.experiments.callbacks import Checkpoints, OutOfTime
 from torchcaps.experiments.devices import choose_device
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.files import write_json
+from torchcaps.experiments.make import make_model
 from torchcaps.experiments.objective import total_loss
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import data_for, load_model
@@ -347,6 +348,17 @@ def test_a_network_of_ones_own_is_trained_and_loaded(tmp_path: Path, monkeypatch
     monkeypatch.delitem(MODELS, "mine")
     with pytest.raises(ValueError, match=r"got 'mine'. One of your own is entered in torchcaps.models.MODELS first"):
         load_model(tmp_path / "a")
+
+
+def test_a_part_made_in_evaluation_mode_stays_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def frozen(image_shape: tuple[int, int, int], n_classes: int) -> nn.Module:
+        model = capsnet(image_shape, n_classes, channels=4, n_types=1, kernel_size=3)
+        model.conv.eval()
+        return model
+
+    monkeypatch.setitem(MODELS, "mine", frozen)
+    model = make_model(replace(TINY, model=Model("mine")), load("digits"))
+    assert [name for name, part in model.named_modules() if not part.training] == ["conv"]
 
 
 def test_networks_of_ones_own_are_told_what_to_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,9 +269,14 @@ def test_they_are_of_every_routing() -> None:
     ("name", "shape", "options", "message"),
     [
         ("resnet", (1, 28, 28), {}, "model must be one of affine_autoencoder, .*; got 'resnet'"),
-        ("capsnet", (1, 28, 28), {"depth": 3}, "an option of layers with dynamic routing must be .*'depth'"),
+        (
+            "capsnet",
+            (1, 28, 28),
+            {"depth": 3},
+            "capsnet must be one of channels, .*; or of its layers n_iters, .*'depth'",
+        ),
         ("matched_cnn", (1, 28, 28), {"depth": 3}, "model matched_cnn: .*unexpected keyword argument 'depth'"),
-        ("matrix_capsnet", (1, 28, 28), {"depth": 3}, "an option of layers with em routing must be .*'depth'"),
+        ("matrix_capsnet", (1, 28, 28), {"depth": 3}, "matrix_capsnet must be one of A, .* n_iters, .*'depth'"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "mine"}, "initial must be one of half-active, released"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "released", "routing": "dynamic"}, "initial must be half-active"),
         ("matrix_capsnet", (1, 28, 28), {"routing": "dynamic", "pose": "row"}, "pose must be one of matrix, vector"),

@@ -9,21 +9,30 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from torchcaps.layers import ClassCaps, Decoder
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.models import CapsNet, MatrixCapsNet, Transforming
 
+_WRAPPERS = (AveragedModel, nn.DataParallel, nn.parallel.DistributedDataParallel)
 _Look = TypeVar("_Look", bound=Callable[..., Any])
 
 
+def _bare(model: nn.Module) -> nn.Module:
+    """A model without what torch wraps around it: compile, an average of weights, data in parallel."""
+    while isinstance(model, _WRAPPERS) or hasattr(model, "_orig_mod"):
+        model = cast(nn.Module, model._orig_mod if hasattr(model, "_orig_mod") else model.module)
+    return model
+
+
 def capsnet(model: nn.Module) -> CapsNet | MatrixCapsNet:
-    """The model itself, if it is one of this library's whose parts are known; from within torch.compile's wrapper too.
+    """The model itself, if it is one of this library's whose parts are known; from within torch's wrappers too.
 
     Raises:
         ValueError: it is not.
     """
-    bare = getattr(model, "_orig_mod", model)
+    bare = _bare(model)
     if isinstance(bare, CapsNet | MatrixCapsNet):
         return bare
     raise ValueError(
@@ -59,12 +68,12 @@ def em_classes_of(model: nn.Module) -> ClassCaps:
 
 
 def autoencoder(model: nn.Module) -> Transforming:
-    """The model itself, if its capsules have poses that a transformation applies to; from within a wrapper too.
+    """The model itself, if its capsules have poses that a transformation applies to; from within torch's wrappers too.
 
     Raises:
         ValueError: it is another one.
     """
-    bare = getattr(model, "_orig_mod", model)
+    bare = _bare(model)
     if isinstance(bare, Transforming):
         return bare
     raise ValueError(f"model must be a transforming auto-encoder, got a {type(model).__name__}")

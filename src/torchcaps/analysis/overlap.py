@@ -87,8 +87,9 @@ def crowding(
         raise ValueError(f"parts must be [B, 2, C, H, W], got shape {list(parts.shape)}")
     check_at_least("the number of pairs", sizes["B"], 1)
     check_at_least("batch_size", batch_size, 1)
-    check_at_least("n_classes of the model", capsnet(model).n_classes, 2)
-    check_classes("labels", labels, capsnet(model).n_classes)
+    n_classes = capsnet(model).classes.n_out
+    check_at_least("n_classes of the model", n_classes, 2)
+    check_classes("labels", labels, n_classes)
     every = zip(images.split(batch_size), labels.split(batch_size), parts.split(batch_size), strict=True)
     found = [_crowding(model, x, classes, each, threshold) for x, classes, each in every]
     return Crowding(*(torch.cat(column) for column in zip(*found, strict=True)))

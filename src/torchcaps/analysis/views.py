@@ -56,7 +56,7 @@ def views(
     model = capsnet(model)
     check_shapes(images=(images, "N C H W"), elevation=(elevation, "N"), azimuth=(azimuth, "N"))
     check_at_least("batch_size", batch_size, 1)
-    check_choice("label", label, range(model.n_classes))
+    check_choice("label", label, range(model.classes.n_out))
     found = [model(part) for part in images.split(batch_size)]
     activation = torch.cat([output.scores for output in found])  # [N, J]
     pose = torch.cat([output.capsules[-1].pose[:, label].flatten(1) for output in found])  # [N, D]

@@ -8,6 +8,7 @@ import shutil
 import torch
 from torch import Tensor, nn
 
+from torchcaps.analysis.needs import evaluating
 from torchcaps.data import Dataset
 from torchcaps.experiments.batches import image_shape
 from torchcaps.experiments.experiment import Experiment
@@ -25,12 +26,12 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
     shape, name, options = image_shape(config, dataset), config.model.name, config.model.options
     try:
         model = build(name, shape, len(dataset.classes), **options)
-        output = model.eval()(torch.zeros(1, *shape))
+        with evaluating(model):  # a part that was made in evaluation mode, as one that is not trained, stays in it
+            output = model(torch.zeros(1, *shape))
     except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
         if not options or "allocate" in str(error):  # memory is nobody's mistake in an option
             raise
         raise ValueError(f"model.options {options} make no {name} for images of {shape}: {error}") from error
-    model.train()
     if not isinstance(output, Output | Transformed):
         raise ValueError(f"the model {name} must return a torchcaps.models.Output, got a {type(output).__name__}")
     decoder = getattr(model, "decoder", None)

@@ -14,7 +14,7 @@ from torchcaps.experiments.batches import Batch, Batches, mixed_seed
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.objective import answer, judge, total_loss
 from torchcaps.experiments.schedule import learning_rate
-from torchcaps.optim import Muon, groups
+from torchcaps.optim import Muon, groups, is_weight
 
 
 class NonFiniteLoss(ValueError):
@@ -48,8 +48,8 @@ class Task(L.LightningModule):
         if optim.name == "muon":
             optimizer = Muon(groups(self.model, optim.weight_decay), optim.lr, eps=optim.eps)
         else:
-            weights = [p for name, p in self.model.named_parameters() if name.endswith("weight")]
-            others = [p for name, p in self.model.named_parameters() if not name.endswith("weight")]
+            weights = [p for name, p in self.model.named_parameters() if is_weight(name)]
+            others = [p for name, p in self.model.named_parameters() if not is_weight(name)]
             parts = [{"params": weights, "weight_decay": optim.weight_decay}, {"params": others}]
             optimizer = torch.optim.Adam(parts, lr=optim.lr, eps=optim.eps, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, get_type_hints
 
 from torch import nn
 
@@ -73,6 +74,22 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int | None = 
         if not any(words in str(error) for words in ("unexpected keyword argument", "multiple values for")):
             raise
         raise ValueError(f"model {name}: {error}") from None
+    except ValueError as error:
+        if not str(error).startswith("an option of layers"):
+            raise
+        # What a model does not know it hands to its layers, whose options alone the message lists.
+        own = ", ".join(each for each in _options(function) if each not in ("image_shape", "n_classes"))
+        of_layers = str(error).split(" must be one of ", 1)[1]
+        raise ValueError(f"options of {name} must be one of {own}; or of its layers {of_layers}") from None
+
+
+def _options(function: Callable[..., nn.Module]) -> list[str]:
+    """Names of the options that a model takes for itself."""
+    takers: list[Callable[..., Any]] = [function]
+    with suppress(TypeError, KeyError, NameError):  # of one of your own, that need not say what it returns
+        takers.append(get_type_hints(function)["return"])
+    found = [each for taker in takers for each in inspect.signature(taker).parameters.values()]
+    return list({each.name: None for each in found if each.kind != each.VAR_KEYWORD})
 
 
 __all__ = [

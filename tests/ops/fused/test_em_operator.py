@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.impls import needs_cpu
 from tests.ops.fused.test_em_pairing import GEOMETRIES, POSES, SETTINGS, every_pose, inputs, routing
 from tests.pairing import Inputs, outcome
-from torchcaps.layers import ConvCaps, DenseCaps
+from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps
 from torchcaps.ops import Routed, conv_em_routing, em_routing
 from torchcaps.ops.fused.cpu.em import routed, routed_backward
 
@@ -76,6 +76,28 @@ class Stack(nn.Module):
     def forward(self, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
         found = self.dense(self.conv(Routed(pose, activation)))
         return found.pose, found.activation
+
+
+class Classes(nn.Module):
+    """Class capsules with coordinates, of tensors alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = ClassCaps(2, 3, 16, 16, 2, routing="em", coordinates="column")
+
+    def forward(self, pose: Tensor, activation: Tensor) -> Tensor:
+        return self.layer(Routed(pose, activation)).activation
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_export_of_maps_of_any_size(strict: bool) -> None:
+    def example(*size: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(1, 2, *size, 4, 4), torch.rand(1, 2, *size)
+
+    model, other = Classes().eval(), example(5, 6)
+    size = {axis + 2: torch.export.Dim(name, min=2, max=9) for axis, name in enumerate(("height", "width"))}
+    program = torch.export.export(model, example(3, 4), dynamic_shapes=(size, size), strict=strict)
+    torch.testing.assert_close(program.module()(*other), model(*other))
 
 
 def test_export() -> None:

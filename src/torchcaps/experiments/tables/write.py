@@ -25,11 +25,14 @@ def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level
         head += [f"paper: {title}" if several else "paper"]
         head += [f"{place}: {title}" if len(places) > 1 else title for place in places]
     head += ["seeds", "images seen", "parameters", "minutes a run", "on"]
-    rows = [_cells(table, row, [summarise(table, row, results) for results in places.values()]) for row in table.rows]
+    found = [[summarise(table, row, results) for results in places.values()] for row in table.rows]
+    rows = [_cells(table, row, each) for row, each in zip(table.rows, found, strict=True)]
     lines = [f"{'#' * level} {table.title}", "", f"{table.source}. `torchcaps reproduce {name}`.", ""]
     lines += markdown_table(head, rows)
     if len(places) > 1:
         lines += ["", f"Seeds and what follows them are those of the number {' or else '.join([*places][::-1])}."]
+    if any(one is not None and one.smoke for each in found for one in each):
+        lines += ["", 'A "smoke" run saw fewer training images than its row asks for, so its number says nothing.']
     if table.note:
         lines += ["", table.note]
     if table.tried:
