@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from torchcaps.analysis import mean_by_view, views
+from torchcaps.layers import ClassCaps
 from torchcaps.models import CapsNet, MatrixCapsNet, matched_cnn
 
 SHAPE = (2, 24, 26)
@@ -31,6 +32,15 @@ def test_views_hold_what_the_model_says(batch_size):
     torch.testing.assert_close(found.activation[1, 0], scores[3])
     torch.testing.assert_close(found.activation[0, 0], (scores[1] + scores[4]) / 2)
     torch.testing.assert_close(found.pose[0, 1], capsules[-1].pose[0, 1].flatten())
+
+
+def test_classes_are_those_of_the_class_layer_that_is_there():
+    model, angles = MatrixCapsNet(SHAPE, 3, A=4, B=2, C=2, D=2), torch.tensor([0, 10])
+    model.classes = ClassCaps(2, 5, 16, 16, routing="em")
+    x = torch.rand(2, *SHAPE)
+    torch.testing.assert_close(views(model, x, 4, angles, angles).activation.diagonal().T, model.eval()(x).scores)
+    with pytest.raises(ValueError, match="label must be one of 0, 1, 2, 3, 4; got 5"):
+        views(model, x, 5, angles, angles)
 
 
 def test_a_capsnet_has_views_too_and_a_cnn_has_not():

@@ -435,6 +435,7 @@ def test_a_run_that_diverges_leaves_the_others(
 def test_smoke_reads_smoke(tiny: list[str], tmp_path: Path) -> None:
     text = reproduce("tiny", runs=tmp_path, quick=True, progress="none", threads=1, device="cpu", say=lambda _: None)
     assert text.count("| smoke |") == 2 and len(tiny) == 2
+    assert 'A "smoke" run saw fewer training images than its row asks for' in text
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == [
         "tiny-smoke.json", "tiny-smoke.md", "tiny-smoke.png",
     ]  # fmt: skip

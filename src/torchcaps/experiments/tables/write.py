@@ -32,7 +32,7 @@ def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level
     if len(places) > 1:
         lines += ["", f"Seeds and what follows them are those of the number {' or else '.join([*places][::-1])}."]
     if any(one is not None and one.smoke for each in found for one in each):
-        lines += ["", 'A "smoke" run saw fewer training images than its row asks for, so its number says nothing.']
+        lines += ["", 'A "smoke" run saw fewer training images than its row asks for, so its number is not shown.']
     if table.note:
         lines += ["", table.note]
     if table.tried:
