@@ -85,6 +85,15 @@ def test_the_configuration_of_a_run_is_one(run: Path, tmp_path: Path, capsys: py
     assert "the configuration must be of the recipe mnist, got one of digits" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--config=", "--config"])
+def test_the_settings_of_a_result_are_trained_again(run: Path, option: str) -> None:
+    file = str(run / "result.json")
+    given = [option + file] if option.endswith("=") else [option, file]
+    config, _, _ = parse_experiment("digits", recipe("digits"), [*given, "--epochs", "3"])
+    wanted = json.loads((run / "config.json").read_text())
+    assert json.loads(json.dumps(config.to_dict())) == wanted | {"epochs": 3}
+
+
 def test_a_file_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a").write_text("mine")
     assert main(["train", "digits", "--out", str(tmp_path / "a"), *TINY]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -25,7 +26,7 @@ from torchcaps.analysis import (
 from torchcaps.analysis.attacks import gradient
 from torchcaps.models import CapsNet, MatrixCapsNet, Output
 from torchcaps.models.baseline_cnn import BaselineCNN
-from torchcaps.ops import margin_loss
+from torchcaps.ops import Routed, margin_loss
 
 ATTACKS = (fgsm, bim, pgd)
 
@@ -33,15 +34,14 @@ ATTACKS = (fgsm, bim, pgd)
 class Linear(nn.Module):
     """Two classes of four pixels: scores (0, w·x − b), with known weights."""
 
-    def __init__(self, wrapped: bool = False) -> None:
+    def __init__(self, wrap: Callable[[Tensor], Any] = lambda scores: scores) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.tensor([1.0, -2.0, 0.0, 4.0]))
-        self.wrapped = wrapped
+        self.wrap = wrap
 
-    def forward(self, x: Tensor) -> Tensor | Output:
+    def forward(self, x: Tensor) -> Any:
         one = x.flatten(1) @ self.weight - 1.0
-        scores = torch.stack((torch.zeros_like(one), one), dim=1)
-        return Output(scores) if self.wrapped else scores
+        return self.wrap(torch.stack((torch.zeros_like(one), one), dim=1))
 
 
 def image(*pixels: float) -> Tensor:
@@ -52,13 +52,17 @@ def capsules() -> CapsNet:
     return CapsNet((1, 20, 18), 3, channels=4, n_types=2, decoder=None)
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_one_step_on_a_linear_model_is_worked_by_hand(wrapped):
+def as_capsules(scores: Tensor) -> Routed:
+    return Routed(scores.unsqueeze(2), scores)
+
+
+@pytest.mark.parametrize("wrap", [torch.clone, Output, as_capsules])
+def test_one_step_on_a_linear_model_is_worked_by_hand(wrap):
     x = image(0.5, 0.5, 0.5, 0.05)
     # Raising the loss of class 1 lowers w·x: against the sign of w, and nothing where w is 0.
-    moved = fgsm(Linear(wrapped), x, torch.tensor([1]), 0.1)
+    moved = fgsm(Linear(wrap), x, torch.tensor([1]), 0.1)
     torch.testing.assert_close(moved, image(0.4, 0.6, 0.5, 0.0))  # the last is cut off at 0
-    towards = fgsm(Linear(wrapped), x, torch.tensor([1]), 0.1, targeted=True)
+    towards = fgsm(Linear(wrap), x, torch.tensor([1]), 0.1, targeted=True)
     torch.testing.assert_close(towards, image(0.6, 0.4, 0.5, 0.15))
 
 
@@ -412,7 +416,9 @@ def test_what_does_not_fit_is_named():
         fgsm(Linear(), x, torch.tensor([2]), 0.1)
     with pytest.raises(ValueError, match="labels must be int64, got torch.float32"):
         bim(Linear(), x, torch.tensor([1.0]), 0.1)
-    with pytest.raises(ValueError, match=r"model must return scores \[B=1, J\], bare or as .scores; got shape \[1"):
+    with pytest.raises(
+        ValueError, match=r"model must return scores \[B=1, J\], bare, as .scores or in a Routed; got shape \[1"
+    ):
         fgsm(nn.Flatten(0, 1), x, label, 0.1)
     with pytest.raises(ValueError, match="targets must differ from labels"):
         accuracy_under_attack(Linear(), x, label, [0.1], fgsm, targets=label)

@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 from torchcaps.layers import ClassCaps, Decoder
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.models import CapsNet, MatrixCapsNet, Transforming
+from torchcaps.ops import Routed
 
 _WRAPPERS = (AveragedModel, nn.DataParallel, nn.parallel.DistributedDataParallel)
 _Look = TypeVar("_Look", bound=Callable[..., Any])
@@ -80,7 +81,7 @@ def autoencoder(model: nn.Module) -> Transforming:
 
 
 def scores_of(model: nn.Module, images: Tensor) -> Tensor:
-    """What any classifier says: its scores, whether it returns them bare or with an attribute ``scores``.
+    """What any classifier says: its scores, whether it returns them bare, as ``scores`` or as capsules' activation.
 
     Returns:
         ``[B, J]``.
@@ -89,10 +90,10 @@ def scores_of(model: nn.Module, images: Tensor) -> Tensor:
         ValueError: it returns something else, or NaN, of which no score is the largest.
     """
     output = model(images)
-    found = getattr(output, "scores", output)
+    found = output.activation if isinstance(output, Routed) else getattr(output, "scores", output)
     if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(images):
         got = f"shape {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-        raise ValueError(f"model must return scores [B={len(images)}, J], bare or as .scores; got {got}")
+        raise ValueError(f"model must return scores [B={len(images)}, J], bare, as .scores or in a Routed; got {got}")
     if found.isnan().any():
         raise ValueError(
             f"model must return numbers as scores, got NaN for {int(found.isnan().any(dim=1).sum())} images"

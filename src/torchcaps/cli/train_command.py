@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
@@ -18,8 +21,6 @@ def train_command(arguments: list[str]) -> None:
     if name is None and not {"-h", "--help"} & set(arguments):
         raise ValueError("train needs a recipe, such as digits: torchcaps list shows all")
     config, out, keep_in = parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
-    from pathlib import Path
-
     from torchcaps.experiments.errors_in_words import further_errors, if_seen
     from torchcaps.experiments.run import Run
     from torchcaps.experiments.tables.kept import keep, require_free
@@ -70,7 +71,7 @@ def parse_experiment(
         prog=f"torchcaps train {name or 'RECIPE'}",
         description="Train a recipe. Every field of it can be set; a run that was broken off is resumed.",
     )
-    parser.add_argument("--config", action="config", help="a YAML file with any of these fields")
+    parser.add_argument("--config", action="config", help="a YAML file with any of these fields, or a result.json")
     parser.add_argument(
         "--out", type=str, default=None, help="the run's folder (default: runs/<recipe>, -seed<n> or -trial behind)"
     )
@@ -81,12 +82,31 @@ def parse_experiment(
     parser.add_class_arguments(Experiment)
     fields = defaults.to_dict()
     parser.set_defaults(fields)
-    parsed = parser.instantiate(parser.parse_args(arguments))
+    parsed = parser.instantiate(parser.parse_args(_settled(arguments)))
     if parsed.recipe != defaults.recipe:
         raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
     config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
     config = placed(config, config.data.root, config.threads, config.device)
     return smoke(config) if parsed.smoke else config, parsed.out, parsed.keep
+
+
+def _settled(arguments: list[str]) -> list[str]:
+    """With a result's settings in place of its file, so that ``--config results/mnist-0.json`` trains it again."""
+    settled = []
+    for before, argument in pairwise(["", *arguments]):
+        option = "--config=" if argument.startswith("--config=") else ""
+        given = option or before == "--config"
+        settled.append(option + _settings(argument.removeprefix(option)) if given else argument)
+    return settled
+
+
+def _settings(file: str) -> str:
+    """A result's settings as text; any other file as it is, for the parser to read or to refuse."""
+    try:
+        content = json.loads(Path(file).read_text())
+    except (OSError, ValueError):
+        return file
+    return json.dumps(content["config"]) if isinstance(content, dict) and "config" in content else file
 
 
 def _in_words(message: str) -> str:

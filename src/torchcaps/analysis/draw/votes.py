@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchcaps.analysis.draw.canvas import INK, LINES, MUTED, SERIES, SMALL, TEXT, TITLE, new_figure, numbers
+from torchcaps.analysis.draw.canvas import INK, LINES, MUTED, SERIES, SMALL, TEXT, TITLE, new_figure, numbers, shortened
 from torchcaps.analysis.votes import Votes
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def draw_votes(votes: Sequence[Votes], names: Sequence[str]) -> Figure:
             )
             first, second = (f"{100 * share:.0f} %" for share in plane.share.tolist())
             if t == 0:
-                axes.set_ylabel(f"votes for {name}\n2nd axis ({second})", fontsize=TEXT, color=MUTED)
+                axes.set_ylabel(f"votes for {shortened(name, 22)}\n2nd axis ({second})", fontsize=TEXT, color=MUTED)
             axes.set_xlabel(f"1st axis ({first} of variance)", fontsize=SMALL, color=MUTED)
     return figure
 
