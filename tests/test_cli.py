@@ -15,6 +15,7 @@ from PIL import Image, ImageOps
 from torchcaps.cli import main
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import load
+from torchcaps.experiments import Experiment
 from torchcaps.experiments.recipes import recipe
 from torchcaps.models import MODELS
 
@@ -92,6 +93,20 @@ def test_the_settings_of_a_result_are_trained_again(run: Path, option: str) -> N
     config, _, _ = parse_experiment("digits", recipe("digits"), [*given, "--epochs", "3"])
     wanted = json.loads((run / "config.json").read_text())
     assert json.loads(json.dumps(config.to_dict())) == wanted | {"epochs": 3}
+
+
+def test_an_older_result_keeps_what_was_the_default_then(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = json.loads((run / "result.json").read_text())
+    del result["config"]["batch_size"]  # the recipe's is another by now
+    (tmp_path / "old.json").write_text(json.dumps(result))
+    config, _, _ = parse_experiment("digits", recipe("digits"), ["--config", str(tmp_path / "old.json")])
+    assert config.batch_size == Experiment().batch_size != recipe("digits").batch_size
+    del result["config"]["model"]
+    (tmp_path / "old.json").write_text(json.dumps(result))
+    assert main(["train", "digits", "--config", str(tmp_path / "old.json")]) == 2
+    assert "old.json: not the configuration of a run of this version" in capsys.readouterr().err
 
 
 def test_a_file_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

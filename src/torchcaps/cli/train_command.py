@@ -101,12 +101,19 @@ def _settled(arguments: list[str]) -> list[str]:
 
 
 def _settings(file: str) -> str:
-    """A result's settings as text; any other file as it is, for the parser to read or to refuse."""
+    """A result's settings as text, all of them; any other file as it is, for the parser to read or to refuse."""
+    from torchcaps.experiments.run import experiment_from
+
     try:
         content = json.loads(Path(file).read_text())
     except (OSError, ValueError):
         return file
-    return json.dumps(content["config"]) if isinstance(content, dict) and "config" in content else file
+    if not isinstance(content, dict) or "config" not in content:
+        return file
+    try:
+        return json.dumps(experiment_from(content["config"]).to_dict())
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
 
 
 def _in_words(message: str) -> str:
