@@ -571,10 +571,10 @@ def test_what_to_read_first_by_hand(tmp_path: Path) -> None:
     table = [
         "| transfer | `caps` | `cnn` |",
         "| --- | --- | --- |",
-        "| features: accuracy on fashion-mnist | 81.2 % | – |",
+        "| features: accuracy on fashion-mnist | 81.23 % | – |",
         "| numbers in the features | 160 | 800 |",
-        "| the same network untrained | 70.0 % | 71.0 % |",
-        "| pixels | 79.5 % | 79.5 % |",
+        "| the same network untrained | 70.00 % | 71.00 % |",
+        "| pixels | 79.50 % | 79.50 % |",
     ]
     assert as_markdown(content) == table
     folder = tmp_path / "results" / "measures"

@@ -104,7 +104,7 @@ def headline(values: dict[str, Any], part: str) -> dict[str, str]:
     if "masked" in found:
         made["curves masked, by the protocol"] = "yes" if found["masked"] else "no"
     if part == "run" and "transferred" in values:
-        made[f"BIM against the other, ε = {at}: accuracy"] = in_words(values["transferred"]["bim"][k])
+        made[f"on images made against the other (BIM), ε = {at}: accuracy"] = in_words(values["transferred"]["bim"][k])
     return made
 
 

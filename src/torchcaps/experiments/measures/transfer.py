@@ -101,10 +101,10 @@ def _accuracy(features: Any, splits: list[tuple[Tensor, Tensor]], n_classes: int
 def headline(values: dict[str, Any], part: str) -> dict[str, str]:
     """What to read first."""
     return {
-        f"features: accuracy on {values['to']}": in_words(values[part]["trained"]),
+        f"features: accuracy on {values['to']}": in_words(values[part]["trained"], ".2%"),
         "numbers in the features": str(values[part]["n_features"]),
-        "the same network untrained": in_words(values[part]["untrained"]),
-        "pixels": in_words(values["pixels"]),
+        "the same network untrained": in_words(values[part]["untrained"], ".2%"),
+        "pixels": in_words(values["pixels"], ".2%"),
     }
 
 

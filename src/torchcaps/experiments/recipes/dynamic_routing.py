@@ -81,7 +81,8 @@ def mnist() -> Experiment:
     released code; 23 epochs in batches of 64 under one cosine instead of hundreds under a slow exponential, stepped by
     Muon instead of Adam. As in the authors' code, but not in the paper, class capsules have a learned bias (here 0 at
     first, there 0.1); initial values are this library's. Of trainings of two epochs with 5,000 digits held out these
-    settings misread the fewest of them (results/checks/mnist-muon.json); nothing was chosen on test digits.
+    settings misread the fewest of them (results/checks/mnist-muon.json); none of them was
+    chosen on test digits (docs/protocols.md says what was known of these).
 
     Ours: 0.31 ± 0.03 % (3 seeds, 99 min a run; AMD EPYC, 1 thread).
     """

@@ -64,10 +64,10 @@ MNIST = Table(
     tried=(
         "longer training: it helps (0.56 to 0.62 % after 5 epochs with 1, 2, 4, 5 or 10 iterations, by one network "
         "each; 0.45 % after 25 with three, two hours on one or two cores);",
-        "the factor on the primary capsules with the learning rate that help `multimnist-adam`: 1.10 % of the "
+        "the factor 1/32 on the primary capsules with the learning rate 0.01: 1.10 % of the "
         "validation digits were misread after two epochs instead of 1.36 % (results/checks/capsnet-rates.json), but "
-        "after 25 epochs 0.72 % (`mnist-adam`: 0.52 to 0.66 %) and 0.53 % of the test digits, by one network each: no "
-        "difference established, and none for the better in a training of this length;",
+        "after 25 epochs 0.72 % (`mnist-adam`: 0.52 to 0.66 %) and 0.53 % of the test digits, by one network beside "
+        "three: no difference established, and none for the better in a training of this length;",
         "50 epochs with the reconstruction weighed as in the authors' released code: 0.40 % of the validation digits "
         "(results/checks/mnist-heavy-reconstruction-0-epochs.csv), fewer than any network of `mnist-adam`, but 0.44 % "
         "of the test digits, as many, by one network. Its couplings are still more even than those of `mnist-adam` "
@@ -186,10 +186,10 @@ MULTIMNIST = Table(
         "with their digits by 0.67, as Adam's (results/measures/multimnist-0/pairs.json). Training and validation "
         "loss are level again. Trainings of 200,000 pairs speak for these settings: 14.92 % of the validation pairs "
         "are misread, with half the rate 17.15 %, with twice the rate 16.40 %, and with the paper's weight of the "
-        "reconstruction 15.60 %. Of 100,000 pairs it comes to 18.96 %, with eight times as long steps of the first "
-        "convolution, whose own are shorter for their weights than those above, to 21.10 %, "
-        "with four times as long steps of the class capsules to 18.81 %, and in batches of 32 with the rate 0.002 to "
-        "18.74 % (results/checks/multimnist-muon.json): more pairs help, not more steps of as many.",
+        "reconstruction 15.60 %. Of 100,000 pairs it comes to 18.96 %, with steps of the first convolution "
+        "eight times as long (relative to its weights they are shorter than other layers') to 21.10 %, with steps of "
+        "the class capsules four times as long to 18.81 %, and in batches of 32 with the rate 0.002, so twice as many "
+        "steps, to 18.74 %, by one network each (results/checks/multimnist-muon.json).",
     ),
 )
 
