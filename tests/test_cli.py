@@ -90,9 +90,12 @@ def test_the_configuration_of_a_run_is_one(run: Path, tmp_path: Path, capsys: py
 def test_the_settings_of_a_result_are_trained_again(run: Path, option: str) -> None:
     file = str(run / "result.json")
     given = [option + file] if option.endswith("=") else [option, file]
-    config, _, _ = parse_experiment("digits", recipe("digits"), [*given, "--epochs", "3"])
     wanted = json.loads((run / "config.json").read_text())
-    assert json.loads(json.dumps(config.to_dict())) == wanted | {"epochs": 3}
+    for arguments in ([*given, "--epochs", "3"], ["--epochs", "3", *given]):
+        config, _, _ = parse_experiment("digits", recipe("digits"), arguments)
+        assert json.loads(json.dumps(config.to_dict())) == wanted | {"epochs": 3}
+    with pytest.raises(ValueError, match="expected one argument"):
+        parse_experiment("digits", recipe("digits"), ["--config"])
 
 
 def test_an_older_result_keeps_what_was_the_default_then(

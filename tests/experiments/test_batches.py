@@ -176,3 +176,14 @@ def test_training_images_are_turned_scaled_and_sheared() -> None:
     wanted = random_affine(plain.images, generator, degrees=20.0, scale=0.1, shear=0.3)
     torch.testing.assert_close(found.images, wanted)
     assert torch.equal(found.images, found.parts[:, 0])  # which is what it has to paint
+
+
+def test_pairs_need_a_third_class_that_one_may_take_them_for() -> None:
+    config = recipe("digits-pairs")
+    whole = load("digits")
+    parts = {name: images.take(images.labels < 2) for name, images in whole.splits.items()}
+    two = replace(whole, classes=("0", "1"), **parts)
+    with pytest.raises(
+        ValueError, match=r"data.pairs must be false of two classes, .* got digits with the classes 0, 1"
+    ):
+        split(config, two, "train", torch.device("cpu"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -325,6 +326,14 @@ def test_what_is_kept_is_never_replaced(folder, tmp_path, capsys, monkeypatch):
     assert json.loads(before)["n"] == 4 and kept.with_suffix(".png").stat().st_size > 1000
     assert main([*arguments, "--n", "5"]) == 2 and kept.read_bytes() == before
     assert "is kept already" in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_be_written_to_is_found_before_the_work(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder / "caps", tmp_path / "caps")
+    (tmp_path / "caps" / "measures").write_text("somebody's")
+    monkeypatch.setattr(record, "look", lambda *_: pytest.fail("it was measured"))
+    with pytest.raises(ValueError, match=r"run must be a folder that can be written to, got .*measures: .* is none"):
+        measured("routing", tmp_path / "caps", n=10)
 
 
 def test_a_measure_takes_the_place_of_none_that_says_more(folder, tmp_path):

@@ -24,7 +24,7 @@ from PIL import Image
 from torch import nn
 
 import torchcaps
-from torchcaps.data import DATASETS, load
+from torchcaps.data import DATASETS, Dataset, load
 from torchcaps.experiments import Data, Experiment, Model, Optim
 from torchcaps.experiments.batches import Batches, split
 from torchcaps.experiments.callbacks import Checkpoints, OutOfTime
@@ -40,7 +40,7 @@ from torchcaps.experiments.task import NonFiniteLoss, Task
 from torchcaps.experiments.train import default_folder, train
 from torchcaps.layers import Decoder
 from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.models import MODELS, CapsNet, Output, build, capsnet
+from torchcaps.models import MODELS, CapsNet, Output, Transformed, build, capsnet
 
 TINY = Experiment(
     recipe="tiny",
@@ -572,6 +572,19 @@ def test_images_that_came_or_went_since_training_are_told(unbroken: Path, caplog
     assert f"(test: 361 images, labels 00000000, now {trained.splits['test']})" in caplog.text
 
 
+def test_a_copy_that_came_since_is_told_and_locks_no_one_out(
+    unbroken: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, trained = load("digits"), load_model(Run(unbroken))
+    note = "split by its folders; {} of its 361 test images are copies of training images"
+    monkeypatch.setitem(DATASETS, "folder", lambda root, image_size: replace(whole, note=note.format(2)))
+    config = replace(TINY, data=Data("folder", root="a"))
+    data_for(config, trained._replace(data=note.format(1), splits=trained.splits | {"test": "360 images, labels 0"}))
+    assert "the data are not as they were" in caplog.text
+    with pytest.raises(ValueError, match="the data must be those of the model"):
+        data_for(config, trained._replace(data="split by content, without metadata"))
+
+
 def test_first_weights_are_those_of_the_seed_and_adams_epsilon_holds_them(tmp_path: Path) -> None:
     still = replace(TINY, epochs=1, optim=Optim(lr=1e-12, floor=0.0))
     held = replace(TINY, epochs=1, optim=Optim(lr=1e-3, eps=1e9))
@@ -613,6 +626,60 @@ def test_the_callers_draws_and_log_stay_the_callers(tmp_path: Path) -> None:
     fit(replace(TINY, epochs=1), tmp_path / "a")
     assert torch.equal(torch.get_rng_state(), before)
     assert logger.level == level and "PL_GLOBAL_SEED" not in os.environ
+
+
+def test_a_finished_run_is_of_its_own_form_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forms(root: Path | None, image_size: tuple[int, int] | None) -> Dataset:
+        return replace(load("digits"), note="subset" if root is None or root.name == "a" else "all")
+
+    monkeypatch.setitem(DATASETS, "forms", forms)
+    config = replace(CNN, data=Data("forms", root=str(tmp_path / "a")), epochs=1)
+    result = fit(config, tmp_path / "run")
+    again = fit(replace(config, data=Data("forms")), tmp_path / "run")  # wherever they are
+    assert again["val_loss"] == result["val_loss"]
+    with pytest.raises(ValueError, match="holds the run of other images, .*a: name another folder by --out, got .*b"):
+        fit(replace(config, data=Data("forms", root=str(tmp_path / "b"))), tmp_path / "run")
+
+
+def test_data_that_are_split_at_random_are_split_alike_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = load("digits").test
+
+    def shuffled(root: Path | None, image_size: tuple[int, int] | None) -> Dataset:
+        parts = torch.randperm(len(whole)).split(len(whole) // 3)
+        return Dataset("shuffled", tuple("0123456789"), *(whole.take(part) for part in parts[:3]))
+
+    monkeypatch.setitem(DATASETS, "shuffled", shuffled)
+    torch.manual_seed(1)
+    before, found = torch.get_rng_state(), load("shuffled")
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert torch.equal(load("shuffled").test.images, found.test.images)
+
+
+def test_an_autoencoder_of_ones_own_that_is_no_transforming_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Own(nn.Module):
+        def __init__(self, image_shape: Any, n_classes: int) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: torch.Tensor, transformation: torch.Tensor | None = None) -> Transformed:
+            return Transformed(x + self.w, None)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(MODELS, "own", Own)
+    config = replace(TINY, data=Data("digits", transformed=True), model=Model("own"), loss="squared_error")
+    with pytest.raises(
+        ValueError, match="own must be a torchcaps.models.Transforming to return a Transformed, got a Own"
+    ):
+        fit(config, tmp_path / "a")
+
+
+def test_a_folder_may_have_the_name_of_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutOfTime):
+        train(CNN, "http-caps", progress="none", until=time.monotonic() + 1e-3, checkpoint_seconds=0)
+    assert train(CNN, "http-caps", progress="none")["epochs"] == CNN.epochs
 
 
 def test_a_model_is_loaded_from_its_file_alone(unbroken: Path, tmp_path: Path) -> None:
@@ -709,6 +776,10 @@ def test_the_test_split_is_seen_once_at_the_end(tmp_path: Path, monkeypatch: pyt
         (
             {"optim": Optim(schedule="cosine", decay=0.5)},
             "optim.decay must be left alone with the schedule cosine, got 0.5",
+        ),
+        (
+            {"optim": Optim(schedule="constant", floor=5e-4)},
+            "optim.floor must be left alone with the schedule constant, got 0.0005",
         ),
         ({"optim": Optim(lr=1e-7)}, "optim.lr must be at least optim.floor, 1e-06, got 1e-07"),
         (

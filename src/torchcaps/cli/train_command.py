@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn, get_args, get_origin, get_type_hints
 
@@ -91,13 +90,19 @@ def parse_experiment(
 
 
 def _settled(arguments: list[str]) -> list[str]:
-    """With a result's settings in place of its file, so that ``--config results/mnist-0.json`` trains it again."""
-    settled = []
-    for before, argument in pairwise(["", *arguments]):
-        option = "--config=" if argument.startswith("--config=") else ""
-        given = option or before == "--config"
-        settled.append(option + _settings(argument.removeprefix(option)) if given else argument)
-    return settled
+    """With ``--config`` in front, so that the other options count wherever it stands, and a result's settings in
+    place of its file: ``--config results/mnist-0.json`` trains it again.
+    """
+    files, others, rest = list[str](), list[str](), iter(arguments)
+    for argument in rest:
+        option, equals, file = argument.partition("=")
+        if option != "--config":
+            others.append(argument)
+        elif equals or (file := next(rest, "")):
+            files.append(f"--config={_settings(file)}")
+        else:  # for the parser to refuse
+            others.append(argument)
+    return files + others
 
 
 def _settings(file: str) -> str:

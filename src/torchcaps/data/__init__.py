@@ -40,6 +40,9 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "svhn": load_svhn,
 }
 
+#: The same wherever their files lie; of others a folder holds one form or another, or what is anyone's own.
+SAME_EVERYWHERE = frozenset({"digits", "expanded-mnist", "faces", "fashion-mnist", "mnist", "svhn"})
+
 
 #: What the extra "train" brings of what data sets need, as it is imported.
 _EXTRA = ("PIL", "filelock", "pooch", "scipy", "sklearn", "tqdm")
@@ -77,7 +80,9 @@ def load(
         check_two("data.image_size", image_size, 1)
     if root is not None and name in ("digits", "faces"):  # who names one has other data in mind
         raise ValueError(f"data.root must be left alone for {name}, which has no files; got {root}")
-    with torch.device("cpu"):  # whatever torch.set_default_device says
+    # Whatever torch.set_default_device says; and one's own that draws its splits draws the same ones every time.
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
         try:
             found = DATASETS[name](
                 root=None if root is None else Path(root).expanduser(), image_size=image_size, **options
@@ -92,4 +97,14 @@ def load(
     return found
 
 
-__all__ = ["DATASETS", "Dataset", "Images", "Limits", "Pairs", "load", "to_float", "transformed_pairs"]
+__all__ = [
+    "DATASETS",
+    "SAME_EVERYWHERE",
+    "Dataset",
+    "Images",
+    "Limits",
+    "Pairs",
+    "load",
+    "to_float",
+    "transformed_pairs",
+]

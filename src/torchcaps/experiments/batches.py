@@ -183,6 +183,11 @@ def split(config: Experiment, dataset: Dataset, name: str, device: torch.device)
     """
     if name not in dataset.splits:
         raise ValueError(f"split must be one of {', '.join(dataset.splits)} for these data, got {name!r}")
+    if config.data.pairs and len(dataset.classes) < 3:
+        raise ValueError(
+            f"data.pairs must be false of two classes, both of which would be in every pair; got {config.data.name} "
+            f"with the classes {', '.join(dataset.classes)}"
+        )
     if name == "train":
         asked, there = config.data.n_train, len(dataset.train)
         if asked is not None and asked > there:

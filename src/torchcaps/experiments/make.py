@@ -13,7 +13,7 @@ from torchcaps.data import Dataset
 from torchcaps.experiments.batches import image_shape
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.models import Output, PlainAutoencoder, Transformed, build
+from torchcaps.models import Output, PlainAutoencoder, Transformed, Transforming, build
 
 
 @torch.no_grad()
@@ -34,6 +34,11 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
         raise ValueError(f"model.options {options} make no {name} for images of {shape}: {error}") from error
     if not isinstance(output, Output | Transformed):
         raise ValueError(f"the model {name} must return a torchcaps.models.Output, got a {type(output).__name__}")
+    if isinstance(output, Transformed) and not isinstance(model, Transforming | PlainAutoencoder):
+        raise ValueError(
+            f"the model {name} must be a torchcaps.models.Transforming to return a Transformed, got a "
+            f"{type(model).__name__}"
+        )
     decoder = getattr(model, "decoder", None)
     if config.reconstruction and isinstance(output, Output) and decoder is not None and not hasattr(decoder, "each"):
         raise ValueError(

@@ -34,6 +34,8 @@ def refuse_what_does_nothing(config: Experiment, model: nn.Module) -> None:
                     f"optim.{field} must be left alone with the schedule {config.optim.schedule}, got "
                     f"{getattr(config.optim, field)}"
                 )
+    if config.optim.schedule == "constant" and config.optim.floor != Optim.floor:
+        raise ValueError(f"optim.floor must be left alone with the schedule constant, got {config.optim.floor}")
     if config.optim.name == "muon" and not layouts(model):
         raise ValueError(f"optim.name must be adam for {name}, which has neither convolutions nor capsules; got muon")
     has_decoder = getattr(model, "decoder", None) is not None and not data.transformed

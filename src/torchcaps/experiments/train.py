@@ -16,7 +16,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
 from torchcaps.checks import check_choice
-from torchcaps.data import load
+from torchcaps.data import SAME_EVERYWHERE, load
 from torchcaps.experiments.batches import split
 from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTime, Stop, Straight
 from torchcaps.experiments.choices import PROGRESS, Progress
@@ -101,7 +101,7 @@ def _train(
 ) -> dict[str, Any]:
     run.check(config)
     if run.result.is_file():
-        _require_same_folder(config, run)
+        _require_same_data(config, run)
         return run.read_result()
     require_place("out", run.path)
     if until is not None and time.monotonic() >= until:
@@ -170,14 +170,18 @@ def _train(
     return result
 
 
-def _require_same_folder(config: Experiment, run: Run) -> None:
-    """Do not return one image folder's result for another's; only of folders does the root matter."""
-    here, there = (Path(each.data.root or "").expanduser().resolve() for each in (config, run.experiment()))
-    if config.data.name != "folder" or here == there:
+def _require_same_data(config: Experiment, run: Run) -> None:
+    """Do not return the result of one folder's data for another's, where it matters which it is and one is named."""
+    there = run.experiment().data.root
+    if config.data.name in SAME_EVERYWHERE or config.data.root is None:
+        return
+    here = Path(config.data.root).expanduser().resolve()
+    if there is not None and here == Path(there).expanduser().resolve():
         return
     trained = load_model(run)  # perhaps it was moved
-    dataset = load("folder", here, config.data.image_size, **config.data.options)
-    if (dataset.classes, splits_in_words(dataset)) != (trained.classes, trained.splits):
+    dataset = load(config.data.name, here, config.data.image_size, **config.data.options)
+    now = dataset.note, dataset.classes, splits_in_words(dataset)
+    if now != (trained.data, trained.classes, trained.splits or now[2]):  # older models lack them
         raise ValueError(f"{run.path} holds the run of other images, {there}: name another folder by --out, got {here}")
 
 
@@ -187,7 +191,7 @@ def _fit(run: Run, task: Task, device: torch.device, progress: Progress, callbac
     with _quiet():
         trainer = L.Trainer(
             accelerator={"cuda": "gpu"}.get(device.type, device.type),
-            devices=1,
+            devices=[torch.cuda.current_device()] if device.type == "cuda" else 1,
             max_epochs=task.config.epochs,
             precision={"32": "32-true", "bf16": "bf16-mixed"}[task.config.precision],  # type: ignore[arg-type]
             callbacks=callbacks,
@@ -225,7 +229,7 @@ def _fitting(checkpoint: Path, task: Task) -> str:
         raise ValueError(f"{checkpoint} is not a whole checkpoint: {error}. Remove it to start again.") from error
     if shapes != {name: value.shape for name, value in task.state_dict().items()}:
         raise ValueError(f"{checkpoint} is the checkpoint of another model. Remove it to start again.")
-    return str(checkpoint)
+    return str(checkpoint.absolute())  # Lightning takes what begins with "http" for an address
 
 
 def default_folder(config: Experiment) -> Path:

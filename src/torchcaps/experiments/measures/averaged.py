@@ -63,7 +63,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
 
 def _members(tested: Tested) -> dict[int, nn.Module]:
     """The run's model and those beside it of runs that differ in their seed alone, by their seeds."""
-    found = {tested.result["seed"]: tested.model}
+    found, own = {tested.result["seed"]: tested.model}, load_model(tested.run)
     for path in sorted(tested.run.path.resolve().parent.glob("*/result.json")):
         run = Run(path.parent)
         try:
@@ -73,7 +73,7 @@ def _members(tested: Tested) -> dict[int, nn.Module]:
                 same = same and run.experiment().data.root == tested.run.experiment().data.root
             if same and result["seed"] not in found:
                 trained = load_model(run)
-                if (trained.data, trained.classes) == (tested.data.note, tested.classes):
+                if (trained.data, trained.classes, trained.splits) == (own.data, own.classes, own.splits):
                     found[result["seed"]] = trained.model
         except ValueError:  # a trial, or nothing that could be a member
             continue

@@ -62,6 +62,7 @@ def record(
     if len(set(names)) < len(names):  # under which they stand in pictures and tables
         raise ValueError(f"beside must be a run in a folder of another name, got {' and '.join(map(str, names))}")
     _not_another(path, names[1:], MEASURES[name].n if n is None else n)
+    require_place("run", path.parent)
     kept = None if keep_in is None else Path(keep_in).expanduser() / named / file
     _not_kept_yet(kept)
     if kept is not None:
