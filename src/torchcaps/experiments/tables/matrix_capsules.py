@@ -118,7 +118,8 @@ SMALLNORB = Table(
         "scores averaged over 13 windows (`torchcaps measure averaged RUN`): 5.17 % "
         "(results/measures/smallnorb-em-small-0/averaged.json), with more weight decay 4.83 % "
         "(results/measures/smallnorb-em-weight-decay-0/averaged.json), in changed light besides 2.68 and "
-        "3.00 % (results/measures/smallnorb-em-light-0/averaged.json, smallnorb-em-light-1/averaged.json), where the paper's best network came to 1.4 %.",
+        "3.00 % (results/measures/smallnorb-em-light-0/averaged.json, smallnorb-em-light-1/averaged.json), "
+        "where the paper's best network came to 1.4 %.",
     ),
 )
 
