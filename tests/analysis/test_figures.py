@@ -251,7 +251,8 @@ def test_votes_have_a_column_an_iteration_and_are_as_large_as_their_responsibili
 
 def test_votes_of_several_classes_have_rows_of_one_scale():
     votes = two_clusters()
-    figure = analysis.draw_votes([votes, votes._replace(votes=2 * votes.votes)], ["cat", "dog"])
+    figure = analysis.draw_votes([votes, votes._replace(votes=2 * votes.votes)], ["cat", 30 * "dog"])
+    assert f"votes for {7 * 'dog'}…\n" in figure.axes[2].get_ylabel()
     axes: list[Any] = figure.axes
     assert len(axes) == 4
     assert len({each.get_xlim() for each in axes}) == 1

@@ -329,7 +329,7 @@ def test_what_is_kept_is_never_replaced(folder, tmp_path, capsys, monkeypatch):
 
 
 def test_a_run_that_cannot_be_written_to_is_found_before_the_work(folder, tmp_path, monkeypatch):
-    shutil.copytree(folder / "caps", tmp_path / "caps")
+    shutil.copytree(folder / "caps", tmp_path / "caps", ignore=shutil.ignore_patterns("measures"))
     (tmp_path / "caps" / "measures").write_text("somebody's")
     monkeypatch.setattr(record, "look", lambda *_: pytest.fail("it was measured"))
     with pytest.raises(ValueError, match=r"run must be a folder that can be written to, got .*measures: .* is none"):

@@ -110,7 +110,7 @@ def _settings(file: str) -> str:
     from torchcaps.experiments.run import experiment_from
 
     try:
-        content = json.loads(Path(file).read_text())
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return file
     if not isinstance(content, dict) or "config" not in content:

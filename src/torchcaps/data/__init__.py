@@ -82,7 +82,7 @@ def load(
         raise ValueError(f"data.root must be left alone for {name}, which has no files; got {root}")
     # Whatever torch.set_default_device says; and one's own that draws its splits draws the same ones every time.
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # torch.manual_seed would seed GPUs too
         try:
             found = DATASETS[name](
                 root=None if root is None else Path(root).expanduser(), image_size=image_size, **options
@@ -97,14 +97,4 @@ def load(
     return found
 
 
-__all__ = [
-    "DATASETS",
-    "SAME_EVERYWHERE",
-    "Dataset",
-    "Images",
-    "Limits",
-    "Pairs",
-    "load",
-    "to_float",
-    "transformed_pairs",
-]
+__all__ = ["DATASETS", "Dataset", "Images", "Limits", "Pairs", "load", "to_float", "transformed_pairs"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -183,12 +184,12 @@ def split(config: Experiment, dataset: Dataset, name: str, device: torch.device)
     """
     if name not in dataset.splits:
         raise ValueError(f"split must be one of {', '.join(dataset.splits)} for these data, got {name!r}")
-    if config.data.pairs and len(dataset.classes) < 3:
-        raise ValueError(
-            f"data.pairs must be false of two classes, both of which would be in every pair; got {config.data.name} "
-            f"with the classes {', '.join(dataset.classes)}"
-        )
     if name == "train":
+        if config.data.pairs and len(dataset.classes) == 2:  # what is painted of them may be wanted all the same
+            logging.getLogger("torchcaps").warning(
+                "both classes, %s, are in every pair: none can be misread, and an error of 0 says nothing",
+                " and ".join(dataset.classes),
+            )
         asked, there = config.data.n_train, len(dataset.train)
         if asked is not None and asked > there:
             raise ValueError(f"data.n_train must be at most the {there:,} training images, got {asked:,}")

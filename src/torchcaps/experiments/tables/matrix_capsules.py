@@ -87,7 +87,7 @@ SMALLNORB = Table(
         "pixels erased 10.68 % of toys 4; of toys 8 and 9, held out later, 9.32 and 26.01 % without "
         "and 9.51 and 25.27 % with the changed light. After 24 epochs 11.98, 15.10, 4.03, 10.68 and 24.38 % of toys 4, "
         "6, 7, 8 and 9 without it and 10.08, 16.95, 10.66, 6.77 and 24.28 % with it: means of 13.06 and 13.81 % after "
-        "16 epochs, 13.23 and 13.75 % after 24: no difference established, as toys 7 alone make it "
+        "16 epochs, 13.23 and 13.75 % after 24: no difference established, as toys 7 alone make the means differ "
         "(results/checks/em-regularisation.json). After 72 epochs on all toys 5.26 "
         "and 6.40 % instead of 5.71 % of the test toys, by two networks and one; in changed light besides 3.93 and "
         "3.94 %, by two, for which the test "
