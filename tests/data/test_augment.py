@@ -57,6 +57,13 @@ def test_random_flip_mirrors_half_of_the_images_left_to_right() -> None:
     assert torch.equal(found, random_flip(images, generator()))
 
 
+def test_in_a_mirror_the_eyes_of_a_stereo_pair_change_places() -> None:
+    pair = torch.arange(12).view(1, 2, 2, 3).expand(400, 2, 2, 3)
+    found = random_flip(pair, generator(), (1, 0))
+    mirror = [8, 7, 6, 11, 10, 9, 2, 1, 0, 5, 4, 3]
+    assert sorted(set(map(str, found.flatten(1).tolist()))) == sorted([str(list(range(12))), str(mirror)])
+
+
 def test_crop_cuts_each_image_at_its_own_corner() -> None:
     images = torch.arange(2 * 2 * 3 * 4).view(2, 2, 3, 4)
     windows = crop(images, torch.tensor([[0, 1], [1, 2]]), (2, 2))

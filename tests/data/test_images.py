@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,15 @@ def test_labels_out_of_range() -> None:
     good = images(2, [0, 1])
     with pytest.raises(ValueError, match=r"toy: val labels must be 0 … 1, got 0 … 2"):
         Dataset("toy", ("a", "b"), good, images(2, [0, 2]), good)
+
+
+@pytest.mark.parametrize("order", [(1, 0), (1,), ()])
+def test_a_mirror_orders_the_channels_that_there_are(order: tuple[int, ...]) -> None:
+    good = images(2, [0, 1])
+    with pytest.raises(
+        ValueError, match=rf"toy: mirrored must be an order of the 1 channels, got {re.escape(str(order))}"
+    ):
+        Dataset("toy", ("a", "b"), good, good, good, mirrored=order)
 
 
 def test_what_would_be_mistaken_for_another_is_refused() -> None:

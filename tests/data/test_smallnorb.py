@@ -142,6 +142,7 @@ def test_eyes(write: Any, npz: Path, form: str) -> None:
     both, left, right = (load("smallnorb", root, eyes=eyes).test.images for eyes in ("both", "left", "right"))
     assert left.shape == right.shape == (N, 1, 48, 48)
     assert torch.equal(both, torch.cat((left, right), dim=1)) and numbers(load("smallnorb", root).test)[3] == 3
+    assert [load("smallnorb", root, eyes=eyes).mirrored for eyes in ("both", "left")] == [(1, 0), None]
     assert load("smallnorb", root, (32, 40), eyes="left").image_shape == (1, 32, 40)
 
 

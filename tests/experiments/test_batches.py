@@ -142,6 +142,20 @@ def test_flipped_images_are_to_be_reconstructed_as_they_are_seen() -> None:
     assert bool((same ^ mirrored).all()) and 0 < mirrored.sum() < 16
 
 
+def test_of_flipped_stereo_pairs_the_eyes_change_places() -> None:
+    data = load("digits")
+    eyes = {name: replace(each, images=each.images.repeat(1, 2, 1, 1)) for name, each in data.splits.items()}
+    for each in eyes.values():
+        each.images[:, 1] = 0  # the right eye is closed
+    config = replace(recipe("digits"), data=Data("digits", shift=0, flip=True))
+    left = dict[tuple[int, int] | None, torch.Tensor]()
+    for mirrored in (None, (1, 0)):
+        stereo = replace(data, **eyes, mirrored=mirrored)
+        batch = next(iter(split(config, stereo, "train", torch.device("cpu"))))
+        left[mirrored] = batch.images[:, 0].flatten(1).any(dim=1)
+    assert bool(left[None].all()) and 0 < left[1, 0].sum() < len(left[1, 0])
+
+
 def test_pairs_never_repeat_and_validation_pairs_are_fixed() -> None:
     made = batches(pairs=True, n_pairs=(32, 10))
     one = torch.cat([batch.images for batch in made])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -101,15 +102,19 @@ def random_shift(images: Tensor, most: int, generator: torch.Generator) -> Tenso
     return shift(images, offsets, most)[:, :, most:-most, most:-most]
 
 
-def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
+def random_flip(images: Tensor, generator: torch.Generator, channels: Sequence[int] | None = None) -> Tensor:
     """Mirror about half of the images left to right.
 
     Args:
         images: ``[B, C, H, W]``.
         generator: on the CPU, so that every device draws the same.
+        channels: their order in a mirror, where that is another: of a stereo pair the left eye's image becomes the
+            right eye's, or what was near would seem far.
     """
     mirrored = torch.rand(len(images), 1, 1, 1, generator=generator, device="cpu") < 0.5
-    return torch.where(mirrored.to(images.device), images.flip(3), images)
+    mirror = images.flip(3)
+    mirror = mirror if channels is None else mirror[:, list(channels)]
+    return torch.where(mirrored.to(images.device), mirror, images)
 
 
 def random_gamma(images: Tensor, most: float, generator: torch.Generator) -> Tensor:

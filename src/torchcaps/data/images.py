@@ -76,10 +76,11 @@ class Dataset:
             viewpoints that were not trained on, "affine_mnist" digits distorted as none were in training.
         note: which of its forms and splits this is, where it has several.
         held_out: whether the validation images are kept from training; of others nothing can be chosen.
+        mirrored: the order of the channels in a mirror, where that is another: (1, 0) of two cameras beside each other.
 
     Raises:
         ValueError: a split is no Images, has images of another shape, or labels beyond the classes; two classes of
-            one name; a further split with the name of another.
+            one name; a further split with the name of another; ``mirrored`` is no order of the channels.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Dataset:
     further: Mapping[str, Images] = field(default_factory=dict)
     note: str = ""
     held_out: bool = True
+    mirrored: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         in_order = hasattr(self.classes, "__getitem__") and not isinstance(self.classes, str | Mapping)
@@ -114,6 +116,10 @@ class Dataset:
                     f"{self.name}: {split} labels must be 0 … {len(self.classes) - 1}, "
                     f"got {int(part.labels.min())} … {int(part.labels.max())}"
                 )
+        if self.mirrored is not None and sorted(self.mirrored) != list(range(self.image_shape[0])):
+            raise ValueError(
+                f"{self.name}: mirrored must be an order of the {self.image_shape[0]} channels, got {self.mirrored}"
+            )
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {len(part):,}" for name, part in self.splits.items())

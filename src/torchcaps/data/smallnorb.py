@@ -105,7 +105,8 @@ def load_smallnorb(
     note = f"{'48×48 .npz' if npz else 'official'} files, eyes: {eyes}; {chosen.note}"
     further = divide(chosen, halves)
     train, val, test = (further.pop(name) for name in ("train", "val", "test"))
-    return Dataset("smallnorb", CLASSES, train, val, test, further, note, held_out=chosen.held_out)
+    mirrored = (1, 0) if eyes == "both" else None
+    return Dataset("smallnorb", CLASSES, train, val, test, further, note, chosen.held_out, mirrored)
 
 
 def in_degrees(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:

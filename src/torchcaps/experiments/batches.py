@@ -64,8 +64,17 @@ class Batches:
     drawn from (seed, e, k). So a resumed run sees what an unbroken one would have seen.
     """
 
-    def __init__(self, data: Data, source: Images, batch_size: int, *, seed: int, train: bool) -> None:
-        self.data, self.source, self.batch_size = data, source, batch_size
+    def __init__(
+        self,
+        data: Data,
+        source: Images,
+        batch_size: int,
+        *,
+        seed: int,
+        train: bool,
+        mirrored: tuple[int, ...] | None = None,
+    ) -> None:
+        self.data, self.source, self.batch_size, self.mirrored = data, source, batch_size, mirrored
         self.seed, self.train = seed, train
         self.epoch = self.done = self._start = 0
         n = data.n_pairs[0 if train else 1] if data.pairs else len(source)
@@ -139,7 +148,7 @@ class Batches:
             images = random_affine(images, generator, degrees=data.degrees, scale=data.scale, shear=data.shear)
         images = random_shift(images, data.shift, generator)
         if data.flip:
-            images = random_flip(images, generator)
+            images = random_flip(images, generator, self.mirrored)
         parts = images
         if data.gamma:
             images = random_gamma(images, data.gamma, generator)
@@ -195,7 +204,8 @@ def split(config: Experiment, dataset: Dataset, name: str, device: torch.device)
             raise ValueError(f"data.n_train must be at most the {there:,} training images, got {asked:,}")
         images = dataset.train if asked is None else dataset.train.take(slice(asked))
         _require_two_classes(config.data, images, "data.n_train, if given, and its training images")
-        return Batches(config.data, images.to(device), config.batch_size, seed=config.seed, train=True)
+        shown, mirrored = images.to(device), dataset.mirrored
+        return Batches(config.data, shown, config.batch_size, seed=config.seed, train=True, mirrored=mirrored)
     # The pairs to validate and to test on are the same ones for every seed.
     seed = {"val": 1, "test": 0}.get(name, 2)
     images = evaluated(config.data, dataset.splits[name])

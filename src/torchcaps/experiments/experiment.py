@@ -35,7 +35,7 @@ class Data:
         degrees: largest random rotation in training.
         scale: largest relative change of size in training.
         shear: largest horizontal shear in training.
-        flip: mirror a training image left to right, half of the time.
+        flip: mirror a training image left to right, half of the time; of a stereo pair the eyes change places.
         gamma: largest |log γ| of the power γ to which a training image is raised, 0 … 1 throughout.
         shading: largest share, as a logarithm, by which a slope of light brightens one side of a training image.
         brightness: largest number that is added to a training image, on the scale of 0 … 1.
