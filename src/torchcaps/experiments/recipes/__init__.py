@@ -63,6 +63,7 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "mnist-translation": transforming.mnist_translation,
     "mnist-translation-consistent": transforming.mnist_translation_consistent,
     "multimnist": capsnet.multimnist,
+    "multimnist-10-iterations": capsnet.multimnist_10_iterations,
     "multimnist-adam": capsnet.multimnist_adam,
     "multimnist-cnn": capsnet.multimnist_cnn,
     "smallnorb": matrix.smallnorb,
