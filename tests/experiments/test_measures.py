@@ -359,10 +359,11 @@ def test_a_measure_takes_the_place_of_none_that_says_more(folder, tmp_path):
         record.record("picasso", tmp_path / "one", beside=tmp_path / "elsewhere" / "one")
 
 
-def test_routing(folder, monkeypatch):
+@pytest.mark.parametrize("name", ["caps", "pairs"])
+def test_routing(folder, monkeypatch, name):
     monkeypatch.setattr(routing, "N_ITERS", (1, 3))
-    values = measured("routing", folder / "caps")["values"]
-    tested = look(Run(folder / "caps"))
+    values = measured("routing", folder / name)["values"]
+    tested = look(Run(folder / name))
     assert values["run"]["trained_with"] == 3 and values["run"]["entropy"][0] == 1.0 > values["run"]["entropy"][1]
     assert values["run"]["error"][1] == pytest.approx(float(tested.wrong.float().mean()), abs=1e-4)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from torchcaps import analysis
 from torchcaps.analysis.draw.charts import Lines, draw_charts
-from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, numbers, sample
+from torchcaps.experiments.measures.sample import bar, choose, in_words, name_of, networks, numbers, spaced
+from torchcaps.experiments.objective import wrong
 from torchcaps.experiments.tested import Tested
 
 if TYPE_CHECKING:
@@ -20,9 +23,9 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     """Route the same votes with every number of iterations.
 
     Args:
-        tested: the run of a CapsNet.
+        tested: the run of a CapsNet, on single images or on pairs (of which both must be right).
         beside: of another, such as one trained with another number of iterations.
-        n: test images; :data:`N_IMAGES` by default.
+        n: test images, or pairs; :data:`N_IMAGES` by default.
 
     Returns:
         ``n_iters``; for "run" and "beside" the number of iterations it was ``trained_with``, and at each number its
@@ -30,17 +33,19 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
         :func:`torchcaps.analysis.routing_statistics`).
 
     Raises:
-        ValueError: a run on pairs, a model without dynamic routing to its classes, or runs on different images.
+        ValueError: a model without dynamic routing to its classes, or runs on different images.
     """
     every = networks(tested, beside)
-    images, labels = sample(tested, n, N_IMAGES)
+    pairs = tested.config.data.pairs
+    chosen = spaced(len(tested.images), n, N_IMAGES) if pairs else choose(tested, n, N_IMAGES)
+    images, labels = tested.images[chosen], tested.labels[chosen]
     values: dict[str, Any] = {"n": len(images), "n_iters": list(N_ITERS)}
     for part, each in every.items():
         total: dict[str, Any] = dict.fromkeys(("error", "entropy", "active_entropy", "agreement"), 0)
         pieces = list(zip(images.split(50), labels.split(50), strict=True))
         for some, true in bar(pieces, f"{name_of(each)}: iterations"):
             found = analysis.routing_statistics(each.model, some, N_ITERS)
-            here = found._asdict() | {"error": (found.scores.argmax(dim=2) != true).float()}
+            here = found._asdict() | {"error": torch.stack([wrong(scores, true) for scores in found.scores]).float()}
             total = {what: sums + here[what].sum(dim=1) for what, sums in total.items()}
         values[part] = {
             "trained_with": each.model.classes.n_iters,  # type: ignore[union-attr]
