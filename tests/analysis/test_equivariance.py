@@ -10,6 +10,7 @@ from torchcaps.analysis import pose_follows, read, responses
 from torchcaps.analysis.equivariance import SHARES, Responses
 from torchcaps.analysis.probes import divided
 from torchcaps.data.transform import rotate
+from torchcaps.layers import DenseCaps
 from torchcaps.models import CapsNet, MatrixCapsNet, Output
 from torchcaps.models.baseline_cnn import BaselineCNN
 from torchcaps.ops import Routed
@@ -46,6 +47,18 @@ def test_capsules_are_read_by_length_and_pose():
         torch.testing.assert_close(confidence, output.scores[torch.arange(3), labels])
         torch.testing.assert_close(pose[1], output.capsules[-1].pose[1, 0].flatten())
         assert torch.equal(found.predicted, output.scores.argmax(dim=1))
+
+
+@pytest.mark.parametrize(
+    "below", [nn.Identity(), nn.Sequential(nn.Flatten(1), nn.Linear(48, 48), nn.Unflatten(1, (6, 8)))]
+)
+def test_layers_alone_are_read_by_length_and_pose(below: nn.Module) -> None:
+    """Whatever they stand on: what goes into a linear layer below them is not what decides."""
+    layers = nn.Sequential(nn.Flatten(2), nn.Unflatten(1, (6,)), below, DenseCaps(6, 3, 8, 16))
+    x = torch.rand(5, 6, 2, 4)
+    found, output = read(layers, x, batch_size=2), layers(x)
+    torch.testing.assert_close(found.confidence, output.activation)
+    torch.testing.assert_close(found.features, output.pose)
 
 
 def test_a_network_without_is_read_by_softmax_and_the_input_of_its_last_linear():

@@ -50,6 +50,25 @@ def test_one_component_has_the_mean_and_nearly_the_covariance() -> None:
     torch.testing.assert_close(covariance, x.T.cov(correction=0), atol=0.05, rtol=0.05)
 
 
+@pytest.mark.parametrize("much", [1.0, 30.0, 1000.0])
+def test_an_axis_of_small_units_keeps_its_variance(much: float) -> None:
+    """Such as an angle in radians beside a shift in pixels; a third axis is constant, but for rounding."""
+    torch.manual_seed(0)
+    x = torch.randn(1000, 3) * torch.tensor([0.15, much, 1e-7])
+    mixture, likelihood = fit_factor_mixture(x, 1, 1, n_iters=50)
+    found = mixture.loading[0, 0].square().sum() + mixture.noise[0, 0]
+    assert found == pytest.approx(x[:, 0].var().item(), rel=0.02)
+    assert all(b >= a - 1e-4 for a, b in itertools.pairwise(likelihood))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_origin_may_lie_far_away(seed: int) -> None:
+    torch.manual_seed(0)
+    x = torch.tensor([[0.0, 0, 0], [6, 0, 0], [0, 6, 0]])[torch.arange(300) % 3] + torch.randn(300, 3)
+    near, far = (fit_factor_mixture(y, 3, 1, seed=seed)[0] for y in (x, (x.double() + 3000).float()))
+    torch.testing.assert_close(far.mean - 3000, near.mean, atol=0.05, rtol=0)
+
+
 def test_the_same_seed_gives_the_same_mixture() -> None:
     x, _ = made(60)
     one, two = (fit_factor_mixture(x, 3, 1, n_iters=3, seed=5)[0] for _ in range(2))

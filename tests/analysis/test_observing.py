@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from torchcaps import analysis
 from torchcaps.models import CapsNet, MatrixCapsNet, build
@@ -79,3 +80,7 @@ def test_a_compiled_network_is_read_after_it_was_called() -> None:
     with torch.no_grad():
         compiled(x)
     torch.testing.assert_close(analysis.read(compiled, x), analysis.read(model, x))
+    averaged = AveragedModel(compiled)
+    with torch.no_grad():
+        averaged(x)
+    torch.testing.assert_close(analysis.read(averaged, x), analysis.read(model, x))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchcaps.analysis import generative_units, line, painted_alone, quantities, recover, sweep, told
+from torchcaps.analysis import generative_units, line, painted_alone, quantities, recover, sweep, told, unwound
 from torchcaps.data.transformed import Limits
 from torchcaps.models import TransformingAutoencoder, build
 from torchcaps.ops import Routed, transform_pose
@@ -73,6 +73,16 @@ def test_quantities_by_hand() -> None:
     # Turned by 90° from x towards y, twice as large along x, shifted by (3, −1).
     matrix = torch.tensor([[0.0, -1.0, 3.0], [2.0, 0.0, -1.0], [0.0, 0.0, 1.0]])
     torch.testing.assert_close(quantities(matrix), torch.tensor([90.0, 2.0, 1.0, 0.0, 3.0, -1.0]))
+
+
+def test_rotations_are_compared_the_short_way_round() -> None:
+    true = torch.tensor([[179.0, 1, 1, 0, 0, 0], [-170.0, 1, 1, 0, 0, 0], [30.0, 1, 1, 0, 200, 0]])
+    got = torch.tensor([[-179.0, 1, 1, 0, 0, 0], [175.0, 1, 1, 0, 0, 0], [50.0, 1, 1, 0, -200, 0]])
+    wanted = got.clone()
+    wanted[:, 0] = torch.tensor([181.0, -185.0, 50.0])
+    torch.testing.assert_close(unwound(true, got), wanted)
+    each = got.unsqueeze(1).expand(3, 4, 6)
+    torch.testing.assert_close(unwound(true.unsqueeze(1), each), wanted.unsqueeze(1).expand(3, 4, 6))
 
 
 def test_a_line_by_hand() -> None:

@@ -74,6 +74,14 @@ def test_clusters_take_the_class_of_those_they_share_points_with() -> None:
     assert (shares @ classes).argmax(dim=1).tolist() == [1, 1, 1, 1, 1, 0, 0, 0]
 
 
+def test_a_class_whose_label_is_well_placed_takes_no_more_than_its_share() -> None:
+    """Liu et al. 2010: Z a_j / λ_j, λ_j = 1ᵀ Z a_j. Class 1's label lies within its cluster, that of 0 between two."""
+    shares = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.8, 0.2]])
+    classes = anchored_classes(shares, torch.tensor([4, 2]), torch.tensor([0, 1]), 3)
+    torch.testing.assert_close((shares @ classes).sum(dim=0), torch.tensor([1.0, 1.0, 0.0]))
+    assert (shares @ classes)[:4].argmax(dim=1).tolist() == [0, 0, 1, 1]
+
+
 def test_too_few_points_are_refused() -> None:
     with pytest.raises(ValueError, match="points must be at least k=3 besides each itself, got 3"):
         nearest(torch.rand(3, 2), torch.rand(3, 2), 3, same=True)

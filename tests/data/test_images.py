@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -335,6 +336,53 @@ def test_images_as_cameras_and_tools_write_them(tmp_path: Path) -> None:
     exif[0x0112] = 3  # held upside down
     turned.save(tmp_path / "turned.png", exif=exif)
     assert read_image(tmp_path / "turned.png", (2, 2), 1).flatten().tolist() == [255, 0, 255, 0]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_tiff_is_turned_once(tmp_path: Path, orientation: int, deep: bool) -> None:
+    image = Image.fromarray((np.arange(6).reshape(2, 3) * 40).astype(np.uint8))
+    if deep:
+        image = Image.fromarray((np.arange(6).reshape(2, 3) * 40 * 256).astype(np.uint16))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for name in ("turned.png", "turned.tif"):
+        image.save(tmp_path / name, exif=exif)
+    size = (2, 3) if orientation < 5 else (3, 2)
+    png, tif = (read_image(tmp_path / name, size, 1).tolist() for name in ("turned.png", "turned.tif"))
+    assert png == tif and (png[0] == [[0, 40, 80], [120, 160, 200]]) == (orientation == 1)
+
+
+def tiff(path: Path, bits: int, photometric: int, data: bytes) -> Path:
+    """Two grey pixels beside each other, as cameras and scanners may write them and Pillow does not."""
+    tags = [
+        (256, 2),
+        (257, 1),
+        (258, bits),
+        (259, 1),
+        (262, photometric),
+        (273, 122),
+        (277, 1),
+        (278, 1),
+        (279, len(data)),
+    ]
+    entries = b"".join(struct.pack("<HHIHH", tag, 3, 1, value, 0) for tag, value in tags)
+    path.write_bytes(b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4) + data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("bits", "photometric", "data", "wanted"),
+    [
+        (12, 1, b"\xff\xf8\x00", [255, 128]),
+        (16, 1, b"\xff\xff\x00\x80", [255, 128]),
+        (16, 0, b"\xff\xff\x00\x80", [0, 127]),
+        (8, 0, b"\xff\x80", [0, 127]),
+    ],
+)
+def test_what_is_white_in_a_tiff(tmp_path: Path, bits: int, photometric: int, data: bytes, wanted: list[int]) -> None:
+    path = tiff(tmp_path / "two.tif", bits, photometric, data)
+    assert read_image(path, (1, 2), 1).flatten().tolist() == wanted
 
 
 @pytest.mark.parametrize("orientation", range(10))

@@ -15,7 +15,7 @@ import torch
 
 pytest.importorskip("matplotlib")
 
-from torchcaps.analysis.recover import QUANTITIES
+from torchcaps.analysis.recover import QUANTITIES, Recovered
 from torchcaps.cli import main
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model, files
@@ -271,6 +271,25 @@ def test_where_nothing_is_transformed_nothing_is_recovered() -> None:
     batches = split(config, load("digits"), "test", torch.device("cpu"))
     found = following(build("affine_autoencoder", (1, 28, 28), 10, n_capsules=3), batches)
     assert found["follows"] == {} and found["told"] is None
+
+
+def test_half_a_turn_may_be_said_either_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two degrees too far, which leads from 179 to −179, is no error of 358."""
+    config = replace(CONFIG, data=replace(CONFIG.data, degrees=180.0))
+    batches = list(split(config, load("digits"), "test", torch.device("cpu")))
+    angle = torch.tensor(2.0).deg2rad()
+    more = torch.eye(3)
+    more[:2, :2] = torch.stack((torch.stack((angle.cos(), -angle.sin())), torch.stack((angle.sin(), angle.cos()))))
+    said = iter([more @ batch.transformation for batch in batches if batch.transformation is not None])
+
+    def knowing(*_: object) -> Recovered:
+        together = next(said)
+        return Recovered(together.unsqueeze(1), torch.ones(len(together), 1), together)
+
+    monkeypatch.setattr("torchcaps.experiments.following.recover", knowing)
+    found = following(build("affine_autoencoder", (1, 28, 28), 10, n_capsules=3), batches)
+    for slope, r2 in (found["follows"]["rotation"].values(), [x[0] for x in found["capsules"]["rotation"].values()]):
+        assert slope == pytest.approx(1, abs=0.01) and r2 > 0.999
 
 
 def test_draws_have_as_many_of_each_class() -> None:

@@ -312,6 +312,13 @@ def test_matched(folder, tmp_path, monkeypatch):
     assert measured("matched", ours, beside=other)["values"]["again"] == "run"  # as another run would ask for
     assert read_json(ours / "matched-at-0.91-by-tenths" / "result.json")["config"]["stop_at"] == 0.91
     write_json(other / "result.json", read_json(other / "result.json") | {"val_error": 0.9})
+    whole = read_json(ours / "result.json")
+    write_json(ours / "result.json", whole | {"epochs": 1, "steps": 2})  # as if stop_at had ended it
+    write_json(other / "result.json", read_json(other / "result.json") | {"val_error": 0.92})
+    measured("matched", ours, beside=other)
+    assert read_json(ours / "matched-at-0.92-by-tenths" / "result.json")["config"]["epochs"] == 6  # as for all three
+    write_json(ours / "result.json", whole)
+    write_json(other / "result.json", read_json(other / "result.json") | {"val_error": 0.9})
     found = measured("matched", ours, beside=other)["values"]  # as good as each other
     assert found["again"] is None and found["run"]["matched"] == found["run"]["whole"]
 

@@ -295,6 +295,7 @@ def test_they_are_of_every_routing() -> None:
         ("matrix_capsnet", (1, 20, 20), {}, r"image_shape .* must be larger, got \(1, 20, 20\): compete must be 'all'"),
         ("matrix_capsnet", (1, 28, 28), {"B": 0}, "B must be an integer of at least 1, got 0"),
         ("matrix_capsnet", (1, 28, 28), {"pose_scale": 5.0}, "pose_scale must be left to the layers"),
+        ("capsnet_small", (1, 28, 28), {"pose_scale": 5.0}, "pose_scale must be left to the layers"),
         ("matrix_capsnet", (1, 28, 28), {"stride": 5}, "model matrix_capsnet: .*multiple values for .*'stride'"),
         (
             "matrix_capsnet",
@@ -445,6 +446,20 @@ def test_a_seed_gives_the_first_convolution_that_it_always_gave() -> None:
     truncated_normal_(wanted, (2 / 81) ** 0.5)
     torch.manual_seed(5)
     torch.testing.assert_close(FirstConv2d(1, 4, 9).weight.detach(), wanted, rtol=0, atol=0)
+
+
+def test_a_capsnet_that_routes_by_em_starts_half_active() -> None:
+    torch.manual_seed(0)
+    options = {"routing": "em", "pose": "vector", "hidden": ({"n_types": 8},)}
+    model = build("capsnet_small", (1, 28, 28), 10, **options)
+    for layer in model(torch.rand(8, 1, 28, 28)).capsules[1:]:
+        assert 0.35 < layer.activation.mean() < 0.6
+
+
+def test_the_released_bias_of_activations_is_no_initial_value() -> None:
+    model = build("matrix_capsnet_small", (1, 28, 28), 5, initial="released")
+    model.primary.reset_parameters()
+    assert model.primary.activation_bias == -1
 
 
 def test_released_initial_values_are_drawn_anew() -> None:

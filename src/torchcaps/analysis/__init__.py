@@ -34,7 +34,7 @@ from torchcaps.analysis.plane import Plane, principal_plane
 from torchcaps.analysis.probes import LinearProbe, logistic, r_squared, ridge
 from torchcaps.analysis.reading import Reading, read
 from torchcaps.analysis.reconstruct import Reconstructions, reconstruct
-from torchcaps.analysis.recover import QUANTITIES, Line, Recovered, line, quantities, recover
+from torchcaps.analysis.recover import QUANTITIES, Line, Recovered, line, quantities, recover, unwound
 from torchcaps.analysis.robustness import (
     UnderAttack,
     accuracy_under_attack,
@@ -131,6 +131,7 @@ __all__ = [
     "segment",
     "sweep",
     "told",
+    "unwound",
     "views",
     "votes_for_classes",
     "zero_gradients",

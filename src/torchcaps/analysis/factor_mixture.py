@@ -49,7 +49,8 @@ def fit_factor_mixture(
     A component that less than D/2 points are for keeps its analyser of the pass before.
 
     Args:
-        x: points ``[N, D]``, N at least ``n_components`` and at least 2.
+        x: points ``[N, D]``, N at least ``n_components`` and at least 2. The axes in comparable units: the clusters of
+            the start are Euclidean.
         n_components: K.
         n_factors: Q, below D.
         n_iters: passes of EM.
@@ -75,8 +76,11 @@ def fit_factor_mixture(
             f"x must be [N, D] with N ≥ 2, N ≥ n_components={n_components} and D > n_factors={n_factors}, "
             f"got shape {list(x.shape)}"
         )
-    floor = 1e-3 * x.var(dim=0).mean().clamp_min(1e-12)
-    nearest = _k_means(x, n_components, seed)
+    variance = x.var(dim=0)
+    mean = variance.mean().clamp_min(1e-12)
+    # Of each axis by itself, as units may differ; but axes that hardly vary, by rounding alone, are to say nothing.
+    floor = 1e-3 * variance.clamp(1e-6 * mean, mean)  # [D]
+    nearest = _k_means(x - x.mean(dim=0), n_components, seed)  # centred: far from 0 distances lose their digits
     responsibility = torch.nn.functional.one_hot(nearest, n_components).to(x)  # [N, K]
     mixture = _first(x, responsibility, n_factors, floor, seed)
     likelihood = []

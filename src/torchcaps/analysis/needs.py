@@ -20,7 +20,7 @@ _WRAPPERS = (AveragedModel, nn.DataParallel, nn.parallel.DistributedDataParallel
 _Look = TypeVar("_Look", bound=Callable[..., Any])
 
 
-def _bare(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """A model without what torch wraps around it: compile, an average of weights, data in parallel."""
     while isinstance(model, _WRAPPERS) or hasattr(model, "_orig_mod"):
         model = cast(nn.Module, model._orig_mod if hasattr(model, "_orig_mod") else model.module)
@@ -33,7 +33,7 @@ def capsnet(model: nn.Module) -> CapsNet | MatrixCapsNet:
     Raises:
         ValueError: it is not.
     """
-    bare = _bare(model)
+    bare = unwrapped(model)
     if isinstance(bare, CapsNet | MatrixCapsNet):
         return bare
     raise ValueError(
@@ -74,7 +74,7 @@ def autoencoder(model: nn.Module) -> Transforming:
     Raises:
         ValueError: it is another one.
     """
-    bare = _bare(model)
+    bare = unwrapped(model)
     if isinstance(bare, Transforming):
         return bare
     raise ValueError(f"model must be a transforming auto-encoder, got a {type(model).__name__}")

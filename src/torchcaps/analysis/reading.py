@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import observing, scores_of
+from torchcaps.analysis.needs import observing, scores_of, unwrapped
 from torchcaps.checks import check_at_least, check_classes, check_shapes
+from torchcaps.ops import Routed
 
 
 class Reading(NamedTuple):
@@ -46,8 +47,8 @@ def read(model: nn.Module, images: Tensor, batch_size: int = 100) -> Reading:
     """Let a classifier read images, without dropout.
 
     Args:
-        model: any that returns scores ``[B, J]``, or an :class:`~torchcaps.models.Output` that has them. Where that
-            has capsules their activations and poses are read; else the scores are taken for logits, and a
+        model: any that returns scores ``[B, J]``, an :class:`~torchcaps.models.Output` that has them, or a ``Routed``.
+            Where there are capsules their activations and poses are read; else the scores are taken for logits, and a
             forward hook takes what goes into the last ``nn.Linear`` that was registered in the model.
         images: ``[B, C, H, W]``, values 0 … 1, at least one.
         batch_size: images at a time.
@@ -64,7 +65,7 @@ def read(model: nn.Module, images: Tensor, batch_size: int = 100) -> Reading:
     if not images.is_floating_point():
         raise ValueError(f"images must be floats 0 … 1, got {images.dtype}: torchcaps.data.to_float makes them")
     check_at_least("batch_size", batch_size, 1)
-    model = getattr(model, "_orig_mod", model)  # hooks are not run by what was compiled without them
+    model = unwrapped(model)  # hooks are not run by what was compiled without them
     found = [_read(model, part) for part in images.split(batch_size)]
     return Reading(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
@@ -81,7 +82,8 @@ def _read(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     finally:
         for hook in hooks:
             hook.remove()
-    capsules = getattr(output[0], "capsules", ())
+    said = output[0]
+    capsules = (said,) if isinstance(said, Routed) else getattr(said, "capsules", ())
     if capsules:
         return scores, capsules[-1].pose.flatten(2)
     if not inputs:

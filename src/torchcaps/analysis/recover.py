@@ -89,6 +89,20 @@ def quantities(matrix: Tensor) -> Tensor:
     return torch.cat((angle, parts.scale, shear, parts.shift), dim=-1)
 
 
+def unwound(true: Tensor, got: Tensor) -> Tensor:
+    """Quantities with rotations by such full turns that they come nearest to the true ones: 179° and −179° differ by 2.
+
+    Args:
+        true: ``[..., 6]``, as of :func:`quantities`.
+        got: likewise; with more images or capsules than ``true`` where that is 1.
+    """
+    parts = list(got.unbind(dim=-1))
+    angle = QUANTITIES.index("rotation")
+    off = torch.remainder(parts[angle] - true[..., angle] + 180, 360) - 180
+    parts[angle] = true[..., angle] + off
+    return torch.stack(parts, dim=-1)
+
+
 class Line(NamedTuple):
     """How one quantity follows another.
 

@@ -116,7 +116,8 @@ def anchored_classes(shares: Tensor, index: Tensor, labels: Tensor, n_classes: i
         smoothness: γ, how much clusters that share points must agree.
 
     Returns:
-        ``[K, C]``: scores of points are ``shares @`` that.
+        ``[K, C]``: scores of points are ``shares @`` that; of each class with labels they sum to 1 over all points, so
+        that classes are taken to be about equally frequent.
 
     Source: Liu, He, Chang 2010, "Large graph construction for scalable semi-supervised learning".
     """
@@ -126,4 +127,6 @@ def anchored_classes(shares: Tensor, index: Tensor, labels: Tensor, n_classes: i
     rough = together - together @ (together / z.sum(dim=0).clamp_min(1e-12).unsqueeze(1))
     known = z[index]
     left = known.T @ known + smoothness * rough + 1e-9 * torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
-    return torch.linalg.solve(left, known.T @ F.one_hot(labels, n_classes).to(z)).to(shares)
+    classes = torch.linalg.solve(left, known.T @ F.one_hot(labels, n_classes).to(z))  # [K, C]
+    mass = z.sum(dim=0) @ classes  # of a class over all points: one whose labels are well placed would take the others'
+    return (classes / torch.where(mass > 0, mass, 1.0)).to(shares)

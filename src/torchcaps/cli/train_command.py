@@ -70,7 +70,11 @@ def parse_experiment(
         prog=f"torchcaps train {name or 'RECIPE'}",
         description="Train a recipe. Every field of it can be set; a run that was broken off is resumed.",
     )
-    parser.add_argument("--config", action="config", help="a YAML file with any of these fields, or a result.json")
+    parser.add_argument(
+        "--config",
+        action="config",
+        help="a YAML file with any of these fields (its options replace all of the recipe's), or a result.json",
+    )
     parser.add_argument(
         "--out", type=str, default=None, help="the run's folder (default: runs/<recipe>, -seed<n> or -trial behind)"
     )

@@ -29,6 +29,8 @@ _OTHERS = (
 
 #: EXIF's number for how the camera was held.
 _ORIENTATION = 0x0112
+#: Of a TIFF: bits of each channel, and what its greys mean.
+_BITS, _PHOTOMETRIC = 258, 262
 SPLITS = ("train", "val", "test")
 #: Shares of the images that are kept for validation and for test.
 VALIDATION, TEST = 0.1, 0.2
@@ -208,7 +210,7 @@ def read_image(path: Path, size: tuple[int, int], channels: int = 3) -> Tensor:
 
     Raises:
         ValueError: the file is missing, not an image, or one of which is not known what is black and white (floats
-            and 32 bits).
+            and 32 bits; of 16 bits 65535 is taken for white, whatever the brightest pixel is).
     """
     from PIL import Image
 
@@ -218,7 +220,9 @@ def read_image(path: Path, size: tuple[int, int], channels: int = 3) -> Tensor:
             raise _OfTheFile(f"{path} must have 8 or 16 bits a channel, got Pillow's mode {image.mode}")
         if image.mode.startswith("I;16"):  # Pillow would clip all 16-bit greys above 255
             grey, clear = np.array(image), image.info.get("transparency")
-            image = Image.fromarray(np.where(grey == clear, 255, grey >> 8).astype(np.uint8))
+            bits, black_is_zero = _of_a_tiff(file)
+            eight = grey >> (bits - 8) if black_is_zero else 255 - (grey >> (bits - 8))
+            image = Image.fromarray(np.where(grey == clear, 255, eight).astype(np.uint8))
         if image.has_transparency_data:
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
         image = image.convert("RGB" if channels == 3 else "L")
@@ -226,10 +230,17 @@ def read_image(path: Path, size: tuple[int, int], channels: int = 3) -> Tensor:
     return torch.from_numpy(np.array(resized)).view(*size, channels).permute(2, 0, 1)
 
 
+def _of_a_tiff(file: Image.Image) -> tuple[int, bool]:
+    """Bits of a grey, and whether 0 is black; Pillow reads 12 bits as if they were the lowest of 16, and white as 0."""
+    tags = getattr(file, "tag_v2", {})
+    return tags.get(_BITS, (16,))[0], tags.get(_PHOTOMETRIC, 1) != 0
+
+
 def _upright(image: Image.Image) -> Image.Image:
     """As its camera was held. (Pillow's ``exif_transpose`` writes all of EXIF anew, and fails where a tag is odd.)"""
     from PIL import Image
 
+    image.load()  # a TIFF is turned by that, and then no longer says that it wants to be
     turn = Image.Transpose
     turns = (turn.FLIP_LEFT_RIGHT, turn.ROTATE_180, turn.FLIP_TOP_BOTTOM, turn.TRANSPOSE)
     turns = dict(enumerate((*turns, turn.ROTATE_270, turn.TRANSVERSE, turn.ROTATE_90), 2))
@@ -243,7 +254,8 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     from PIL import Image
 
     try:
-        with Image.open(path) as file:
+        # Opened here: a file that Pillow opens itself it may map into memory, and then turns an oblong TIFF wrongly.
+        with path.open("rb") as raw, Image.open(raw) as file:
             yield file
     except _OfTheFile:
         raise

@@ -153,7 +153,8 @@ class Experiment:
         consistency: weight of the squared difference between the poses that an auto-encoder finds in the
             transformed image and the transformed poses, relative to their size; the paper has none.
         epochs: passes over the training images, at most.
-        stop_at: validation error, 0 … 1, at or below which training ends with the epoch; None trains to the end.
+        stop_at: validation error, 0 … 1, at or below which training ends with the epoch; None trains to the end. While
+            training that error is of this precision: in bf16 it may differ a little from the result's, of float32.
         batch_size: images in a step.
         precision: "32", or "bf16" for autocast.
         compile: compile the capsule layers (takes half a minute, then routing is faster).

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.analysis.painted import told
-from torchcaps.analysis.recover import QUANTITIES, line, quantities, recover
+from torchcaps.analysis.recover import QUANTITIES, line, quantities, recover, unwound
 from torchcaps.experiments.batches import Batch
 
 #: A capsule counts as active if it is so in so many pairs of images.
@@ -47,11 +47,14 @@ def following(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
         both = torch.stack((error.itself, error.ignoring)).sum(dim=1)
         errors.append(both.cpu().double())  # there, for Macs' GPUs have no float64
     itself, ignoring = torch.stack(errors).sum(dim=0).tolist()
-    done, said = torch.cat(true), torch.cat(together).nan_to_num(0, 0, 0)  # not finite: from poses without inverse
+    done = torch.cat(true)
+    # What is not finite is of poses without inverse.
+    said, alone = (x.nan_to_num(0, 0, 0) for x in (torch.cat(together), torch.cat(each)))
+    said, alone = unwound(done, said), unwound(done.unsqueeze(1), alone)
     varying = [k for k in range(len(QUANTITIES)) if done[:, k].std(correction=0) > _VARIES]
     return {
         "follows": {QUANTITIES[k]: line(done[:, k], said[:, k])._asdict() for k in varying},
-        "capsules": _alone(done, torch.cat(each).nan_to_num(0, 0, 0), torch.cat(active), varying),
+        "capsules": _alone(done, alone, torch.cat(active), varying),
         "told": itself / ignoring if ignoring else None,
     }
 

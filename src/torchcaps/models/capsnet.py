@@ -47,8 +47,8 @@ class CapsNet(nn.Module):
         n_iters: passes of every routing.
         decoder: widths of the decoder's hidden layers; None for no decoder.
         standardize: bring each image to zero mean and unit variance first; the decoder still paints 0 … 1.
-        options: of every routed layer: ``bias`` (True, as in the authors' code; the paper has none), ``learned_prior``,
-            ``leaky``, ``gradient``, ``impl`` …
+        options: of every routed layer, but ``pose_scale``, of which each has its own: ``bias`` (True, as in the
+            authors' code; the paper has none), ``learned_prior``, ``leaky``, ``gradient``, ``impl`` …
 
     Attributes:
         decoder: a :class:`~torchcaps.layers.Decoder`, or None. It is for you to call, with ``output.capsules[-1]`` and
@@ -87,6 +87,8 @@ class CapsNet(nn.Module):
                 raise ValueError(f"{name} must list layers, got {value!r}")
         for width in decoder or ():
             check_at_least("each width of decoder", width, 1)
+        if "pose_scale" in options:
+            raise ValueError(f"pose_scale must be left to the layers, each has its own; got {options['pose_scale']}")
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()
@@ -106,6 +108,9 @@ class CapsNet(nn.Module):
         with fitting(image_shape):
             size = self.primary.output_size(*size)
         types, d_in = n_types, d_primary
+        em = options.get("routing") == "em"  # which is told how far the poses below spread
+        if em:
+            options |= {"pose_scale": self.primary.pose_scale}
         self.hidden = nn.ModuleList()
         for place, given in enumerate(hidden):
             if not isinstance(given, HiddenCaps | Mapping):
@@ -117,6 +122,8 @@ class CapsNet(nn.Module):
                 types, spec.n_types, d_in, spec.d_out, spec.kernel_size, n_iters, stride=spec.stride, **options
             )
             self.hidden.append(layer)
+            if em:
+                options |= {"pose_scale": layer.pose_scale}
             with fitting(image_shape):
                 size, types, d_in = layer.output_size(*size), spec.n_types, spec.d_out
         self.classes = DenseCaps(types * size[0] * size[1], n_classes, d_in, d_class, n_iters, **options)

@@ -86,8 +86,11 @@ class MatrixCapsNet(nn.Module):
         self.standardize = Standardize() if standardize else nn.Identity()
         self.conv = FirstConv2d(image_shape[0], A, 5, stride=2)
         mean_square = 1.0 if standardize else 0.2  # of its features, as in CapsNet
+        bias = -1.0 if initial == "released" else 0.0
         self.primary = (
-            MatrixPrimaryCaps(A, B, pose=pose) if routing == "em" else PrimaryCaps(A, B, 16, 1, mean_square=mean_square)
+            MatrixPrimaryCaps(A, B, pose=pose, activation_bias=bias)
+            if routing == "em"
+            else PrimaryCaps(A, B, 16, 1, mean_square=mean_square)
         )
         self.hidden = nn.ModuleList()
         with fitting(image_shape):
@@ -152,7 +155,6 @@ def _start_as_released(model: MatrixCapsNet) -> None:
     truncated_normal_(poses, 0.5 * LEFT)
     truncated_normal_(activations, 3.0 * LEFT)
     model.primary.weight.copy_(torch.cat((poses, activations)))  # of a sharded weight the parts are copies
-    nn.init.constant_(model.primary.activation_bias, -1.0)  # type: ignore[arg-type]
     for layer, std, *betas in (*((h, 0.3, 0.5, 0.5) for h in model.hidden), (model.classes, 0.01, 2.0, 1.0)):
         # By name: of a pruned or a parametrised layer they are not among its parameters.
         weight, *prices = (getattr(layer, name) for name in ("weight", "beta_u", "beta_a"))

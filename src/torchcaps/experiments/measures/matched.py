@@ -70,8 +70,10 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
 
 def _train_again(tested: Tested, until: float) -> dict[str, Any]:
     """For as many steps under the same schedule, in epochs that are a tenth as long."""
-    config, steps, epochs = tested.config, tested.result["steps"], tested.result["epochs"]
-    each = max(1, steps // epochs // LOOKS)
+    config = tested.config
+    in_an_epoch = tested.result["steps"] // tested.result["epochs"]
+    steps = in_an_epoch * config.epochs  # all that the schedule was made for, though the run may have ended before
+    each = max(1, in_an_epoch // LOOKS)
     config = replace(
         config,
         data=replace(config.data, n_shown=each * config.batch_size),

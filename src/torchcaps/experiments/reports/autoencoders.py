@@ -85,7 +85,8 @@ def _first(batches: Iterable[Batch]) -> Batch:
 def _following(album: Album, model: nn.Module, batch: Batch, result: dict[str, Any]) -> str:
     assert batch.transformation is not None
     found = analysis.recover(model, batch.images, batch.parts.squeeze(1))
-    true, got = analysis.quantities(batch.transformation), analysis.quantities(found.together).nan_to_num(0, 0, 0)
+    true = analysis.quantities(batch.transformation)
+    got = analysis.unwound(true, analysis.quantities(found.together).nan_to_num(0, 0, 0))
     names = [name for name in analysis.QUANTITIES if name in result["test_follows"]]
     panels = [Followed(name, *(x[:, analysis.QUANTITIES.index(name)] for x in (true, got))) for name in names]
     alone = result["test_capsules"]
@@ -111,7 +112,7 @@ def _one_capsule(album: Album, found: analysis.Recovered, true: Tensor, names: S
     active = found.active[:, j]
     if active.sum() < LEAST_PAIRS:
         return []
-    got = analysis.quantities(found.each[:, j]).nan_to_num(0, 0, 0)
+    got = analysis.unwound(true, analysis.quantities(found.each[:, j]).nan_to_num(0, 0, 0))
     panels = [Followed(name, *(x[active, analysis.QUANTITIES.index(name)] for x in (true, got))) for name in names]
     text = f"The same as one capsule says it: number {j}, the one most often active, in {int(active.sum()):,} pairs."
     return [album.add("one-capsule", analysis.draw_following(panels), text)]
