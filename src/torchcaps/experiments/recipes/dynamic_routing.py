@@ -166,6 +166,8 @@ def mnist_muon_augmented() -> Experiment:
     """``mnist`` on digits that are turned, scaled and slanted too, as those of ``mnist-augmented``, for twice as long.
 
     In as many steps, of twice as many images: batches of 128, as the paper has them, and a rate larger by √2.
+
+    Ours: 0.33 % (1 seed, 65 min a run; AMD EPYC, 2 threads).
     """
     base = mnist()
     data, optim = replace(base.data, degrees=10, scale=0.1, shear=0.1), replace(base.optim, lr=4.2e-3)
