@@ -36,6 +36,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+def test_who_has_read_enough_is_left_alone() -> None:
+    """As ``torchcaps list | head -1``."""
+    command = [sys.executable, "-m", "torchcaps", "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
 def test_one_option_leaves_the_recipes_others_alone() -> None:
     """And a whole mapping takes their place, as the help says."""
     for given, wanted in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -21,10 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if arguments[:1] == ["train"]:
             train_command(arguments[1:])
-            return 0
-        parsed = make_parser().parse_args(arguments)
-        parsed.run_command(parsed)
+        else:
+            parsed = make_parser().parse_args(arguments)
+            parsed.run_command(parsed)
+        sys.stdout.flush()  # a closed pipe is met here, not at exit
         return 0
+    except BrokenPipeError:  # whoever read has seen enough, as ``| head`` has; what is left goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as of a program that the closed pipe ends
     except (ValueError, OSError) as error:
         print(f"torchcaps: {error}", file=sys.stderr)
         return 2
