@@ -117,7 +117,7 @@ def anchored_classes(shares: Tensor, index: Tensor, labels: Tensor, n_classes: i
 
     Returns:
         ``[K, C]``: scores of points are ``shares @`` that; of each class with labels they sum to 1 over all points, so
-        that classes are taken to be about equally frequent.
+        that classes are taken to be about equally frequent (where their sum is not positive they stay as they are).
 
     Source: Liu, He, Chang 2010, "Large graph construction for scalable semi-supervised learning".
     """
