@@ -49,8 +49,9 @@ from torchcaps.experiments import Data, Experiment, files
 from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.make import make_model
 from torchcaps.experiments.measures import Measure, equivariance, pairs, picasso, record, robustness, routing, transfer
+from torchcaps.experiments.measures.said import Said, in_words, mean, per_cent
 from torchcaps.experiments.measures.sample import choose, networks, sample, spaced
-from torchcaps.experiments.measures.write import as_markdown, recorded
+from torchcaps.experiments.measures.write import as_markdown
 from torchcaps.experiments.recipes import RECIPES
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
@@ -574,7 +575,7 @@ def test_transfer_refuses_more_images_than_there_are(folder, monkeypatch):
         measured("transfer", folder / "caps", n=10**6)
 
 
-def test_what_to_read_first_by_hand(tmp_path: Path) -> None:
+def test_what_to_read_first_by_hand() -> None:
     one, other = ({"trained": 0.8123, "untrained": 0.7}, {"trained": None, "untrained": 0.71})
     one, other = one | {"n_features": 160}, other | {"n_features": 800}
     content = {
@@ -582,8 +583,8 @@ def test_what_to_read_first_by_hand(tmp_path: Path) -> None:
         "values": {"to": "fashion-mnist", "pixels": 0.795, "run": one, "beside": other},
         "n": [5, 1, 2],
         "device": "a computer",
-        "run": {"folder": "caps"},
-        "beside": {"folder": "cnn"},
+        "run": {"folder": "caps", "recipe": "mine", "seed": 0},
+        "beside": {"folder": "cnn", "recipe": "theirs", "seed": 0},
     }
     table = [
         "| transfer | `caps` | `cnn` |",
@@ -594,11 +595,12 @@ def test_what_to_read_first_by_hand(tmp_path: Path) -> None:
         "| pixels | 79.50 % | 79.50 % |",
     ]
     assert as_markdown(content) == table
-    folder = tmp_path / "results" / "measures"
-    (folder / "mnist-0").mkdir(parents=True)
-    (folder / "mnist-0" / "transfer.json").write_text(json.dumps(content))
-    where = "[file](../results/measures/mnist-0/transfer.json), [picture](../results/measures/mnist-0/transfer.png)"
-    assert recorded(folder) == ["", *table, "", f"5 + 1 + 2 images, a computer: {where}."]
-    (folder / "mnist-0" / "transfer.json").write_text(json.dumps(content | {"measure": "taste"}))
-    with pytest.raises(ValueError, match=r"transfer.json must be of one of robustness, .*, got taste"):
-        recorded(folder)
+
+
+def test_numbers_are_put_together_by_hand() -> None:
+    folds = [Said("{:.1%} at {:.2f}", (0.1, 1.0)), Said("{:.1%} at {:.2f}", (0.3, 2.0))]
+    assert mean(folds) == Said("{:.1%} at {:.2f}", (0.2, 1.5))
+    assert in_words([mean(folds)]) == "20.0 % at 1.50"
+    assert in_words(folds) == "20.0 ± 14.1 % at 1.50 ± 0.71"
+    assert in_words([per_cent(0.5), per_cent(None)]) == "–" == in_words([mean([per_cent(0.5), per_cent(None)])])
+    assert in_words([Said("yes"), Said("yes")]) == "yes" and in_words([Said("yes"), Said("no")]) == "yes, no"

@@ -21,6 +21,7 @@ from torchcaps.experiments.tables import TABLES, Row, Table
 from torchcaps.experiments.tables.document import document
 from torchcaps.experiments.tables.draw import draw, number
 from torchcaps.experiments.tables.kept import is_of, keep, read_results, require_free, stale
+from torchcaps.experiments.tables.measured import recorded
 from torchcaps.experiments.tables.poses import cells, poses_as_markdown
 from torchcaps.experiments.tables.reproduce import reproduce
 from torchcaps.experiments.tables.summary import summarise
@@ -286,6 +287,62 @@ def test_a_row_of_folds_that_is_half_done() -> None:
     assert part is not None and part.cell("test_error") == "3.00" and part.runs_in_words(3) == "1, 2 of 3 folds"
     assert part.as_json()["folds"] == ["digits", "digits-1"] and part.as_json()["seeds"] == [0]
     assert summarise(TABLE, row, {"digits": [second], "digits-1": [other]}) is None
+
+
+def kept_measure(folder: Path, name: str, right: float, beside: tuple[str, int] | None = None, seed: int = 0) -> str:
+    """A measure of pictures that shows one form, as it is; returns its name without the suffix."""
+    parts = {"run": {"as it is": {"still": right}}} | ({"beside": {"as it is": {"still": 0.5}}} if beside else {})
+    of = {"recipe": name, "seed": seed, "folder": f"{name}-{seed}"}
+    other = {"recipe": beside[0], "seed": beside[1], "folder": "cnn"} if beside else None
+    content = {"measure": "picasso", "values": parts, "n": 7, "device": "abacus", "run": of, "beside": other}
+    named = "picasso" if beside is None else f"picasso-beside-{beside[0]}-{beside[1]}"
+    path = folder / f"{name}-{seed}" / f"{named}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return f"../results/measures/{path.parent.name}/{path.stem}"
+
+
+def test_measures_of_several_seeds_are_put_together(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "measures"
+    one = kept_measure(folder, "digits", 0.8, ("digits-cnn", 0))
+    table = [
+        "",
+        "| picasso | `digits` | `digits-cnn` |",
+        "| --- | --- | --- |",
+        "| as it is: still called the same | 80.0 % | 50.0 % |",
+        "",
+    ]
+    assert recorded(folder) == [*table, f"7 images, abacus: [file]({one}.json), [picture]({one}.png)."]
+    # Beside a network of another seed it is another comparison.
+    kept_measure(folder, "digits", 0.1, ("digits-cnn", 1))
+    assert sum(line.startswith("| picasso") for line in recorded(folder)) == 2
+    (folder / "digits-0" / "picasso-beside-digits-cnn-1.json").unlink()
+    two = kept_measure(folder, "digits", 0.6, ("digits-cnn", 1), seed=1)
+    table[3] = "| as it is: still called the same | 70.0 ± 14.1 % | 50.0 ± 0.0 % |"
+    links = "; ".join(f"[`digits-{k}`]({each}.json), [picture]({each}.png)" for k, each in ((0, one), (1, two)))
+    assert recorded(folder) == [*table, f"7 images, 2 seeds, abacus: {links}."]
+
+
+def test_measures_of_folds_are_one_mean_a_seed(tmp_path: Path) -> None:
+    """And a seed without one of the folds is left out."""
+    folder = tmp_path / "results" / "measures"
+    for k, right in enumerate((0.3, 0.6, 0.9)):
+        kept_measure(folder, f"smallnorb-azimuth-fold-{k}", right)
+        if k:
+            kept_measure(folder, f"smallnorb-azimuth-fold-{k}", 0.0, seed=1)
+    lines = recorded(folder)
+    assert lines[1] == "| picasso | `smallnorb-azimuth-fold-*` |" and lines[3].endswith("| 60.0 % |")
+    assert lines[-1].startswith("7 images, 3 folds, abacus: [`smallnorb-azimuth-fold-0-0`](")
+    kept_measure(folder, "smallnorb-azimuth-fold-0", 0.0, seed=1)
+    assert recorded(folder)[3].endswith("| 30.0 ± 42.4 % |")
+
+
+def test_a_measure_that_there_is_not_is_not_passed_over(tmp_path: Path) -> None:
+    kept_measure(tmp_path, "digits", 0.8)
+    file = tmp_path / "digits-0" / "picasso.json"
+    file.write_text(file.read_text().replace('"picasso"', '"taste"'))
+    with pytest.raises(ValueError, match=r"picasso.json must be of one of robustness, .*, got taste"):
+        recorded(tmp_path)
 
 
 @pytest.mark.parametrize("name", RECIPES)

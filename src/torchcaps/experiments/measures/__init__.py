@@ -19,6 +19,7 @@ from torchcaps.experiments.measures import (
     routing,
     transfer,
 )
+from torchcaps.experiments.measures.said import Said
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,13 +32,13 @@ class Measure(NamedTuple):
         measure: of a :class:`~torchcaps.experiments.tested.Tested`, ``beside`` another one or None, of ``n`` test
             images or its own number; plain JSON values, among them ``n``, "run" and "beside".
         draw: of these values and the same runs.
-        headline: of these values and "run" or "beside", what to read first, in words.
+        headline: of these values and "run" or "beside", what to read first: a line of numbers each, by what it is.
         n: its own number of test images; None takes all.
     """
 
     measure: Callable[..., dict[str, Any]]
     draw: Callable[..., Figure]
-    headline: Callable[[dict[str, Any], str], dict[str, str]]
+    headline: Callable[[dict[str, Any], str], dict[str, Said]]
     n: int | None = None
 
 

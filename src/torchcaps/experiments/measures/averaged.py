@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torchcaps.analysis.draw.charts import Bars, draw_charts
 from torchcaps.data.augment import CROPS_13
 from torchcaps.experiments.batches import Batches, evaluated, split
-from torchcaps.experiments.measures.sample import bar, choose, in_words, name_of, networks, number
+from torchcaps.experiments.measures.said import Said, per_cent
+from torchcaps.experiments.measures.sample import bar, choose, name_of, networks, number
 from torchcaps.experiments.objective import wrong
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
@@ -99,7 +100,7 @@ def _error(scores: Tensor, labels: Tensor) -> float | None:
     return number(wrong(scores, labels).float().mean())
 
 
-def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     """What to read first: the mean of the single networks, and what averaging makes of it."""
     found = values[part]
     n, windows = len(found["seeds"]), f"{found['n_windows']} windows"
@@ -109,7 +110,7 @@ def headline(values: dict[str, Any], part: str) -> dict[str, str]:
         "together": f"over {n} networks",
         "together_windows": f"over {windows} and {n} networks",
     }
-    return {said[way]: in_words(error, ".2%") for way, error in _means(found).items() if error is not None}
+    return {said[way]: per_cent(error, 2) for way, error in _means(found).items() if error is not None}
 
 
 def _means(found: dict[str, Any]) -> dict[str, float | None]:

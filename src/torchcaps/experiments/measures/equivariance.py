@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torchcaps import analysis
 from torchcaps.analysis.draw.charts import Bars, Lines, draw_charts
 from torchcaps.data.transform import NEUTRAL, TRANSFORMATIONS
-from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, number, numbers, sample
+from torchcaps.experiments.measures.said import Said
+from torchcaps.experiments.measures.sample import bar, name_of, networks, number, numbers, sample
 from torchcaps.experiments.tested import Tested
 
 if TYPE_CHECKING:
@@ -70,17 +71,18 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     return values
 
 
-def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     """What to read first: R² over the probed range, and accuracy at its ends."""
     made = {}
     for name, (low, high) in PROBED.items():
         found = values[part][name]
         probed = [k for k, x in enumerate(found["values"]) if low <= x <= high]
-        first, last = (f"{in_words(found['accuracy'][k])} at {found['values'][k]}" for k in (probed[0], probed[-1]))
+        ends = [(found["values"][k], found["accuracy"][k]) for k in (probed[0], probed[-1])]
         for what, of in (("pose", ""), ("change", " of the change")):
             for suffix, which in (("_reduced", f"{values['n_components']} components"), ("", "all features")):
-                made[f"{name}: R² of a probe{of}, {which}"] = in_words(found["r2"][what + suffix], ".2f")
-        made[f"{name}: accuracy at the ends, {UNITS[name]}"] = f"{first}, {last}"
+                made[f"{name}: R² of a probe{of}, {which}"] = Said("{:.2f}", (found["r2"][what + suffix],))
+        text = ", ".join(f"{{:.1%}} at {x}" for x, _ in ends)
+        made[f"{name}: accuracy at the ends, {UNITS[name]}"] = Said(text, tuple(read for _, read in ends))
     return made
 
 

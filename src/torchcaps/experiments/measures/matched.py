@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchcaps.analysis.draw.charts import Bars, draw_charts
-from torchcaps.experiments.measures.sample import in_words, name_of, networks, number
+from torchcaps.experiments.measures.said import Said, per_cent
+from torchcaps.experiments.measures.sample import name_of, networks, number
 from torchcaps.experiments.tested import Tested
 from torchcaps.experiments.train import train
 
@@ -89,11 +90,11 @@ def _errors(result: dict[str, Any]) -> dict[str, float | None]:
     return {name: number(result[name]) for name in _ERRORS}
 
 
-def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     """What to read first."""
     words = ("validation error, matched", "familiar viewpoints: error, matched", "novel viewpoints: error, matched")
-    said = {text: in_words(values[part]["matched"][name]) for text, name in zip(words, _ERRORS, strict=True)}
-    return said | {"novel viewpoints: error, each trained to its end": in_words(values[part]["whole"]["novel_error"])}
+    said = {text: per_cent(values[part]["matched"][name]) for text, name in zip(words, _ERRORS, strict=True)}
+    return said | {"novel viewpoints: error, each trained to its end": per_cent(values[part]["whole"]["novel_error"])}
 
 
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:

@@ -15,7 +15,8 @@ from torchcaps import analysis
 from torchcaps.analysis.draw.charts import Bars, draw_charts
 from torchcaps.analysis.needs import capsnet, decoder_of
 from torchcaps.data import Pairs
-from torchcaps.experiments.measures.sample import in_words, name_of, networks, number, spaced
+from torchcaps.experiments.measures.said import Said, per_cent
+from torchcaps.experiments.measures.sample import name_of, networks, number, spaced
 from torchcaps.experiments.tested import N_PAIRS, Tested
 
 if TYPE_CHECKING:
@@ -101,17 +102,17 @@ def _same(found: analysis.Crowding) -> dict[str, Any]:
     }
 
 
-def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     """What to read first."""
     found = values[part]
     twins = found["same_class"]
     return {
-        "both right": in_words(1 - found["error"]),
-        "IoU of reconstruction and object": in_words(found["iou"]["true"], ".2f"),
-        "IoU of the input and object": in_words(found["iou"]["input"], ".2f"),
-        "two of one class: told from a single one": in_words(twins["told_apart"]),
-        "two of one class: IoU with the better and the worse painted": (
-            f"{in_words(twins['iou']['better'], '.2f')} and {in_words(twins['iou']['worse'], '.2f')}"
+        "both right": per_cent(1 - found["error"]),
+        "IoU of reconstruction and object": Said("{:.2f}", (found["iou"]["true"],)),
+        "IoU of the input and object": Said("{:.2f}", (found["iou"]["input"],)),
+        "two of one class: told from a single one": per_cent(twins["told_apart"]),
+        "two of one class: IoU with the better and the worse painted": Said(
+            "{:.2f} and {:.2f}", (twins["iou"]["better"], twins["iou"]["worse"])
         ),
     }
 

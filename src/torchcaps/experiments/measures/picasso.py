@@ -15,7 +15,8 @@ from torchcaps.analysis.draw.examples import draw_examples
 from torchcaps.data.disarrange import shift_halves, shuffle_tiles
 from torchcaps.data.faces import ARRANGEMENTS, draw_faces
 from torchcaps.data.images import to_float
-from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, number, sample
+from torchcaps.experiments.measures.said import Said, per_cent
+from torchcaps.experiments.measures.sample import bar, name_of, networks, number, sample
 from torchcaps.experiments.tested import Tested
 
 if TYPE_CHECKING:
@@ -80,10 +81,10 @@ def _of_faces(tested: Tested, labels: Tensor) -> Tensor:
     return torch.zeros_like(labels) if tested.config.data.name == "faces" else labels
 
 
-def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     """What to read first: how many figures are still called what they were (of faces: a face)."""
     asked = "called a face" if "incomplete" in values[part] else "still called the same"
-    return {f"{name}: {asked}": in_words(found["still"]) for name, found in values[part].items()}
+    return {f"{name}: {asked}": per_cent(found["still"]) for name, found in values[part].items()}
 
 
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:

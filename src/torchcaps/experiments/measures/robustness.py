@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchcaps import analysis
 from torchcaps.analysis.draw.charts import Lines, draw_charts
-from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, number, numbers, sample
+from torchcaps.experiments.measures.said import Said, per_cent
+from torchcaps.experiments.measures.sample import bar, name_of, networks, number, numbers, sample
 from torchcaps.experiments.tested import Tested
 
 if TYPE_CHECKING:
@@ -90,21 +91,21 @@ def _masked(found: dict[str, Any]) -> bool:
     return round(max(gaps), 6) > MASKED_BY or found["zero_gradients"] > WITHOUT_GRADIENT
 
 
-def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     """What to read first: at the ε that is judged."""
     found, at = values[part], JUDGED
     k = values["epsilons"].index(at)
     made = {
-        "unchanged images: accuracy": in_words(found["fgsm"]["accuracy"][0]),
-        f"FGSM, ε = {at}: accuracy": in_words(found["fgsm"]["accuracy"][k]),
-        f"BIM, ε = {at}: accuracy": in_words(found["bim"]["accuracy"][k]),
-        f"the strongest of all attacks, ε = {at}: accuracy": in_words(found["robust"][values["checked"].index(at)]),
-        "images without a gradient": in_words(found["zero_gradients"]),
+        "unchanged images: accuracy": per_cent(found["fgsm"]["accuracy"][0]),
+        f"FGSM, ε = {at}: accuracy": per_cent(found["fgsm"]["accuracy"][k]),
+        f"BIM, ε = {at}: accuracy": per_cent(found["bim"]["accuracy"][k]),
+        f"the strongest of all attacks, ε = {at}: accuracy": per_cent(found["robust"][values["checked"].index(at)]),
+        "images without a gradient": per_cent(found["zero_gradients"]),
     }
     if "masked" in found:
-        made["curves masked, by the protocol"] = "yes" if found["masked"] else "no"
+        made["curves masked, by the protocol"] = Said("yes" if found["masked"] else "no")
     if part == "run" and "transferred" in values:
-        made[f"on images made against the other (BIM), ε = {at}: accuracy"] = in_words(values["transferred"]["bim"][k])
+        made[f"on images made against the other (BIM), ε = {at}: accuracy"] = per_cent(values["transferred"]["bim"][k])
     return made
 
 

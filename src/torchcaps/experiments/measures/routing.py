@@ -8,7 +8,8 @@ import torch
 
 from torchcaps import analysis
 from torchcaps.analysis.draw.charts import Lines, draw_charts
-from torchcaps.experiments.measures.sample import bar, choose, in_words, name_of, networks, numbers, spaced
+from torchcaps.experiments.measures.said import Said
+from torchcaps.experiments.measures.sample import bar, choose, name_of, networks, numbers, spaced
 from torchcaps.experiments.objective import wrong
 from torchcaps.experiments.tested import Tested
 
@@ -54,15 +55,15 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     return values
 
 
-def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     """What to read first: the fewest iterations, those of training, and the most."""
     found, made = values[part], {}
     first, last = values["n_iters"][0], values["n_iters"][-1]
     for n in sorted({first, found["trained_with"], last} & set(values["n_iters"])):
         k = values["n_iters"].index(n)
-        made[f"iterations in test: {n}"] = (
-            f"error {in_words(found['error'][k])}, entropy of active capsules "
-            f"{in_words(found['active_entropy'][k], '.3f')}, agreement of all {in_words(found['agreement'][k], '.3f')}"
+        made[f"iterations in test: {n}"] = Said(
+            "error {:.1%}, entropy of active capsules {:.3f}, agreement of all {:.3f}",
+            tuple(found[what][k] for what in ("error", "active_entropy", "agreement")),
         )
     return made
 

@@ -92,8 +92,3 @@ def number(value: Tensor | float) -> float | None:
 def numbers(values: Tensor) -> list[float | None]:
     """A vector as JSON knows it."""
     return [number(value) for value in values.tolist()]
-
-
-def in_words(x: float | None, form: str = ".1%") -> str:
-    """A number as a table shows it; "–" for none."""
-    return "–" if x is None else format(x, form).replace("%", " %")

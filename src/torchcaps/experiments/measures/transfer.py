@@ -14,7 +14,8 @@ from torchcaps.analysis.probes import choose
 from torchcaps.data import Dataset, Images, load
 from torchcaps.data.images import to_float
 from torchcaps.experiments.batches import image_shape
-from torchcaps.experiments.measures.sample import bar, in_words, name_of, networks, number, spaced
+from torchcaps.experiments.measures.said import Said, per_cent
+from torchcaps.experiments.measures.sample import bar, name_of, networks, number, spaced
 from torchcaps.experiments.tested import Tested
 from torchcaps.models import build
 
@@ -98,13 +99,13 @@ def _accuracy(features: Any, splits: list[tuple[Tensor, Tensor]], n_classes: int
     return number(right(probe, x_test, y_test))
 
 
-def headline(values: dict[str, Any], part: str) -> dict[str, str]:
+def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     """What to read first."""
     return {
-        f"features: accuracy on {values['to']}": in_words(values[part]["trained"], ".2%"),
-        "numbers in the features": str(values[part]["n_features"]),
-        "the same network untrained": in_words(values[part]["untrained"], ".2%"),
-        "pixels": in_words(values["pixels"], ".2%"),
+        f"features: accuracy on {values['to']}": per_cent(values[part]["trained"], 2),
+        "numbers in the features": Said(str(values[part]["n_features"])),
+        "the same network untrained": per_cent(values[part]["untrained"], 2),
+        "pixels": per_cent(values["pixels"], 2),
     }
 
 

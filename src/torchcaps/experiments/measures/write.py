@@ -1,44 +1,36 @@
-"""Measures that were taken, as Markdown."""
+"""A measure that was taken, as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from torchcaps.experiments.files import read_json
 from torchcaps.experiments.markdown import markdown_table
 from torchcaps.experiments.measures import MEASURES
+from torchcaps.experiments.measures.said import Said, in_words
 
 
-def as_markdown(content: Mapping[str, Any]) -> list[str]:
-    """The lines of a table of what to read first: one row for each number, one column for each network.
+def headlines(content: Mapping[str, Any]) -> dict[str, dict[str, Said]]:
+    """What to read first, of each network.
 
     Args:
         content: what :func:`torchcaps.experiments.measures.record.record` wrote.
     """
-    parts = [part for part in ("run", "beside") if content[part] is not None]
-    found = [MEASURES[content["measure"]].headline(content["values"], part) for part in parts]
-    head = [content["measure"], *(f"`{content[part]['folder']}`" for part in parts)]
-    labels = dict.fromkeys(label for each in found for label in each)
-    return markdown_table(head, [[label, *(each.get(label, "–") for each in found)] for label in labels])
+    headline = MEASURES[content["measure"]].headline
+    return {part: headline(content["values"], part) for part in ("run", "beside") if content[part] is not None}
 
 
-def recorded(folder: Path) -> list[str]:
-    """The lines of all measures that are kept in ``<folder>/<run>/<measure>.json``, with their pictures' places.
+def as_markdown(content: Mapping[str, Any]) -> list[str]:
+    """The lines of a table of what to read first: one row for each number, one column for each network."""
+    found = {
+        f"`{content[part]['folder']}`": {label: in_words([said]) for label, said in lines.items()}
+        for part, lines in headlines(content).items()
+    }
+    return table(content["measure"], found)
 
-    Raises:
-        ValueError: a file there cannot be read, or is of no known measure.
-    """
-    lines = []
-    for path in sorted(folder.glob("*/*.json")):
-        content = read_json(path, "measure", "values", "n", "device", "run", "beside")
-        if content["measure"] not in MEASURES:
-            raise ValueError(f"{path} must be of one of {', '.join(MEASURES)}, got {content['measure']}")
-        where = f"{folder.parent.name}/{path.relative_to(folder.parent).as_posix()}"
-        n = content["n"] if isinstance(content["n"], int) else " + ".join(map(str, content["n"]))
-        lines += ["", *as_markdown(content), ""]
-        lines += [
-            f"{n} images, {content['device']}: [file](../{where}), [picture](../{Path(where).with_suffix('.png')})."
-        ]
-    return lines
+
+def table(measure: str, columns: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The lines of a table, from the cells of each column by the label of the row."""
+    labels = dict.fromkeys(label for column in columns.values() for label in column)
+    rows = [[label, *(column.get(label, "–") for column in columns.values())] for label in labels]
+    return markdown_table([measure, *columns], rows)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from torchcaps.experiments.files import write_text
-from torchcaps.experiments.measures.write import recorded
 from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.kept import read_results
+from torchcaps.experiments.tables.measured import recorded
 from torchcaps.experiments.tables.poses import poses_as_markdown
 from torchcaps.experiments.tables.write import as_markdown
 
