@@ -60,7 +60,7 @@ def digits_pairs() -> Experiment:
 def faces() -> Experiment:
     """The small CapsNet on drawn faces and on figures that lack parts of one; see ``torchcaps measure picasso``.
 
-    Ours: 0.00 ± 0.00 % (3 seeds, 2 min a run; AMD EPYC, 1 thread).
+    Ours: 0.00 ± 0.00 % (3 seeds, 1 min a run; AMD EPYC, 1 thread; Intel(R) Xeon(R) Processor, 1 thread).
     """
     return replace(digits(), recipe="faces", data=Data("faces"), epochs=5)
 
@@ -68,7 +68,7 @@ def faces() -> Experiment:
 def faces_cnn() -> Experiment:
     """A CNN with as many parameters as the capsules of ``faces`` (their decoder not counted), trained alike.
 
-    Ours: 0.00 ± 0.00 % (3 seeds, 1 min a run; AMD EPYC, 1 thread).
+    Ours: 0.00 ± 0.00 % (3 seeds, 1 min a run; AMD EPYC, 1 thread; Intel(R) Xeon(R) Processor, 1 thread).
     """
     model = Model("matched_cnn", {"n_parameters": 410_848})
     return replace(faces(), recipe="faces-cnn", model=model, loss="cross_entropy")

@@ -70,11 +70,11 @@ SMALLNORB = Table(
         "72 epochs on all toys instead of 16 without one of each category: 5.71 instead of 11.41 % "
         "(results/checks/smallnorb-em-held-out-untuned.json);",
         "six trials of rate and weight decay (or dropout) each, of a third of the epochs, for the networks that are "
-        "attacked, and the paper's CNN (results/tuning): the matrix capsules' weight decay became 2e-5, which left "
-        "7.90 instead of 10.23 % of the held-out toys and 11.56 instead of 11.41 % of the test toys misread; the "
-        "small CNN's rate 0.003, which left 4.73 instead of 3.11 % of the former and 7.56 instead of 9.05 % of the "
-        "latter (results/checks/smallnorb-cnn-small-untuned.json); the paper's CNN a third of the rate and no "
-        "dropout, which left 3.95 instead of 6.52 % of the former and 8.40 instead of 8.51 % of the latter "
+        "attacked, and the paper's CNN (results/tuning), by seed 0 each: the matrix capsules' weight decay became "
+        "2e-5, which left 7.90 instead of 10.23 % of the held-out toys and 11.56 instead of 11.41 % of the test toys "
+        "misread; the small CNN's rate 0.003, which left 4.73 instead of 3.11 % of the former and 7.56 instead of "
+        "9.05 % of the latter (results/checks/smallnorb-cnn-small-untuned.json); the paper's CNN a third of the rate "
+        "and no dropout, which left 3.95 instead of 6.52 % of the former and 8.40 instead of 8.51 % of the latter "
         "(results/checks/smallnorb-cnn-untuned.json). So one toy of each category says little of the others;",
         "rotation, scale and shear in training: worse in 6 epochs; with up to 8 degrees, 0.15 and 0.1 10.04 instead of "
         "10.23 % of the held-out toys were misread after 16, with about twice as much 11.28 %, and with mirrored "
