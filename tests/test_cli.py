@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 from PIL import Image, ImageOps
 
-from torchcaps.cli import main
+from torchcaps.benchmarks.suites import SUITES
+from torchcaps.cli import main, parser
 from torchcaps.cli.train_command import parse_experiment
-from torchcaps.data import load
+from torchcaps.data import DATASETS, load
 from torchcaps.experiments import Experiment
-from torchcaps.experiments.recipes import recipe
+from torchcaps.experiments.measures import MEASURES
+from torchcaps.experiments.recipes import RECIPES, recipe
 from torchcaps.models import MODELS
 
 TINY = [
@@ -45,6 +48,20 @@ def test_who_has_read_enough_is_left_alone() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+def test_help_names_what_there_is() -> None:
+    """The parser has names of its own, as theirs would import torch."""
+    assert tuple(MEASURES) == parser.MEASURES and tuple(SUITES) == parser.SUITES
+
+
+def test_recipes_are_listed_by_their_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    said = re.sub(r" +", " ", capsys.readouterr().out)
+    assert (
+        "Table fashion-mnist: Fashion-MNIST. Not in the paper; its network and settings.\n fashion-mnist mnist-" in said
+    )
+    assert all(f"\n {name} " in said for name in (*RECIPES, *MODELS, *DATASETS))
 
 
 def test_one_option_leaves_the_recipes_others_alone() -> None:

@@ -7,24 +7,36 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
+
+#: Of the names in lists: as long as the longest recipe's.
+_WIDTH = 36
 
 
 def list_command(_: argparse.Namespace) -> None:
-    """List the tables, recipes, models and data sets."""
+    """List the tables with their recipes, the models and the data sets."""
     from torchcaps.data import DATASETS
     from torchcaps.experiments.recipes import RECIPES
     from torchcaps.experiments.tables import TABLES
     from torchcaps.models import MODELS
 
-    print("Tables:")
+    every = {recipe for table in TABLES.values() for row in table.rows for recipe in row.recipes}
     for name, table in TABLES.items():
-        print(f"  {name:32} {table.title}. {table.source}.")
-    for title, found in (("Recipes", RECIPES), ("Models", MODELS), ("Data sets", DATASETS)):
-        print(f"{title}:")
-        for name, function in found.items():
-            text = next(iter((function.__doc__ or "").strip().splitlines()), "")
-            print(f"  {name:32} {text.replace('``', '')}".rstrip())
+        found = {recipe: RECIPES[recipe] for row in table.rows for recipe in row.recipes}
+        _print_list(f"Table {name}: {table.title}. {table.source}.", found)
+    autoencoders = {name: make for name, make in RECIPES.items() if name not in every}
+    _print_list("In no table: auto-encoders, Hinton et al. 2011, and templates after Tieleman 2014.", autoencoders)
+    _print_list("Models:", MODELS)
+    _print_list("Data sets:", DATASETS)
+
+
+def _print_list(title: str, found: Mapping[str, Callable[..., Any]]) -> None:
+    """Each with the first line of its docstring."""
+    print(title)
+    for name, function in found.items():
+        text = next(iter((function.__doc__ or "").strip().splitlines()), "")
+        print(f"  {name:{_WIDTH}} {text.replace('``', '')}".rstrip())
 
 
 def evaluate_command(parsed: argparse.Namespace) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 from torchcaps.cli import commands
 from torchcaps.cli.train_command import train_command
 
+#: Those of torchcaps.experiments.measures and torchcaps.benchmarks.suites, which import torch (see commands.py).
+MEASURES = ("robustness", "equivariance", "picasso", "routing", "matched", "pairs", "transfer", "averaged")
+SUITES = ("dynamic", "capsnet", "em", "memory", "growth", "threads")
 _ROOT = "folder of the data files, or of the data sets' folders"
 
 
@@ -36,7 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("--data.root", dest="root", help=_ROOT)
     made.add_argument("--data.test_crops", dest="test_crops", type=int, help="windows to average over: 1 or 13")
     made = command("reproduce", commands.reproduce_command)
-    made.add_argument("table", metavar="TABLE", help="one of docs/results.md; a wrong name lists them")
+    made.add_argument("table", metavar="TABLE", help="a table of torchcaps list, such as mnist")
     made.add_argument("--row", dest="rows", metavar="RECIPE", nargs="+", default=[], help="rows (default: all)")
     made.add_argument("--seeds", type=int, default=1, help="runs of each row (default: 1)")
     made.add_argument("--epochs", type=int, help="of each run, instead of the recipe's")
@@ -58,14 +61,23 @@ def make_parser() -> argparse.ArgumentParser:
     made = command("few-labels", commands.few_labels_command)
     made.add_argument("run", metavar="RUN", help="the folder of an auto-encoder's run, such as runs/mnist-templates")
     made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other auto-encoders of the same data")
-    made.add_argument("--labels", metavar="N", type=int, nargs="+", default=[10, 25, 50, 100, 1000])
+    made.add_argument(
+        "--labels",
+        metavar="N",
+        type=int,
+        nargs="+",
+        default=[10, 25, 50, 100, 1000],
+        help="how many labels, once each (default: 10 25 50 100 1000)",
+    )
     made.add_argument("--draws", type=int, default=10, help="draws of the labelled examples (default: 10)")
     made.add_argument("--unlabelled", type=int, help="training images to take without labels (default: all)")
     made.add_argument("--out", metavar="FOLDER", help="where to write (default: the run's folder)")
-    made.add_argument("--steps", type=int, default=100, help="of the supervised networks, at least; 0 leaves them out")
+    made.add_argument(
+        "--steps", type=int, default=100, help="of the supervised networks, at least; 0 leaves them out (default: 100)"
+    )
     made.add_argument("--data.root", dest="root", help=_ROOT)
     made = command("measure", commands.measure_command)
-    made.add_argument("name", metavar="NAME", help="such as robustness or equivariance; a wrong name lists them")
+    made.add_argument("name", metavar="NAME", help=f"one of {', '.join(MEASURES)}")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--beside", metavar="RUN", help="another run on the same data to compare it with, such as a CNN")
     made.add_argument("--n", type=int, help="test images (default: the measure's own number)")
@@ -78,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--invert", action="store_true", help="for dark ink on light ground, where the model learned light on dark"
     )
     made = command("bench", commands.bench_command)
-    made.add_argument("names", metavar="NAME", nargs="*", help="suites (default: all); a wrong name lists them")
+    made.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(SUITES)} (default: all)")
     made.add_argument("--threads", type=int, default=1, help="threads on a CPU (default: 1)")
     made.add_argument("--repeats", type=int, default=7, help="repetitions of every measurement (default: 7)")
     made.add_argument(
@@ -86,7 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="default: cpu")
     made.add_argument("--compile", action="store_true", help="also torch.compile of the reference; takes minutes")
-    made.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs")
+    made.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs; takes minutes")
     return parser
 
 

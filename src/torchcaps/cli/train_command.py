@@ -43,7 +43,8 @@ def train_command(arguments: list[str]) -> None:
     }
     found = (f"{words} {result[key]:{form}}, " for key, words in said.items() if key in result)
     print(f"{''.join(found)}{result['n_parameters']:,} parameters, ", end="")
-    print(f"{result['epochs']} epochs in {result['seconds']:.0f} s; see {out}")
+    epochs = "1 epoch" if result["epochs"] == 1 else f"{result['epochs']} epochs"
+    print(f"{epochs} in {result['seconds']:.0f} s; see {out}")
     if keep_in is not None:
         print(f"kept as {keep(result, Path(keep_in).expanduser())}")
     if not config.trial:
@@ -68,7 +69,9 @@ def parse_experiment(
     parser = OneLine(
         allow_abbrev=False,  # as in parser.py
         prog=f"torchcaps train {name or 'RECIPE'}",
-        description="Train a recipe. Every field of it can be set; a run that was broken off is resumed.",
+        description="Train a recipe. Every field of it can be set; a run that was broken off is resumed. "
+        + f"Defaults are those of {name}." * bool(name)
+        + "The defaults here are those of digits; torchcaps train RECIPE --help shows a recipe's." * (not name),
     )
     parser.add_argument(
         "--config",
@@ -76,11 +79,16 @@ def parse_experiment(
         help="a YAML file with any of these fields (its options replace all of the recipe's), or a result.json",
     )
     parser.add_argument(
-        "--out", type=str, default=None, help="the run's folder (default: runs/<recipe>, -seed<n> or -trial behind)"
+        "--out",
+        type=str,
+        default=None,
+        help="the run's folder (default: runs/<recipe>, with -seed<n>, -trial or -smoke behind)",
     )
     parser.add_argument("--keep", type=str, default=None, help="also put the result into this folder, such as results")
     parser.add_argument(
-        "--smoke", action="store_true", help="two steps on eight images, whatever else is set, to see that it runs"
+        "--smoke",
+        action="store_true",
+        help="two steps on eight images, whatever else is set, to see that it runs; downloads the data all the same",
     )
     parser.add_class_arguments(Experiment)
     fields = defaults.to_dict()

@@ -140,7 +140,7 @@ class Experiment:
     """An experiment. Recipes make them; the command line overrides their fields.
 
     Attributes:
-        recipe: the recipe's name, of which folders and files are called; without slashes.
+        recipe: the recipe's name, for folders and files; without slashes.
         data: what is trained on.
         model: what is trained.
         optim: how.

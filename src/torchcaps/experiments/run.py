@@ -89,7 +89,7 @@ class Run:
             more = f", and {len(what) - 5} more" if len(what) > 5 else ""
             raise ValueError(
                 f"{self.path} holds a run of another experiment ({', '.join(what[:5])}{more}): name another folder by "
-                "--out, or by --runs where there are several runs"
+                "--out (of reproduce and tune by --runs)"
             )
 
     def _require_free(self) -> None:

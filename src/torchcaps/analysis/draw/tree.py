@@ -56,7 +56,7 @@ def draw_parse_tree(
         axes.set(xlim=(-0.5, extent[0] - 0.5), ylim=(1.06 * height - 0.5, -0.06 * height - 0.5))
         bare(axes)
         iterations = "iteration" if tree.n_iters == 1 else "iterations"
-        said = f"coupling {float(tree.coupling.amax(dim=1).median()):.2f}, even {1 / tree.coupling.shape[1]:.2f}"
+        said = f"median coupling {float(tree.coupling.amax(dim=1).median()):.2f}, even {1 / tree.coupling.shape[1]:.2f}"
         axes.set_title(f"after {tree.n_iters} {iterations}: {said}", fontsize=TITLE, color=INK, loc="left")
     return figure
 
