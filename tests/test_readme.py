@@ -397,3 +397,22 @@ def speed_rows() -> list[str]:
 def test_speed_is_that_of_the_benches() -> None:
     missing = [row for row in speed_rows() if row not in README]
     assert not missing, missing
+    bench = ROOT / "results" / "bench"
+    here, amd = (
+        json.loads((bench / name).read_text())["suites"]["capsnet"] for name in ("steps.json", "amd/steps.json")
+    )
+    goals, amd_goals = ({row["what"]: row["value"] for row in suite["rows"]} for suite in (here, amd))
+    share, low = "routing's share of the step in bf16", "CapsNet step in bf16, over the fp32 floor"
+    more = [
+        f"{100 * goals[f'CapsNet step{of}'] - 100:.0f} %"
+        for of in (", fp32, over the floor", " in bf16, over the bf16 floor")
+    ]
+    steps = [f"{1e3 * amd['seconds'][f'ours, {step}']['median']:.0f} ms" for step in ("step", "step in bf16")]
+    said = " ".join(README.split())
+    for text in (
+        f"CapsNet's step takes {steps[0]}, in bfloat16 {steps[1]}.",
+        f"Dynamic routing adds {more[0]} to the floor of CapsNet's step in float32 and {more[1]} in bfloat16.",
+        f"takes {goals[share]:.1f} % of the time of the step in bfloat16, and that step {goals[low]:.2f} of the",
+        f"the first alone: {amd_goals[share]:.1f} % and {amd_goals[low]:.2f})",
+    ):
+        assert text in said, text
