@@ -277,7 +277,7 @@ def test_weights_of_another_shape_are_stepped_by_adam() -> None:
     ("options", "message"),
     [
         ({"lr": 0.0}, "lr must be positive, got 0.0"),
-        ({"eps": -1.0}, "eps must be a number of at least 0, got -1.0"),
+        ({"eps": 0.0}, "eps must be positive, got 0.0"),
         ({"weight_decay": -1.0}, "weight_decay must be a number of at least 0, got -1.0"),
         ({"betas": (0.9, 1.0)}, "betas must be two numbers from 0 up to, but not, 1; got "),
         ({"betas": (0.9,)}, "betas must be two numbers, got "),

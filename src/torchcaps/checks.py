@@ -102,7 +102,8 @@ def check_positive(name: str, value: object) -> None:
 def check_number(name: str, value: object, least: float | None = None) -> None:
     """Refuse anything but one real number, of at least ``least`` where that is given."""
     number = single(value)
-    if not (isinstance(number, Real) and float(number) >= (-float("inf") if least is None else least)):
+    lowest = -float("inf") if least is None else least
+    if isinstance(number, bool) or not (isinstance(number, Real) and float(number) >= lowest):
         raise ValueError(f"{name} must be a number{'' if least is None else f' of at least {least}'}, got {value!r}")
 
 

@@ -139,7 +139,7 @@ class Muon(torch.optim.Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         check_positive("lr", lr)
-        check_number("eps", eps, 0)
+        check_positive("eps", eps)
         check_two("betas", betas)
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be two numbers from 0 up to, but not, 1; got {betas}")

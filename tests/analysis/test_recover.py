@@ -122,8 +122,8 @@ def test_told_compares_with_the_same_model_that_ignores() -> None:
     matrix = drawn(2)
     found = told(model, x[0], matrix, x[1])
     there = model(x[1]).images
-    wanted = (model(x[0], matrix).images - x[1]), (model(x[0], matrix).images - there), (model(x[0]).images - there)
-    for got, difference in zip(found, wanted):
+    wanted = (model(x[0], matrix).images - there), (model(x[0]).images - there)
+    for got, difference in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, difference.square().sum(dim=(1, 2, 3)))
 
 

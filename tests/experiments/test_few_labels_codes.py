@@ -239,6 +239,13 @@ def test_the_times_of_what_was_done_before_count(tmp_path: Path) -> None:
     assert first.seconds == Finished(tmp_path / "kept.json", "of").seconds == 3.5
 
 
+def test_every_device_that_took_part_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("Abacus", "Abacus", "Slide rule"):
+        monkeypatch.setattr("torchcaps.experiments.few_labels.finished.device_in_words", lambda _, name=name: name)
+        Finished(tmp_path / "kept.json", "of").add({"code": name, "readout": "b"}, 1.0)
+    assert Finished(tmp_path / "kept.json", "of").devices == ["Abacus", "Slide rule"]
+
+
 def test_the_three_nearest_outvote_one_where_labels_abound() -> None:
     """Of twenty labels of two classes: the nearest is of class 0, the next two are of class 1, then two of class 0."""
     train = torch.tensor([0.0, *[-5.0] * 9, 0.1, 0.2, *[6.0] * 8]).unsqueeze(1)

@@ -282,6 +282,16 @@ def test_capsules_without_a_decoder_have_a_report(folder, tmp_path, monkeypatch)
     assert titles(html)[2:-1] == ["Mistakes", "Who votes for what", "From parts to wholes"]
 
 
+@pytest.mark.parametrize(("pose", "d_primary", "d_class"), [("matrix", 16, 16), ("vector", 8, 4)])
+def test_a_capsnet_that_routes_by_em_has_a_report(folder, tmp_path, monkeypatch, pose, d_primary, d_class):
+    monkeypatch.setattr(files, "DPI", 30)
+    em = {"routing": "em", "pose": pose, "d_primary": d_primary, "d_class": d_class}
+    run = finished(tmp_path / "em", replace(Data("digits"), n_eval=4), Model(CAPSULES.name, CAPSULES.options | em))
+    html = report(run).read_text(encoding="utf-8")
+    assert {"Who votes for what", "From parts to wholes"} <= set(titles(html))
+    assert "divides its vote equally" in html
+
+
 def test_what_a_run_predicts_is_what_its_model_says(folder):
     tested = look(Run(folder / "caps"))
     assert tested.classes == ("green", "red")

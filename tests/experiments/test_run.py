@@ -225,11 +225,11 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         ({"data": Data(pairs=True, crop=(9, 9))}, r"data.crop must be None with data.pairs, got \(9, 9\)"),
         (
             {"model": Model("capsnet", {"x": [{"y": {1}}]})},
-            r"model.options must hold numbers, .* got x=\[\{'y': \{1\}\}\]",
+            r"model.options must hold finite numbers, .* got x=\[\{'y': \{1\}\}\]",
         ),
         (
             {"data": Data(options={"x": Path("a")})},
-            "data.options must hold numbers, texts, .* as they are kept in files",
+            "data.options must hold finite numbers, texts, .* as they are kept in files",
         ),
         (
             {"data": Data(pairs=True, degrees=3.0)},
@@ -249,6 +249,11 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         ({"data": Data(flip="no")}, "data.flip must be True or False, got 'no'"),  # type: ignore[arg-type]
         ({"data": {"name": "digits"}}, "data must be a Data, got {'name': 'digits'}"),
         ({"data": Data(options=None)}, "data.options must be a dict, got None"),  # type: ignore[arg-type]
+        ({"optim": Optim(eps=0.0)}, "optim.eps must be at least 1e-30 and finite, got 0.0"),
+        (
+            {"model": Model("capsnet", {"bias_init": float("inf")})},
+            "model.options must hold finite .* got bias_init=inf",
+        ),
         ({"optim": Optim(lr=float("inf"))}, "optim.lr must be at least 1e-12 and finite, got inf"),
         ({"optim": Optim(warmup=5.0)}, "optim.warmup must be 0 … 0.99 and finite, got 5.0"),
         ({"optim": Optim(decay_steps=0)}, "optim.decay_steps must be at least 1e-12 and finite, got 0"),

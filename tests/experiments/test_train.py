@@ -30,7 +30,7 @@ from torchcaps.experiments.batches import Batches, split
 from torchcaps.experiments.callbacks import Checkpoints, OutOfTime
 from torchcaps.experiments.devices import choose_device
 from torchcaps.experiments.evaluate import evaluate
-from torchcaps.experiments.files import write_json
+from torchcaps.experiments.files import write_atomically, write_json, write_text
 from torchcaps.experiments.make import make_model
 from torchcaps.experiments.objective import total_loss
 from torchcaps.experiments.run import Run
@@ -146,6 +146,26 @@ def test_metrics_that_another_program_holds_are_written_when_it_lets_go(
     assert len(refused) == 2 and len(metrics(tmp_path / "a")) == 2
 
 
+def test_metrics_that_are_lost_behind_the_last_checkpoint_are_written_again(tmp_path: Path) -> None:
+    """Killed between the last epoch and the result, when nothing is left to train."""
+    fit(TINY, tmp_path / "a")
+    run, before = Run(tmp_path / "a"), metrics(tmp_path / "a")
+    for path in (run.result, run.model, run.metrics):
+        path.unlink()
+    assert fit(TINY, run.path)["steps"] == 8 and metrics(run.path) == before
+
+
+def test_two_who_write_one_file_at_once_write_all_of_it(tmp_path: Path) -> None:
+    """Also where they have one process number, as threads and containers may."""
+
+    def first(temporary: Path) -> None:
+        temporary.write_text("first")
+        write_text(tmp_path / "a", "second, in between")
+
+    write_atomically(tmp_path / "a", first)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_text() == "first"
+
+
 def test_result_has_what_it_must(unbroken: Path) -> None:
     result = json.loads((unbroken / "result.json").read_text())
     wanted = "recipe seed val_error test_error epochs seconds n_parameters device versions commit"
@@ -236,6 +256,22 @@ def test_nan_stops_says_where_and_keeps_the_last_good_checkpoint(
     assert all(bool(value.isfinite().all()) for value in content["state_dict"].values())
     monkeypatch.undo()
     assert fit(TINY, run.path)["steps"] == 8  # once the cause is gone it goes on
+
+
+def test_weights_that_are_no_numbers_replace_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = Checkpoints.save
+
+    def poisoned(self: Checkpoints, trainer: Any) -> None:
+        if trainer.global_step == 6:
+            nn.init.constant_(next(trainer.lightning_module.parameters()), float("nan"))
+        save(self, trainer)
+
+    monkeypatch.setattr(Checkpoints, "save", poisoned)
+    with pytest.raises(NonFiniteLoss, match=r"the weight \S+ became nan at step 6 .*; what was saved before is kept"):
+        fit(TINY, tmp_path / "a", checkpoint_seconds=0)
+    content = torch.load(Run(tmp_path / "a").checkpoint, weights_only=True)
+    assert content["global_step"] == 5
+    assert all(bool(value.isfinite().all()) for value in content["state_dict"].values())
 
 
 @pytest.mark.parametrize("checkpoint_seconds", [0, 1e9])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,13 @@ def test_every_kind_of_network_has_six_trials(name: str, field: str, values: tup
     before = flat(config.to_dict()) | {"trial": True, "stop_at": None}
     for settings, trial in found:
         assert flat(trial.to_dict()) == before | settings
+
+
+def test_whether_there_is_a_decoder_is_asked_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, decoder, field in (("capsnet_bare", None, "optim.weight_decay"), ("mine", [8], "reconstruction")):
+        monkeypatch.setitem(MODELS, name, partial(MODELS["capsnet_small"], decoder=decoder))
+        settings, _ = trials(replace(recipe("digits"), model=Model(name)))[0]
+        assert field in settings
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if not recipe(name).data.transformed])

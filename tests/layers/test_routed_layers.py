@@ -265,3 +265,9 @@ def test_every_layer_takes_a_new_routing(monkeypatch: pytest.MonkeyPatch) -> Non
     classes = ClassCaps(1, 6, 3, 7, routing="shares")
     wanted = torch.einsum("byxd,jde,j->bje", x[:, 0], classes.weight[0], classes.share[0])
     torch.testing.assert_close(classes(x).pose, wanted)
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 6, 0)])
+def test_tensors_that_are_no_poses_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"capsules must be poses \[\.\.\., d_in=8\], got shape"):
+        DenseCaps(6, 3, 8, 4)(torch.rand(shape))

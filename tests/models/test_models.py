@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 
 import numpy as np
@@ -296,7 +297,6 @@ def test_they_are_of_every_routing() -> None:
         ("matrix_capsnet", (1, 28, 28), {"B": 0}, "B must be an integer of at least 1, got 0"),
         ("matrix_capsnet", (1, 28, 28), {"pose_scale": 5.0}, "pose_scale must be left to the layers"),
         ("capsnet_small", (1, 28, 28), {"pose_scale": 5.0}, "pose_scale must be left to the layers"),
-        ("matrix_capsnet", (1, 28, 28), {"stride": 5}, "model matrix_capsnet: .*multiple values for .*'stride'"),
         (
             "matrix_capsnet",
             (1, 16, 28),
@@ -340,6 +340,22 @@ def test_they_are_of_every_routing() -> None:
         ("capsnet", (28, 28), {}, r"image_shape must be \(channels, height, width\), got \(28, 28\)"),
         ("matched_cnn", (1, 7, 28), {}, "image_shape must be at least 8×8"),
         ("matched_cnn", (1, 28, 28), {"n_parameters": 10}, "n_parameters must be at least"),
+        ("baseline_cnn", (1, 28, 28), {"dropout": True}, "dropout must be .*, got True"),
+        ("capsnet", (1, 28, 28), {"bias_init": True}, "bias_init must be a number, got True"),
+        ("capsnet", (1, 28, 28), {"weight_std": math.inf}, "weight_std must be finite, got inf"),
+        (
+            "capsnet",
+            (1, 28, 28),
+            {"hidden": [{"n_type": 3}]},
+            r"a field of hidden\[0\] must be one of n_types, .*; got",
+        ),
+        (
+            "capsnet_stacked",
+            (1, 28, 28),
+            {"stride": 3},
+            "options of capsnet_stacked must be one of channels, .*'stride'",
+        ),
+        ("matrix_capsnet", (1, 32, 32), {"stride": 3}, "options of matrix_capsnet must be one of A, .*'stride'"),
     ],
 )
 def test_what_cannot_be_built(name: str, shape: tuple[int, int, int], options: dict, message: str) -> None:
@@ -448,9 +464,10 @@ def test_a_seed_gives_the_first_convolution_that_it_always_gave() -> None:
     torch.testing.assert_close(FirstConv2d(1, 4, 9).weight.detach(), wanted, rtol=0, atol=0)
 
 
-def test_a_capsnet_that_routes_by_em_starts_half_active() -> None:
+@pytest.mark.parametrize("n_hidden", [1, 2])
+def test_a_capsnet_that_routes_by_em_starts_half_active(n_hidden: int) -> None:
     torch.manual_seed(0)
-    options = {"routing": "em", "pose": "vector", "hidden": ({"n_types": 8},)}
+    options = {"routing": "em", "pose": "vector", "hidden": ({"n_types": 8},) * n_hidden}
     model = build("capsnet_small", (1, 28, 28), 10, **options)
     for layer in model(torch.rand(8, 1, 28, 28)).capsules[1:]:
         assert 0.35 < layer.activation.mean() < 0.6

@@ -186,6 +186,10 @@ def test_bad_shapes_are_named() -> None:
         affine_inverse([[1]])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"size must be two integers of at least 1, got \(-1, 4\)"):
         warp(torch.zeros(1, 1, 4, 4), torch.eye(3).expand(1, 3, 3), (-1, 4))
+    with pytest.raises(ValueError, match=r"images must be floating point, got torch\.int64"):
+        warp(torch.ones(1, 1, 4, 4, dtype=torch.int64), torch.eye(3)[None])
+    with pytest.raises(ValueError, match=r"images must have pixels, got shape \[1, 1, 0, 3\]"):
+        warp(torch.ones(1, 1, 0, 3), torch.eye(3)[None])
     with pytest.raises(ValueError, match=r"unit must be positive, got 0"):
         pose_loss(torch.rand(1, 1, 2), torch.rand(1, 1, 2), unit=0)
     with pytest.raises(ValueError, match=r"size must be two numbers, got 28"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchcaps.layers import Conv2d
-from torchcaps.ops import conv2d
+from torchcaps.ops import conv2d, spectral
 from torchcaps.ops.spectral import spectral_conv2d, worthwhile
 
 BIG = (64, 64, 20, 20), (128, 64, 9, 9)  # large enough to go by frequencies
@@ -185,6 +186,21 @@ def test_what_is_watched_is_the_librarys() -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         traced = torch.jit.trace(layer, x, check_trace=False)
     assert traced(x[:3]).equal(layer(x[:3]))
+
+
+def test_a_few_images_at_a_time_without_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of large maps; the rest of the batch makes a smaller part."""
+    x, weight = torch.randn(5, 4, 20, 19, dtype=torch.float64), torch.randn(6, 4, 5, 5, dtype=torch.float64)
+    whole, taken = spectral_conv2d(x, weight, 2, 1), []
+    of_image = 4 * 4 * math.prod(cut.tiles * cut.tile for cut in spectral.cuts((22, 21), weight.shape, 2))
+    monkeypatch.setattr(spectral, "_AT_ONCE", 2 * of_image)
+    transforms = spectral._transforms
+    monkeypatch.setattr(spectral, "_transforms", lambda *given: taken.append(given[2].shape[0]) or transforms(*given))
+    with torch.no_grad():
+        parts = spectral_conv2d(x, weight, 2, 1)
+    assert taken == [2, 2, 1]
+    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
+    assert parts.stride() == whole.contiguous(memory_format=torch.channels_last).stride()
 
 
 def test_batch_of_nothing_and_strides_of_any_kind() -> None:

@@ -433,6 +433,7 @@ def test_huge_logits_saturate_without_nan() -> None:
         ({"variance_floor": 0.0}, "variance_floor must be positive"),
         ({"damping": 1.0}, "damping must be at least 0 and below 1"),
         ({"final_lambda": math.nan}, "final_lambda must be a finite number, got nan"),
+        ({"final_lambda": True}, "final_lambda must be a finite number, got True"),
         ({"final_lambda": torch.tensor(0.01)}, "final_lambda must be a finite number, got tensor"),
         ({"damping": "0.1"}, "damping must be a finite number, got '0.1'"),
         ({"normalise": "no"}, "normalise must be True or False, got 'no'"),
@@ -468,6 +469,12 @@ def test_any_kind_of_number_is_a_setting(impl: str) -> None:
     one = em_routing(*arguments, damping=0.25, impl=impl).pose
     assert torch.equal(em_routing(*arguments, damping=Fraction(1, 4), impl=impl).pose, one)
     assert torch.equal(em_routing(*arguments, damping=np.float32(0.25), impl=impl).pose, one)
+
+
+def test_votes_must_be_floating_point_whatever_activations_are() -> None:
+    votes, betas = torch.ones(1, 3, 2, 4, 4, dtype=torch.int64), (torch.zeros(2), torch.zeros(2))
+    with pytest.raises(ValueError, match=r"votes must be floating point, got torch\.int64"):
+        em_routing_from_votes(votes, torch.rand(1, 3), *betas)
 
 
 def test_dense_bad_input_speaks_of_dense_shapes() -> None:

@@ -66,6 +66,10 @@ def test_derivative_is_right() -> None:
     assert gradcheck(lambda x: safe_norm(x, keepdim=True), (s,))
 
 
+def test_the_norm_of_an_infinite_vector_is_infinite() -> None:
+    assert safe_norm(torch.tensor([[math.inf, 1.0], [-math.inf, math.inf]])).tolist() == [math.inf, math.inf]
+
+
 def test_norm_has_no_epsilon() -> None:
     assert safe_norm(torch.tensor([3e-30, 4e-30], dtype=torch.float64)).item() == pytest.approx(5e-30, rel=1e-12)
     assert safe_norm(torch.tensor([0.0, 0.9])).item() == pytest.approx(0.9)

@@ -15,13 +15,11 @@ class Told(NamedTuple):
     """Squared errors of what is painted, summed over pixels, of each image ``[B]``.
 
     Attributes:
-        target: of what is painted for (x, T), against T x.
-        itself: of the same, against what is painted for (T x, identity).
+        itself: of what is painted for (x, T), against what is painted for (T x, identity).
         ignoring: of what is painted for (x, identity), against what is painted for (T x, identity): the same model
             with T ignored.
     """
 
-    target: Tensor
     itself: Tensor
     ignoring: Tensor
 
@@ -45,8 +43,7 @@ def told(model: nn.Module, images: Tensor, transformation: Tensor, transformed: 
     )
     there = model(transformed).images
     painted, ignoring = model(images, transformation).images, model(images).images
-    pairs = ((painted, transformed), (painted, there), (ignoring, there))
-    return Told(*((a - b).square().sum(dim=(1, 2, 3)) for a, b in pairs))
+    return Told(*((each - there).square().sum(dim=(1, 2, 3)) for each in (painted, ignoring)))
 
 
 @observing

@@ -62,6 +62,8 @@ def accuracy_under_attack(
     Source: Hinton, Sabour, Frosst 2018, section 5.2, figure 3.
     """
     _check(images, labels, batch_size)
+    if not isinstance(epsilons, Iterable):
+        raise ValueError(f"epsilons must be several, such as [{epsilons!r}], got one")
     if targets is not None:
         check_shapes(labels=(labels, "B"), targets=(targets, "B"))
         if (targets == labels).any():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet, observing
 from torchcaps.analysis.places import capsule_places
-from torchcaps.checks import check_at_least
+from torchcaps.checks import check_at_least, check_shapes
 
 
 class ParseTree(NamedTuple):
@@ -58,6 +58,7 @@ def parse_tree(model: nn.Module, image: Tensor, n_iters: int | None = None, n_ca
     model = capsnet(model)
     n_iters = model.classes.n_iters if n_iters is None else n_iters
     check_at_least("n_capsules", n_capsules, 1)
+    check_shapes(image=(image, "C H W"))
     lower = model(image.unsqueeze(0)).capsules[-2]
     routed = model.classes(lower, n_iters=n_iters, return_coupling=True)
     activation = lower.activation.flatten()

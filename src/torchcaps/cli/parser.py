@@ -106,7 +106,9 @@ def _add_place_of_runs(made: argparse.ArgumentParser) -> None:
     """Options of commands that train several runs: where, on what, and whether in earnest."""
     made.add_argument("--data.root", dest="root", help=_ROOT)
     made.add_argument("--runs", metavar="FOLDER", default="runs", help="where runs are kept (default: runs)")
-    made.add_argument("--threads", type=int, default=0, help="threads on a CPU (default: all cores)")
+    made.add_argument(
+        "--threads", type=int, default=0, help="threads on a CPU (default: all cores, or OMP_NUM_THREADS)"
+    )
     made.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
     made.add_argument(
         "--smoke", action="store_true", help="two steps of every run, whatever else is set, to see that it runs"

@@ -99,9 +99,9 @@ class Metrics(L.Callback):
         except PermissionError as error:  # on Windows, as long as another program shows it
             warnings.warn(f"{self.run.metrics} cannot be written now, and waits: {error}", stacklevel=2)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self.rows:
-            write_atomically(self.run.metrics, self._write)
+    def write(self) -> None:
+        """All rows, once training is over: an earlier attempt may have failed, or its file be gone since."""
+        write_atomically(self.run.metrics, self._write)
 
     def _write(self, path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:

@@ -91,7 +91,7 @@ def check_experiment(config: Experiment) -> None:
     _within("optim.floor", optim.floor, 0)
     if optim.lr < optim.floor:
         raise ValueError(f"optim.lr must be at least optim.floor, {optim.floor}, got {optim.lr}")
-    _within("optim.eps", optim.eps, 0)
+    _within("optim.eps", optim.eps, 1e-30)  # a weight without a gradient steps by 0 / eps
     _within("optim.clip", optim.clip, 0)
     _within("optim.weight_decay", optim.weight_decay, 0)
     if data.transformed != (config.loss == "squared_error"):
@@ -136,7 +136,7 @@ def _require_plain(name: str, options: dict[str, Any]) -> None:
     for key, value in options.items():
         if not _is_plain(value):
             raise ValueError(
-                f"{name} must hold numbers, texts, and lists and mappings of such, as they are kept in files; "
+                f"{name} must hold finite numbers, texts, and lists and mappings of such, as they are kept in files; "
                 f"got {key}={value!r}"
             )
 
@@ -146,7 +146,7 @@ def _is_plain(value: Any) -> bool:
         return all(map(_is_plain, value))
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
-    return value is None or isinstance(value, int | float | str)
+    return value is None or isinstance(value, int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _within(name: str, value: float, least: float, most: float = math.inf) -> None:

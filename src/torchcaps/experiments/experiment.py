@@ -158,7 +158,7 @@ class Experiment:
         batch_size: images in a step.
         precision: "32", or "bf16" for autocast.
         compile: compile the capsule layers (takes half a minute, then routing is faster).
-        threads: threads on a CPU; 0 takes all cores.
+        threads: threads on a CPU; 0 leaves torch's number, which is all cores unless it was set.
         device: "auto" takes a GPU where there is one.
         seed: of everything random.
         trial: look at no test image, but at the validation images alone: for settings that are yet to be chosen.

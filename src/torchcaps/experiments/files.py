@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +23,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Whatever stops it, ``path`` holds either what it held or all of what is new.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}.partial")  # threads and containers may share a number
     try:
         write(temporary)
         with temporary.open("r+b") as file:  # Windows syncs no file that is open for reading alone

@@ -177,7 +177,7 @@ def placed(config: Experiment, root: str | Path | None, threads: int, device: De
     Args:
         config: the experiment.
         root: folder of the data files, or the folder of the data sets' folders; None for the experiment's own.
-        threads: threads on a CPU; 0 takes all cores.
+        threads: threads on a CPU; 0 leaves torch's number, which is all cores unless it was set.
         device: where to train.
     """
     return replace(with_data_in(config, root), threads=threads, device=device)

@@ -141,6 +141,7 @@ def _train(
         stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
         callbacks = [metrics, *stop, *lines, Checkpoints(run, checkpoint_seconds, until)]
         steps = _fit(run, task, device, progress, callbacks)
+        metrics.write()
         save_model(run, model, config, dataset)
         model.to(device)
         tested = ["val"] if config.trial else [name for name in dataset.splits if name != "train"]

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from torchcaps.checks import check_at_least
 from torchcaps.experiments.choices import Device, Progress
 from torchcaps.experiments.experiment import Experiment
@@ -18,7 +20,7 @@ from torchcaps.experiments.run import experiment_from, flat, placed
 from torchcaps.experiments.smoke import smoke
 from torchcaps.experiments.task import NonFiniteLoss
 from torchcaps.experiments.train import train
-from torchcaps.models import MODELS
+from torchcaps.models import MODELS, build
 
 #: On the recipe's learning rate.
 FACTORS = (1 / 3, 1.0, 3.0)
@@ -69,7 +71,7 @@ def tune(
         root: folder of the data files, or the folder of the data sets' folders.
         runs: where trials are kept, ``<runs>/tuning/<recipe>/<trial>-of-<epochs>-epochs``.
         keep_in: folder to put the outcome into besides, such as ``results/tuning``; None for none.
-        threads: threads on a CPU; 0 takes all cores.
+        threads: threads on a CPU; 0 leaves torch's number, which is all cores unless it was set.
         device: where to train.
         quick: two steps of every trial, to see that all of it runs.
         progress: of each training.
@@ -141,11 +143,11 @@ def _best(found: Iterable[dict[str, Any]]) -> dict[str, float]:
 
 
 def _regulariser(config: Experiment) -> tuple[str, tuple[float, float]]:
-    name, options = config.model.name, config.model.options
-    if "dropout" in inspect.signature(MODELS[name]).parameters:
+    if "dropout" in inspect.signature(MODELS[config.model.name]).parameters:
         return DROPOUT
-    has_decoder = name.startswith("capsnet") and options.get("decoder", ()) is not None
-    return RECONSTRUCTION if has_decoder else WEIGHT_DECAY
+    with torch.device("meta"):  # of any size: only its parts are asked for
+        model = build(config.model.name, (1, 64, 64), 2, **config.model.options)
+    return WEIGHT_DECAY if getattr(model, "decoder", None) is None else RECONSTRUCTION
 
 
 def _with(config: Experiment, settings: dict[str, float]) -> Experiment:

@@ -85,11 +85,7 @@ class ClassCaps(RoutedLayer):
     def forward(
         self, capsules: Routed | Tensor, *, n_iters: int | None = None, return_coupling: bool = False
     ) -> Routed:
-        lower = self.routed(capsules)
-        if lower.pose.dim() != 5 or lower.pose.shape[1] != self.n_in or lower.pose.shape[4] != self.d_in:
-            raise ValueError(
-                f"capsules must be [B, T={self.n_in}, H, W, d_in={self.d_in}], got shape {list(lower.pose.shape)}"
-            )
+        lower = self.routed_map(capsules, self.n_in)
         height, width = lower.pose.shape[2:4]
         options = self.call_options(n_iters, return_coupling)
         for name in self.per_child:

@@ -83,11 +83,7 @@ class ConvCaps(RoutedLayer):
     def forward(
         self, capsules: Routed | Tensor, *, n_iters: int | None = None, return_coupling: bool = False
     ) -> Routed:
-        lower = self.routed(capsules)
-        if lower.pose.dim() != 5 or lower.pose.shape[1] != self.n_types or lower.pose.shape[4] != self.d_in:
-            raise ValueError(
-                f"capsules must be [B, T={self.n_types}, H, W, d_in={self.d_in}], got shape {list(lower.pose.shape)}"
-            )
+        lower = self.routed_map(capsules, self.n_types)
         if self.padding:
             around = (self.padding,) * 4
             lower = Routed(F.pad(lower.pose, (0, 0, *around)), F.pad(lower.activation, around))

@@ -60,7 +60,9 @@ def truncated_normal_(weight: Tensor, std: float, name: str = "weight_std") -> N
     0.1 is 0.088 here.)
 
     Raises:
-        ValueError: ``std``, which users know by this ``name``, is not positive.
+        ValueError: ``std``, which users know by this ``name``, is not positive and finite.
     """
     check_positive(name, std)
+    if math.isinf(std):
+        raise ValueError(f"{name} must be finite, got {std}")
     nn.init.trunc_normal_(weight, std=std / LEFT, a=-2 * std / LEFT, b=2 * std / LEFT)

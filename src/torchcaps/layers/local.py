@@ -20,7 +20,7 @@ class Windows:
     Args:
         image_shape: (channels, height, width).
         field: side of the windows; None makes the whole image the only one.
-        stride: pixels from one to the next.
+        stride: pixels from one to the next, by default 3. Only with a field.
         patch: side of what is painted, larger than the field by an even number; by default about twice
             as large. Only with a field.
 
@@ -29,15 +29,22 @@ class Windows:
     """
 
     def __init__(
-        self, image_shape: tuple[int, int, int], field: int | None = None, stride: int = 1, patch: int | None = None
+        self,
+        image_shape: tuple[int, int, int],
+        field: int | None = None,
+        stride: int | None = None,
+        patch: int | None = None,
     ) -> None:
         self.channels, height, width = as_image_shape(image_shape)
         self.size = (height, width)
         self.field, self.patch, self.stride, self.padding, places = self.size, self.size, 1, 0, (1, 1)
         if field is None and patch is not None:
             raise ValueError(f"patch must be None without a field, as the whole image is painted; got {patch}")
+        if field is None and stride is not None:
+            raise ValueError(f"stride must be None without a field, as the whole image is seen; got {stride}")
         if field is not None:
             check_at_least("field", field, 1)
+            stride = 3 if stride is None else stride
             check_at_least("stride", stride, 1)
             if field > min(self.size):
                 raise ValueError(f"field must be at most {min(self.size)} in images of {height}×{width}, got {field}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -72,14 +73,11 @@ class RoutedLayer(nn.Module):
         sizes = {"n_in": n_in, "n_out": n_out, "d_in": d_in, "d_out": d_out, "n_iters": n_iters, "n_places": n_places}
         for name, value in sizes.items():
             check_at_least(name, value, 1)
-        check_choice("routing", routing, ROUTINGS)
+        check_options(routing, options)
         check_choice("gradient", gradient, GRADIENTS)
         check_choice("impl", impl, IMPLS)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         self.n_iters, self.routing, self.gradient, self.impl = n_iters, routing, gradient, impl
-        known = "n_iters", "routing", "gradient", "impl", *ROUTINGS[routing].options
-        for name in options:
-            check_choice(f"an option of layers with {routing} routing", name, known)
         made = ROUTINGS[routing].make(n_in, n_out, d_in, d_out, dense=self.dense, n_places=n_places, **options)
         if self.dense and routing == "em":
             check_dense_choice(made.options["settings"], n_iters)
@@ -140,4 +138,27 @@ class RoutedLayer(nn.Module):
             )
         if self.d_in == 16 and capsules.shape[-2:] == (4, 4):
             capsules = capsules.flatten(-2)
+        if capsules.dim() < 2 or not capsules.shape[-1]:
+            raise ValueError(f"capsules must be poses [..., d_in={self.d_in}], got shape {list(capsules.shape)}")
         return Routed(capsules, capsules[..., 0])  # whose activations nothing reads
+
+    def routed_map(self, capsules: Routed | Tensor, n_types: int) -> Routed:
+        """As :meth:`routed`, of a map ``[B, T, H, W, d_in]`` of so many types.
+
+        Raises:
+            ValueError: as there, or another shape.
+        """
+        lower = self.routed(capsules)
+        if lower.pose.dim() != 5 or lower.pose.shape[1] != n_types or lower.pose.shape[4] != self.d_in:
+            raise ValueError(
+                f"capsules must be [B, T={n_types}, H, W, d_in={self.d_in}], got shape {list(lower.pose.shape)}"
+            )
+        return lower
+
+
+def check_options(routing: str, options: Iterable[str]) -> None:
+    """Refuse options that layers with this routing do not have, such as what a model sets itself."""
+    check_choice("routing", routing, ROUTINGS)
+    known = "n_iters", "routing", "gradient", "impl", *ROUTINGS[routing].options
+    for name in options:
+        check_choice(f"an option of layers with {routing} routing", name, known)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_flag, check_positive
+from torchcaps.checks import check_at_least, check_choice, check_flag, check_positive
 from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.layout import channels_last
 from torchcaps.layers.plain_conv import FirstConv2d
+from torchcaps.layers.routed_layer import check_options
 from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
 from torchcaps.models.output import Output
 from torchcaps.ops import Routed
@@ -89,6 +90,7 @@ class CapsNet(nn.Module):
             check_at_least("each width of decoder", width, 1)
         if "pose_scale" in options:
             raise ValueError(f"pose_scale must be left to the layers, each has its own; got {options['pose_scale']}")
+        check_options(options.get("routing", "dynamic"), options)
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()
@@ -115,6 +117,8 @@ class CapsNet(nn.Module):
         for place, given in enumerate(hidden):
             if not isinstance(given, HiddenCaps | Mapping):
                 raise ValueError(f"hidden[{place}] must be a HiddenCaps or a dict of its fields, got {given!r}")
+            for name in () if isinstance(given, HiddenCaps) else given:
+                check_choice(f"a field of hidden[{place}]", name, [field.name for field in fields(HiddenCaps)])
             spec = given if isinstance(given, HiddenCaps) else HiddenCaps(**given)
             for name, value in {"n_types": spec.n_types, "d_out": spec.d_out}.items():
                 check_at_least(f"hidden[{place}].{name}", value, 1)
@@ -150,7 +154,7 @@ class CapsNet(nn.Module):
         """
         require_images(x, self.image_shape)
         x = channels_last(self.standardize(x))  # as PrimaryCaps' convolution reads the map
-        capsules: list[Routed] = [self.primary(F.relu(self.conv(x)))]
+        capsules: list[Routed] = [self.primary(F.relu(self.conv(x), inplace=True))]  # large, of large images
         for layer in (*self.hidden, self.classes):
             capsules.append(layer(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))
         return Output(capsules[-1].activation, tuple(capsules))

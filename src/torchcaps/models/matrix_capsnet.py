@@ -14,6 +14,7 @@ from torchcaps.checks import check_at_least, check_choice, check_flag
 from torchcaps.layers import ClassCaps, ConvCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import LEFT, reset_layers, truncated_normal_
 from torchcaps.layers.plain_conv import FirstConv2d
+from torchcaps.layers.routed_layer import check_options
 from torchcaps.layers.routings import POSES
 from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
 from torchcaps.models.output import Output
@@ -78,6 +79,7 @@ class MatrixCapsNet(nn.Module):
             check_at_least(name, value, 1)
         if "pose_scale" in options:
             raise ValueError(f"pose_scale must be left to the layers, each has its own; got {options['pose_scale']}")
+        check_options(routing, options)
         for name in ("weight_std", "beta_u_init", "beta_a_init"):
             if initial == "released" and name in options:
                 raise ValueError(f"{name} must be left to initial='released', got {options[name]}")

@@ -33,7 +33,7 @@ class TransformingAutoencoder(Transforming):
         pose: "translation", a point (x, y); "affine", a 3×3 matrix, read as nine numbers as in the paper; or "parts", a
             3×3 matrix that is read as angle, scales, shear and shift, so that it always has an inverse.
         field: side of the windows; None lets every capsule see the whole image.
-        stride: pixels from one window to the next.
+        stride: pixels from one window to the next, by default 3. Only with a field, as is ``patch``.
         patch: side of what a capsule paints about its window's centre; about twice the field by default.
 
     Raises:
@@ -52,7 +52,7 @@ class TransformingAutoencoder(Transforming):
         n_generation: int,
         pose: str,
         field: int | None = None,
-        stride: int = 3,
+        stride: int | None = None,
         patch: int | None = None,
     ) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_shapes, check_tensor, check_two
+from torchcaps.checks import check_floating, check_shapes, check_tensor, check_two
 from torchcaps.ops.precision import at_least_float32, without_autocast
 
 
@@ -124,9 +124,12 @@ def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) ->
         ``[B, C, H, W]``, of the dtype that the images' and the matrices' promote to; computed in float32 at least.
 
     Raises:
-        ValueError: the shapes do not fit, or ``size`` is not two sizes.
+        ValueError: the shapes do not fit, images without a pixel or of integers, or ``size`` is not two sizes.
     """
     check_shapes(images=(images, "B C H W"), matrix=(matrix, "B 3 3"))
+    check_floating("images", images)
+    if not (images.shape[2] and images.shape[3]):
+        raise ValueError(f"images must have pixels, got shape {list(images.shape)}")
     if size is not None:
         check_two("size", size, 1)
     dtype = torch.promote_types(images.dtype, matrix.dtype)

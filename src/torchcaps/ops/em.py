@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import as_two, check_choice, check_flag, check_shapes
+from torchcaps.checks import as_two, check_choice, check_flag, check_floating, check_shapes
 from torchcaps.ops.em_checks import (
     check_activation,
     check_betas,
@@ -212,9 +212,8 @@ def em_routing_from_votes(
         check_matrices("votes", votes)
     check_betas(beta_u, beta_a, sizes["J"])
     check_activation(activation)
+    check_floating("votes", votes)
     dtype = torch.promote_types(votes.dtype, activation.dtype)
-    if not dtype.is_floating_point:
-        raise ValueError(f"votes must be floating point, got {votes.dtype}")
     check_choices(n_iters, gradient)
     check_flag("return_coupling", return_coupling)
     check_choice("impl, for votes that are there already,", impl, ("auto", "reference"))

@@ -17,6 +17,10 @@ from torch import Tensor
 _OUTPUTS = 12
 
 
+#: Numbers of all tiles at once, where none are kept for a gradient: 128 MB in float32.
+_AT_ONCE = 2**25
+
+
 class Cut(NamedTuple):
     """How one direction of a map is cut into overlapping tiles, of ``step + kernel - 1`` inputs: an even number.
 
@@ -133,12 +137,21 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0
         stride: in both directions.
         padding: zeros on every side.
 
+    Without autograd nothing is kept, and of large maps a few images at a time are taken.
+
     Returns:
         ``[B, C', H', W']``, with the strides of channels last.
 
     Source: Mathieu, Henaff, LeCun 2014 (products at frequencies); Lavin, Gray 2016 (tiles, and transforms as matrices).
     """
     rows, columns = cuts([size + 2 * padding for size in x.shape], weight.shape, stride)
+    of_image = stride**2 * x.shape[1] * math.prod(cut.tiles * cut.tile for cut in (rows, columns))
+    n = max(1, _AT_ONCE // max(1, of_image))
+    if n < len(x) and not torch.is_grad_enabled():
+        y = x.new_empty((len(x), rows.out, columns.out, len(weight))).permute(0, 3, 1, 2)
+        for part, some in zip(y.split(n), x.split(n), strict=True):  # not put together: parts would lie between others
+            part.copy_(spectral_conv2d(some, weight, stride, padding))
+        return y
     signal, response, inverse = _transforms(rows, columns, x)
     n_images, n_in, n_out = len(x), stride**2 * x.shape[1], len(weight)
     n_tiles = rows.tiles * columns.tiles

@@ -37,7 +37,7 @@ def _direction_and_norm(s: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """The unit vector along each vector, 0 for the zero vector, and its length."""
     largest = s.detach().abs().amax(dim, keepdim=True)
     zero = largest == 0
-    scale = torch.where(zero, 1.0, largest)
+    scale = torch.where(zero | largest.isinf(), 1.0, largest)  # the norm of an infinite vector is infinite
     scaled = s / scale
     squared = scaled.square().sum(dim, keepdim=True)  # in 1 … D, or 0
     length = torch.where(zero, 1.0, squared).sqrt()

@@ -10,12 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torchcaps.data import Dataset, Images
 from torchcaps.data.augment import central_crop
-from torchcaps.experiments.devices import device_in_words
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.few_labels.codes import Codes, model_codes, pixel_codes
 from torchcaps.experiments.few_labels.draws import draw_labelled
@@ -123,7 +121,7 @@ def compare(
         "steps": settings.steps,
         "rows": finished.rows,
         "seconds": round(finished.seconds, 1),
-        "device": device_in_words(torch.device("cpu")),
+        "device": "; ".join(finished.devices),
         "versions": versions(),
         "commit": " ".join(finished.commits),
     }

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from torchcaps.experiments.devices import device_in_words
 from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.provenance import commit
 
@@ -22,13 +25,14 @@ class Finished:
         rows: in the order in which they were finished.
         seconds: that all of them took.
         commits: of the code that made them.
+        devices: that made them.
 
     Raises:
         ValueError: the file cannot be read, or holds the rows of another comparison.
     """
 
     def __init__(self, path: Path, of: str) -> None:
-        content = {"of": of, "rows": [], "seconds": 0.0, "commits": []}
+        content = {"of": of, "rows": [], "seconds": 0.0, "commits": [], "devices": []}
         if path.is_file():
             content = read_json(path, *content)  # all that an empty one has
         if content["of"] != of:
@@ -36,9 +40,11 @@ class Finished:
                 f"{path} holds rows of other settings, runs or versions: remove it, or name another folder by --out"
             )
         self._path, self._of, self._commit = path, of, commit() or "unknown"
+        self._device = device_in_words(torch.device("cpu"))
         self.rows: list[Row] = content["rows"]
         self.seconds: float = content["seconds"]
         self.commits: list[str] = content["commits"]
+        self.devices: list[str] = content["devices"]
 
     def has(self, code: str, readout: str) -> bool:
         """Whether this row is finished."""
@@ -49,8 +55,9 @@ class Finished:
         self.rows.append(row)
         self.seconds += seconds
         self.commits = list(dict.fromkeys((*self.commits, self._commit)))
-        content = {"of": self._of, "seconds": self.seconds, "commits": self.commits, "rows": self.rows}
-        write_json(self._path, content)
+        self.devices = list(dict.fromkeys((*self.devices, self._device)))
+        made = {"seconds": self.seconds, "commits": self.commits, "devices": self.devices}
+        write_json(self._path, {"of": self._of, **made, "rows": self.rows})
 
     def clear(self) -> None:
         """The table is written; nothing is left to go on with."""

@@ -99,7 +99,7 @@ def _routing(album: Album, tested: Tested, k: int, what: str = "", prefix: str =
     assert isinstance(model, CapsNet)
     n_iters = max(2, model.classes.n_iters)
     beyond = ONE_MORE if model.classes.n_iters == 1 else ""
-    learned = model.classes.prior is not None
+    learned = getattr(model.classes, "prior", None) is not None  # which EM routing has not
     couplings = analysis.coupling_maps(model, image.unsqueeze(0), n_iters)
     maps = album.add(
         f"{prefix}couplings",
@@ -107,9 +107,8 @@ def _routing(album: Album, tested: Tested, k: int, what: str = "", prefix: str =
         "Where in the image the votes for each class come from, from the first iteration of routing (above) to the "
         "last; a capsule's vote is drawn at the centre of what it sees. In the first every capsule divides its vote "
         f"{'as it has learned to for all images' if learned else 'equally'}; then votes that agree with each other "
-        "gain weight: where a class's picture becomes brighter than its "
-        "first, its places have gained. Below each picture stands the length of the class's capsule, its probability."
-        + beyond,
+        "gain weight: where a class's picture becomes brighter than its first, its places have gained. Below each "
+        "picture stands the activation of the class's capsule, its probability." + beyond,
     )
     trees = [analysis.parse_tree(model, image, n) for n in (1, n_iters)]
     pair = len(labels) == 2

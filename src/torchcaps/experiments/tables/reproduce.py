@@ -65,7 +65,7 @@ def reproduce(
         recorded: folder of results that are kept for good, shown beside; it need not be there.
         keep_in: folder to put the finished results into; what is kept there is not trained again. None keeps
             results in their run folders alone.
-        threads: threads on a CPU; 0 takes all cores.
+        threads: threads on a CPU; 0 leaves torch's number, which is all cores unless it was set.
         device: where to train.
         quick: two steps of every run, to see that all of it runs; the table then reads "smoke".
         progress: of each training.
