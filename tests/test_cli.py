@@ -264,7 +264,7 @@ def test_a_terminal_of_another_encoding(monkeypatch: pytest.MonkeyPatch) -> None
         ),
         (
             ["train", "digits", '--model.options={"weight_std": 1e999}'],
-            "model.options {'weight_std': inf} make no capsnet_small for images of",
+            "model.options must hold finite numbers, texts, .*; got weight_std=inf",
         ),
         (["train", "digits", '--model.options={"weight_std": "a"}'], "weight_std must be positive, got 'a'"),
         (["train", "digits", '--model.options={"hidden": [5]}'], r"hidden\[0\] must be a HiddenCaps or .*, got 5"),
