@@ -14,8 +14,7 @@ from torchcaps.data import load
 from torchcaps.data.images import to_float
 from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
 from torchcaps.models import build
-from torchcaps.models.matrix_capsnet import INITIAL
-from torchcaps.ops import Routed, conv_em_routing, coordinate_offset, dynamic_routing, em_routing
+from torchcaps.ops import EMSettings, Routed, conv_em_routing, coordinate_offset, dynamic_routing, em_routing
 
 
 def matrices(*shape: int, dtype: torch.dtype = torch.float64) -> Routed:
@@ -162,6 +161,41 @@ def test_class_capsules_start_half_active(pose_scale: float) -> None:
     assert 0.4 < layer(Routed(pose_scale * pose, activation)).activation.mean() < 0.6
 
 
+@pytest.mark.parametrize("settings", ["released", "paper"])
+@pytest.mark.parametrize("coordinates", [None, "column"])
+def test_a_layer_does_the_same_however_far_the_poses_below_spread(settings: str, coordinates: str | None) -> None:
+    """Told so, and at once as after its prices have been learned: floors, prices and coordinates follow the poses."""
+    lower, scale = matrices(2, 4, 5, 6), 0.03
+    options: dict[str, Any] = {"routing": "em", "settings": settings}
+    where = {"coordinates": coordinates, "spacing": (4, 5), "centre": (1, -2)}
+    for make in (lambda o: ConvCaps(4, 3, 16, 16, 3, **o), lambda o: ClassCaps(4, 3, 16, 16, **where, **o)):
+        one, small = make(options).double(), make({**options, "pose_scale": scale}).double()
+        with torch.no_grad():
+            nn.init.normal_(one.weight)
+            small.weight.copy_(one.weight)
+            change = torch.randn_like(one.beta_u)
+            for layer in (one, small):
+                layer.beta_u += change
+        wanted = one(lower, return_coupling=True)
+        got = small(lower._replace(pose=scale * lower.pose), return_coupling=True)
+        torch.testing.assert_close(got.pose, scale * wanted.pose)
+        torch.testing.assert_close(got.activation, wanted.activation)
+        torch.testing.assert_close(got.coupling, wanted.coupling)
+        assert wanted.activation.std() > 0.01 and wanted.coupling.std() > 0.01
+
+
+def test_a_floor_that_is_given_stays() -> None:
+    """By its number, or in settings; those that have a name are for poses that spread by 1."""
+    for options, wanted in (
+        ({}, 5e-4 * 0.04),
+        ({"settings": "paper"}, 1e-6 * 0.04),
+        ({"variance_floor": 0.3}, 0.3),
+        ({"settings": EMSettings(variance_floor=0.1)}, 0.1),
+    ):
+        layer = DenseCaps(4, 3, 16, 16, routing="em", pose_scale=0.2, **options)
+        assert layer.options["settings"].variance_floor == pytest.approx(wanted)
+
+
 @pytest.mark.parametrize("n_layers", [1, 2, 3])
 def test_stacked_layers_start_half_active(n_layers: int) -> None:
     """From random capsules, each layer told what deviation the poses below have."""
@@ -218,12 +252,11 @@ def test_standardized_flat_image_is_zero_in_half_precision(grey: float, dtype: t
     assert got.dtype == dtype and got.float().abs().max() < 1e-2
 
 
-def test_what_is_not_learned_is_kept_with_the_weights() -> None:
-    """A network that starts as the released code must not become another one by its own weights."""
-    released, plain = (build("matrix_capsnet_small", (1, 24, 20), 3, initial=start) for start in INITIAL[::-1])
-    plain.load_state_dict(released.state_dict())
-    x = torch.rand(2, 1, 24, 20)
-    torch.testing.assert_close(plain(x).scores, released(x).scores, rtol=0, atol=0)
+def test_the_released_code_has_the_same_constants_in_every_layer() -> None:
+    """Recorded results rest on them."""
+    model = build("matrix_capsnet_small", (2, 32, 32), 5, settings="released", initial="released")
+    floors = [layer.options["settings"].variance_floor for layer in (*model.hidden, model.classes)]
+    assert floors == [0.0005] * 3 and model.classes.coordinate_scale == 100
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")

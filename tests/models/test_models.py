@@ -251,11 +251,11 @@ def test_iterations_and_couplings_of_one_call() -> None:
 
 def test_positions_compete_in_convolutional_layers_alone() -> None:
     model = build("matrix_capsnet_small", (1, 24, 24), 3, settings="paper", compete="positions")
-    competes = [layer.options["settings"].compete for layer in (*model.hidden, model.classes)]
-    assert competes == ["positions", "positions", "all"]
     given = build("matrix_capsnet_small", (1, 24, 24), 3, settings=model.hidden[0].options["settings"])
-    assert [layer.options for layer in given.hidden] == [layer.options for layer in model.hidden]
-    assert given.classes.options["settings"] == model.classes.options["settings"]
+    for one in (model, given):
+        competes = [layer.options["settings"].compete for layer in (*one.hidden, one.classes)]
+        assert competes == ["positions", "positions", "all"]
+    assert given.hidden[1].options == given.hidden[0].options == model.hidden[0].options
     assert model(torch.rand(2, 1, 24, 24)).scores.shape == (2, 3)
 
 

@@ -30,7 +30,8 @@ class ClassCaps(RoutedLayer):
         coordinates: "column" (the paper), "row" (the released code) or None; for EM routing.
         spacing: pixels of the image between neighbouring rows, and columns, of the map.
         centre: where the map's centre lies, in pixels down and right from the image's.
-        coordinate_scale: pixels for which 1 is added.
+        coordinate_scale: pixels for which 1 is added; by default 100 / ``pose_scale``, so that 100 pixels weigh as much
+            as the poses below.
         options: as :class:`~torchcaps.layers.routed_layer.RoutedLayer`.
 
     Input:
@@ -61,7 +62,7 @@ class ClassCaps(RoutedLayer):
         coordinates: str | None = None,
         spacing: tuple[float, float] = (1.0, 1.0),
         centre: tuple[float, float] = (0.0, 0.0),
-        coordinate_scale: float = 100.0,
+        coordinate_scale: float | None = None,
         **options: Any,
     ) -> None:
         check_at_least("n_types", n_types, 1)
@@ -72,14 +73,15 @@ class ClassCaps(RoutedLayer):
             check_two(name, value)
             for number in value:
                 check_number(f"each of {name}", number)
-        check_positive("coordinate_scale", coordinate_scale)
+        if coordinate_scale is not None:
+            check_positive("coordinate_scale", coordinate_scale)
         super().__init__(n_types, n_out, d_in, d_out, n_iters, n_places=map_size[0] * map_size[1], **options)
         if coordinates is not None:
             check_choice("coordinates", coordinates, PLACEMENTS)
             if self.routing != "em":
                 raise ValueError(f"coordinates must be None with {self.routing} routing, got {coordinates!r}")
         self.coordinates, self.spacing, self.centre = coordinates, spacing, centre
-        self.coordinate_scale = coordinate_scale
+        self.coordinate_scale = 100 / options.get("pose_scale", 1.0) if coordinate_scale is None else coordinate_scale
         self.offset(1, 1)  # whether a vote has a place for them
 
     def forward(

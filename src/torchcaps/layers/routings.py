@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from torchcaps.checks import check_choice, check_flag, check_number
+from torchcaps.checks import check_choice, check_flag, check_number, check_positive
 from torchcaps.layers.em_init import em_init
 from torchcaps.layers.init import routing_std, truncated_normal_
 from torchcaps.ops import Routed, conv_em_routing, dynamic_routing, em_routing, receptive_fields
@@ -127,7 +127,12 @@ def _make_em(
     if pose == "matrix" and (d_in, d_out) != (16, 16):
         raise ValueError(f"d_in and d_out must be 16 for 4×4 matrices, got {d_in} and {d_out}; or take pose='vector'")
     inner = (4, 4) if pose == "matrix" else (d_in, d_out)
+    check_positive("pose_scale", pose_scale)
     given = em_settings(settings, dense=dense, **changes)
+    if isinstance(settings, str) and "variance_floor" not in changes:
+        # The named settings are for poses that spread by 1. Each layer's spread less than those below, and a floor that
+        # stays would cover their votes' agreement.
+        given = replace(given, variance_floor=given.variance_floor * pose_scale**2)
     initial = em_init(n_in * n_places, inner[0], pose_scale, given)
     std = initial.weight_std if weight_std is None else weight_std
     parameters = {

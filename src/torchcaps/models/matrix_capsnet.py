@@ -41,7 +41,9 @@ class MatrixCapsNet(nn.Module):
         coordinates: coordinate addition, "column" (the paper), "row" (the released code) or None.
         standardize: bring each image to zero mean and unit variance first.
         initial: initial values, "half-active" (:mod:`torchcaps.layers.em_init`) or "released" (those of the
-            authors' released code, of whose capsules few are active; of half the width for vectors).
+            authors' released code, of whose capsules few are active; of half the width for vectors). With these the
+            variance floor and the scale of the coordinates are the same in every layer, as in that code; with others
+            they follow the poses, which shrink from layer to layer.
         options: of every routed layer: ``settings`` ("released" by default, or "paper"), ``gradient``, ``impl`` …;
             ``compete="positions"`` of the convolutional ones. The recipes of small NORB have ``settings="released",
             initial="released"``.
@@ -104,7 +106,9 @@ class MatrixCapsNet(nn.Module):
             self.hidden.append(layer)
             with fitting(image_shape):
                 _require_routing(layer, size)
-                size, types, scale = layer.output_size(*size), n_types, layer.pose_scale
+                size, types = layer.output_size(*size), n_types
+            if initial != "released":  # whose code has the same constants in every layer
+                scale = layer.pose_scale
         self.map_shape = (D, *size)  #: (T, H, W) of the capsules below the class capsules
         options |= _em_options(routing, pose, scale) | {"map_size": size}
         options = _for_classes(options)
