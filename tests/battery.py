@@ -126,7 +126,7 @@ def small_matrix_capsnet() -> nn.Module:
 
 def conv_caps(**options: Any) -> nn.Module:
     """Convolutional capsules with an oblong kernel."""
-    return layers.ConvCaps(2, J, D_IN, D_OUT, (2, 3), stride=2, **options)
+    return layers.ConvCaps(2, J, D_IN, D_OUT, (2, 3), **{"stride": 2, **options})
 
 
 def small_capsnet(**options: Any) -> nn.Module:
@@ -148,12 +148,12 @@ SUBJECTS = [
         if impl != "triton" or name in ("-all-options", "-last")  # its interpreter is slow
     ),
     Subject("dynamic-from-votes", (I, J, D_OUT), lambda: Op(ops.dynamic_routing_from_votes, {})),
-    Subject("PrimaryCaps", (3, 6, 9), lambda: layers.PrimaryCaps(3, 2, 4, 3, stride=2, padding=1)),
+    Subject("PrimaryCaps", (3, 6, 9), lambda: layers.PrimaryCaps(3, 2, 4, (3, 2), stride=(2, 1), padding=(1, 0))),
     Subject("DenseCaps", (I, D_IN), lambda: layers.DenseCaps(I, J, D_IN, D_OUT)),
     Subject("DenseCaps-map", (2, 3, 4, D_IN), lambda: layers.DenseCaps(24, J, D_IN, D_OUT, learned_prior=True)),
     Subject("ConvCaps", (2, 5, 6, D_IN), conv_caps),
     Subject("ConvCaps-leaky", (2, 5, 6, D_IN), lambda: conv_caps(leaky=True, learned_prior=True)),
-    Subject("ConvCaps-padded", (2, 5, 6, D_IN), lambda: conv_caps(padding=2)),
+    Subject("ConvCaps-padded", (2, 5, 6, D_IN), lambda: conv_caps(padding=(2, 1), stride=(1, 2))),
     Subject("CapsNet", (2, 9, 12), small_capsnet),
     Subject(
         "CapsNet-stacked", (2, 9, 12), lambda: small_capsnet(hidden=({"n_types": 3, "d_out": 4, "kernel_size": 2},))
@@ -185,14 +185,14 @@ SUBJECTS = [
         if impl != "triton"
     ),
     Subject(
-        "MatrixPrimaryCaps", (3, 6, 9), lambda: layers.MatrixPrimaryCaps(3, 2, kernel_size=2, stride=2), lengths=False
+        "MatrixPrimaryCaps", (3, 6, 9), lambda: layers.MatrixPrimaryCaps(3, 2, kernel_size=(2, 3), stride=(2, 1)), lengths=False
     ),
     Subject("DenseCaps-em", (I, 17), em_layer(layers.DenseCaps, I, J, 16, 16), lengths=False),
     Subject("ConvCaps-em", (2, 5, 6, 17), em_layer(layers.ConvCaps, 2, J, 16, 16, (2, 3)), lengths=False, shares=False),
     Subject(
         "ConvCaps-em-padded",
         (2, 3, 4, 17),
-        em_layer(layers.ConvCaps, 2, J, 16, 16, (2, 3), padding=1),
+        em_layer(layers.ConvCaps, 2, J, 16, 16, (2, 3), padding=(1, 2), stride=(1, 2)),
         lengths=False,
         shares=False,
     ),

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torchcaps.layers import ConvCaps, DenseCaps, PrimaryCaps
+from torchcaps.layers import ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.models import build
 from torchcaps.ops import squash
 
@@ -31,6 +31,17 @@ def test_output_size_is_that_of_the_output(size: tuple[int, int], wanted: tuple[
     layer = PrimaryCaps(1, 2, 3, 9, stride=2)
     assert layer.output_size(*size) == wanted
     assert layer(torch.zeros(1, 1, *size)).pose.shape == (1, 2, *wanted, 3)
+
+
+def test_rows_and_columns_may_differ() -> None:
+    x, sizes = torch.randn(2, 3, 7, 9), {"kernel_size": (2, 3), "stride": (1, 2), "padding": (1, 0)}
+    vectors, matrices = PrimaryCaps(3, 2, 4, **sizes), MatrixPrimaryCaps(3, 2, **sizes)
+    library = {"stride": (1, 2), "padding": (1, 0)}
+    wanted = F.conv2d(x, vectors.weight.permute(3, 2, 0, 1), **library).unflatten(1, (2, 4)).movedim(2, -1)
+    torch.testing.assert_close(vectors(x).pose, squash(wanted))
+    wanted = F.conv2d(x, matrices.weight, **library)[:, :32].unflatten(1, (2, 4, 4)).movedim((2, 3), (-2, -1))
+    torch.testing.assert_close(matrices(x).pose, wanted)
+    assert vectors.output_size(7, 9) == matrices.output_size(7, 9) == wanted.shape[2:4] == (8, 4)
 
 
 def test_sizes_may_be_integers_of_numpy() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
@@ -68,6 +69,24 @@ def test_receptive_fields_stand_in_the_order_type_row_column() -> None:
     x = torch.arange(2 * 3 * 3, dtype=torch.float32).view(1, 2, 3, 3, 1)
     fields = receptive_fields(x, (2, 2), (1, 1))
     assert fields[0, 0, 1].flatten().tolist() == [1, 2, 4, 5, 10, 11, 13, 14]
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em"])
+def test_rows_and_columns_may_differ(routing: str) -> None:
+    """Fields one below another, of every second column, with nothing above and below the map."""
+    options: dict[str, Any] = {"routing": routing, "n_iters": 2}
+    layer = ConvCaps(2, 3, 16, 16, (2, 3), stride=(1, 2), padding=(1, 0), **options).double()
+    plain = ConvCaps(2, 3, 16, 16, (2, 3), stride=(1, 2), **options).double()
+    plain.load_state_dict(layer.state_dict())
+    pose, activation = torch.randn(2, 2, 4, 7, 16, dtype=torch.double), torch.rand(2, 2, 4, 7, dtype=torch.double)
+    got = layer(Routed(pose, activation))
+    around = Routed(F.pad(pose, (0, 0, 0, 0, 1, 1)), F.pad(activation, (0, 0, 1, 1)))
+    assert got.activation.shape == (2, 3, *layer.output_size(4, 7)) == (2, 3, 5, 3)
+    torch.testing.assert_close(got.pose, plain(around).pose)
+    if routing == "dynamic":  # each place routes by itself
+        one = ConvCaps(2, 3, 16, 16, (2, 3), **options).double()
+        one.load_state_dict(layer.state_dict())
+        torch.testing.assert_close(got.pose, one(around).pose[:, :, :, ::2])
 
 
 def test_layers_take_what_layers_return() -> None:
@@ -243,8 +262,8 @@ def test_every_layer_takes_a_new_routing(monkeypatch: pytest.MonkeyPatch) -> Non
         pose = torch.einsum("bid,ijde,ij->bje", capsules.pose, weight, share)
         return Routed(pose, pose.norm(dim=-1))
 
-    def fields(capsules: Routed, *, kernel_size: tuple[int, int], stride: int, **options: Any) -> Routed:
-        found = receptive_fields(capsules.pose, kernel_size, (stride, stride))
+    def fields(capsules: Routed, *, kernel_size: tuple[int, int], stride: tuple[int, int], **options: Any) -> Routed:
+        found = receptive_fields(capsules.pose, kernel_size, stride)
         pose, activation, _ = route(Routed(found.flatten(0, 2), found.flatten(0, 2)[..., 0]), **options)
         places = found.shape[:3]
         return Routed(

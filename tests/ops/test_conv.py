@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 import torch
@@ -108,11 +109,17 @@ def test_layer_is_torchs() -> None:
         assert layer(x).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize(("name", "value"), [("kernel_size", (3, 5)), ("stride", (1, 2)), ("padding", "same")])
-def test_layer_is_square(name: str, value: object) -> None:
-    sizes = {"kernel_size": 3, name: value}
-    with pytest.raises(ValueError, match=rf"{name} must be an integer of at least \d, got"):
-        Conv2d(3, 4, **sizes)
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [((3, 5), (1, 2), (0, 2)), (1, (2, 1), 0), (9, 2, (1, 1))])
+def test_rows_and_columns_may_differ(kernel: int | tuple[int, int], stride: Any, padding: Any) -> None:
+    layer, x = Conv2d(64, 128, kernel, stride, padding), torch.randn(BIG[0])
+    torch.testing.assert_close(layer(x), nn.Conv2d.forward(layer, x), rtol=1e-4, atol=1e-4)
+    assert by_frequencies(layer(x)) == (kernel == 9)
+
+
+@pytest.mark.parametrize(("name", "value"), [("kernel_size", (3, 5, 7)), ("stride", (1, 0)), ("padding", "same")])
+def test_layer_refuses_sizes(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        Conv2d(3, 4, **{"kernel_size": 3, name: value})
 
 
 def test_others_are_the_librarys() -> None:

@@ -56,10 +56,10 @@ def part_maps(model: nn.Module, images: Tensor) -> Parts:
     below = list(zip(model.hidden, capsules, strict=False))  # layers of capsules, and what goes into each
     for layer, lower in reversed(below):
         assert isinstance(layer, ConvCaps)
-        if layer.padding:
+        if any(layer.padding):
             raise ValueError(f"model must have no padding between its capsules, got {layer.padding}")
         coupling = layer(lower, return_coupling=True).coupling
-        amount = hand_down(amount, lower.activation, coupling, layer.kernel_size, (layer.stride, layer.stride))
+        amount = hand_down(amount, lower.activation, coupling, layer.kernel_size, layer.stride)
     return Parts(amount.sum(dim=2), scores, map_edges(model, 0))
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import as_two, check_at_least
+from torchcaps.checks import check_at_least
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.layers.routings import ROUTINGS
-from torchcaps.layers.sizes import conv_size
+from torchcaps.layers.sizes import Two, conv_size, windows
 from torchcaps.ops import Routed
 
 
@@ -31,8 +31,8 @@ class ConvCaps(RoutedLayer):
         d_out: pose size of the upper ones.
         kernel_size: K, or (rows, columns).
         n_iters: passes of the routing.
-        stride: places from one receptive field to the next.
-        padding: places on every side at which there is no capsule: poses and activations of 0. (EM routing's
+        stride: places from one receptive field to the next, or (rows, columns).
+        padding: places on every side, or (above and below, left and right), at which there is no capsule: poses and activations of 0. (EM routing's
             ``normalise`` counts them as children.)
         options: as :class:`~torchcaps.layers.routed_layer.RoutedLayer`.
 
@@ -62,17 +62,15 @@ class ConvCaps(RoutedLayer):
         n_out: int,
         d_in: int,
         d_out: int,
-        kernel_size: int | tuple[int, int],
+        kernel_size: Two,
         n_iters: int = 3,
         *,
-        stride: int = 1,
-        padding: int = 0,
+        stride: Two = 1,
+        padding: Two = 0,
         **options: Any,
     ) -> None:
-        kernel = as_two("kernel_size", kernel_size, 1)
-        for name, value in (("n_in", n_in), ("stride", stride)):
-            check_at_least(name, value, 1)
-        check_at_least("padding", padding, 0)
+        check_at_least("n_in", n_in, 1)
+        kernel, stride, padding = windows(kernel_size, stride, padding)
         super().__init__(n_in * kernel[0] * kernel[1], n_out, d_in, d_out, n_iters, **options)
         self.n_types, self.kernel_size, self.stride, self.padding = n_in, kernel, stride, padding
 
@@ -84,8 +82,9 @@ class ConvCaps(RoutedLayer):
         self, capsules: Routed | Tensor, *, n_iters: int | None = None, return_coupling: bool = False
     ) -> Routed:
         lower = self.routed_map(capsules, self.n_types)
-        if self.padding:
-            around = (self.padding,) * 4
+        if any(self.padding):
+            rows, columns = self.padding
+            around = columns, columns, rows, rows
             lower = Routed(F.pad(lower.pose, (0, 0, *around)), F.pad(lower.activation, around))
         return ROUTINGS[self.routing].conv(
             lower, kernel_size=self.kernel_size, stride=self.stride, **self.call_options(n_iters, return_coupling)

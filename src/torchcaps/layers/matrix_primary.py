@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchcaps.checks import check_choice, check_number, check_positive
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.routings import POSES
-from torchcaps.layers.sizes import check_convolution, conv_size, require_map
+from torchcaps.layers.sizes import Two, check_capsules, conv_size, require_map, windows
 from torchcaps.ops import Routed, conv2d
 
 
@@ -20,9 +20,9 @@ class MatrixPrimaryCaps(nn.Module):
     Args:
         in_channels: channels C of the feature map.
         n_types: types of capsule T at every place.
-        kernel_size: of the convolution, square; 1 in the paper.
-        stride: of the convolution.
-        padding: zeros on every side.
+        kernel_size: of the convolution, or (rows, columns); 1 in the paper.
+        stride: of the convolution, or (rows, columns).
+        padding: zeros on every side, or (above and below, left and right).
         pose: "matrix" for 4×4, or "vector".
         d_out: numbers in a pose; 16 for matrices.
         pose_std: standard deviation of the initial weights of the poses. By default 1/√(C·K²), so that
@@ -52,9 +52,9 @@ class MatrixPrimaryCaps(nn.Module):
         in_channels: int,
         n_types: int,
         *,
-        kernel_size: int = 1,
-        stride: int = 1,
-        padding: int = 0,
+        kernel_size: Two = 1,
+        stride: Two = 1,
+        padding: Two = 0,
         pose: str = "matrix",
         d_out: int = 16,
         pose_std: float | None = None,
@@ -62,7 +62,8 @@ class MatrixPrimaryCaps(nn.Module):
         activation_bias: float = 0.0,
     ) -> None:
         super().__init__()
-        check_convolution(in_channels, n_types, d_out, kernel_size, stride, padding)
+        check_capsules(in_channels, n_types, d_out)
+        self.kernel_size, self.stride, self.padding = windows(kernel_size, stride, padding)
         check_choice("pose", pose, POSES)
         if pose == "matrix" and d_out != 16:
             raise ValueError(f"d_out must be 16 for 4×4 matrices, got {d_out}; or take pose='vector'")
@@ -70,11 +71,10 @@ class MatrixPrimaryCaps(nn.Module):
         if pose_std is not None:
             check_positive("pose_std", pose_std)
         self.in_channels, self.n_types, self.d_out, self.pose = in_channels, n_types, d_out, pose
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         # Not learned, but a part of the function all the same: kept with the weights.
         self.register_buffer("activation_bias", torch.empty(()))
-        self.weight = nn.Parameter(torch.empty(n_types * (d_out + 1), in_channels, kernel_size, kernel_size))
-        default = 1 / math.sqrt(in_channels * kernel_size**2)
+        self.weight = nn.Parameter(torch.empty(n_types * (d_out + 1), in_channels, *self.kernel_size))
+        default = 1 / math.sqrt(in_channels * math.prod(self.kernel_size))
         self._pose_std = default if pose_std is None else pose_std
         self._activation_std = 2 * default if activation_std is None else activation_std
         self._activation_bias = float(activation_bias)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least
 from torchcaps.layers.init import truncated_normal_
+from torchcaps.layers.sizes import Two, windows
 from torchcaps.ops import conv2d
 
 
@@ -17,9 +18,9 @@ class Conv2d(nn.Conv2d):
     Args:
         in_channels: C.
         out_channels: C'.
-        kernel_size: square.
-        stride: in both directions.
-        padding: zeros on every side.
+        kernel_size: of the convolution, or (rows, columns).
+        stride: in both directions, or (rows, columns).
+        padding: zeros on every side, or (above and below, left and right).
         bias: whether a number is added to each channel.
 
     Input:
@@ -36,19 +37,19 @@ class Conv2d(nn.Conv2d):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        padding: int = 0,
+        kernel_size: Two,
+        stride: Two = 1,
+        padding: Two = 0,
         bias: bool = True,
     ) -> None:
-        sizes = {"in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel_size, "stride": stride}
-        for name, size in sizes.items():
+        for name, size in {"in_channels": in_channels, "out_channels": out_channels}.items():
             check_at_least(name, size, 1)
-        check_at_least("padding", padding, 0)
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, bias=bias)
+        super().__init__(in_channels, out_channels, *windows(kernel_size, stride, padding), bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
-        return conv2d(input, self.weight, self.bias, stride=self.stride[0], padding=int(self.padding[0]))
+        assert not isinstance(self.padding, str)
+        (down, right), (rows, columns) = self.stride, self.padding
+        return conv2d(input, self.weight, self.bias, stride=(down, right), padding=(rows, columns))
 
 
 class FirstConv2d(nn.Conv2d):

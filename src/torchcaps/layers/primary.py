@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_number, check_positive
 from torchcaps.layers.init import truncated_normal_
-from torchcaps.layers.sizes import check_convolution, conv_size, require_map
+from torchcaps.layers.sizes import Two, check_capsules, conv_size, require_map, windows
 from torchcaps.ops import Routed, conv2d, safe_norm, squash
 
 
@@ -23,9 +23,9 @@ class PrimaryCaps(nn.Module):
         in_channels: channels C of the feature map.
         n_types: types of capsule T at every place.
         d_out: pose size D.
-        kernel_size: of the convolution, square.
-        stride: of the convolution.
-        padding: zeros on every side.
+        kernel_size: of the convolution, or (rows, columns).
+        stride: of the convolution, or (rows, columns).
+        padding: zeros on every side, or (above and below, left and right).
         scale: factor before the bias and squash. The paper has none (1); its authors' code sends the
             primary capsules through one routing step of one input, which makes it 1/T. A smaller factor makes
             the initial weights larger, and Adam's steps smaller relative to them. With factor 1 a learning rate that
@@ -61,26 +61,27 @@ class PrimaryCaps(nn.Module):
         in_channels: int,
         n_types: int,
         d_out: int,
-        kernel_size: int,
+        kernel_size: Two,
         *,
-        stride: int = 1,
-        padding: int = 0,
+        stride: Two = 1,
+        padding: Two = 0,
         scale: float = 1.0,
         mean_square: float = 0.2,
         weight_std: float | None = None,
         bias_init: float = 0.0,
     ) -> None:
         super().__init__()
-        check_convolution(in_channels, n_types, d_out, kernel_size, stride, padding)
+        check_capsules(in_channels, n_types, d_out)
+        self.kernel_size, self.stride, self.padding = windows(kernel_size, stride, padding)
         check_positive("scale", scale)
         check_positive("mean_square", mean_square)
         check_number("bias_init", bias_init)
         self.in_channels, self.n_types, self.d_out = in_channels, n_types, d_out
-        self.kernel_size, self.stride, self.padding, self.scale = kernel_size, stride, padding, scale
+        self.scale = scale
         self.pose_scale = 0.5 / math.sqrt(d_out)
-        default = 1 / (scale * math.sqrt(mean_square * d_out * in_channels * kernel_size**2))
+        default = 1 / (scale * math.sqrt(mean_square * d_out * in_channels * math.prod(self.kernel_size)))
         self._weight_std, self._bias_init = default if weight_std is None else weight_std, bias_init
-        self.weight = nn.Parameter(torch.empty(kernel_size, kernel_size, in_channels, n_types * d_out))
+        self.weight = nn.Parameter(torch.empty(*self.kernel_size, in_channels, n_types * d_out))
         self.bias = nn.Parameter(torch.empty(n_types, d_out))
         self.reset_parameters()
 

@@ -63,7 +63,7 @@ class Routing(NamedTuple):
             (``n_places``) each of the n_in stands with the same matrix, and the user's options.
         dense: routes ``[B, I, ...]``.
         conv: routes a map ``[B, T, H, W, ...]`` within receptive fields, with I = T·K_h·K_w; besides it is given
-            ``kernel_size`` and ``stride``.
+            ``kernel_size`` and ``stride``, each of rows and columns.
         activations: the lower capsules' are asked for; else bare poses will do.
         options: names of the user's options, which ``make`` takes.
 
@@ -151,8 +151,8 @@ def _dense_em(capsules: Routed, *, pose: str, **options: Any) -> Routed:
     return em_routing(_shaped(capsules.pose, pose), capsules.activation, **options)
 
 
-def _conv_dynamic(capsules: Routed, *, kernel_size: tuple[int, int], stride: int, **options: Any) -> Routed:
-    fields = receptive_fields(capsules.pose, kernel_size, (stride, stride))  # [B, H', W', I, d_in]
+def _conv_dynamic(capsules: Routed, *, kernel_size: tuple[int, int], stride: tuple[int, int], **options: Any) -> Routed:
+    fields = receptive_fields(capsules.pose, kernel_size, stride)  # [B, H', W', I, d_in]
     places = fields.shape[:3]
     pose, activation, coupling = dynamic_routing(fields.flatten(0, 2), **options)
     return Routed(
@@ -168,13 +168,13 @@ def _conv_em(
     pose: str,
     weight: Tensor,
     kernel_size: tuple[int, int],
-    stride: int,
+    stride: tuple[int, int],
     n_iters: int,
     settings: EMSettings,
     **options: Any,
 ) -> Routed:
     if settings.compete == "positions" and n_iters > 1:  # else it would be no routing, without a word
-        check_overlap(capsules.pose.shape[2:4], kernel_size, (stride, stride))
+        check_overlap(capsules.pose.shape[2:4], kernel_size, stride)
     options |= {"n_iters": n_iters, "settings": settings}
     weight = weight.unflatten(0, (capsules.pose.shape[1], *kernel_size))
     return conv_em_routing(_shaped(capsules.pose, pose), capsules.activation, weight, stride=stride, **options)

@@ -8,24 +8,25 @@ from numbers import Integral
 
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_tensor
+from torchcaps.checks import as_two, check_at_least, check_tensor
+
+#: For rows and columns alike, or (rows, columns).
+Two = int | tuple[int, int]
 
 
-def conv_size(
-    size: tuple[int, int], kernel_size: int | tuple[int, int], stride: int = 1, padding: int = 0
-) -> tuple[int, int]:
-    """Height and width after a convolution, with a square kernel or one of (rows, columns).
+def conv_size(size: tuple[int, int], kernel_size: Two, stride: Two = 1, padding: Two = 0) -> tuple[int, int]:
+    """Height and width after a convolution.
 
     Raises:
         ValueError: the kernel is larger than the padded map.
     """
-    kernel = kernel_size if isinstance(kernel_size, Sequence) else (kernel_size, kernel_size)
-    for extent, side in zip(size, kernel, strict=True):
-        if extent + 2 * padding < side:
-            raise ValueError(
-                f"a {kernel[0]}×{kernel[1]} kernel does not fit into a map of {size[0]}×{size[1]} (padding {padding})"
-            )
-    height, width = ((extent + 2 * padding - side) // stride + 1 for extent, side in zip(size, kernel, strict=True))
+    kernel, step, around = windows(kernel_size, stride, padding)
+    room = [extent + 2 * edge for extent, edge in zip(size, around, strict=True)]
+    if any(extent < side for extent, side in zip(room, kernel, strict=True)):
+        raise ValueError(
+            f"a {kernel[0]}×{kernel[1]} kernel does not fit into a map of {size[0]}×{size[1]} (padding {padding})"
+        )
+    height, width = ((extent - side) // by + 1 for extent, side, by in zip(room, kernel, step, strict=True))
     return height, width
 
 
@@ -38,7 +39,7 @@ def fitting(image_shape: tuple[int, int, int]) -> Iterator[None]:
         raise ValueError(f"image_shape (channels, height, width) must be larger, got {image_shape}: {error}") from None
 
 
-def require_map(x: Tensor, channels: int, kernel_size: int = 1, padding: int = 0) -> None:
+def require_map(x: Tensor, channels: int, kernel_size: Two = 1, padding: Two = 0) -> None:
     """Refuse anything but floats ``[B, channels, H, W]`` of at least the kernel's size.
 
     Raises:
@@ -63,7 +64,7 @@ def require_images(x: Tensor, image_shape: tuple[int, int, int]) -> None:
         raise ValueError(f"x must be images of {list(image_shape)}, got {list(x.shape[1:])}")
 
 
-def check_convolution(in_channels: int, n_types: int, d_out: int, kernel_size: int, stride: int, padding: int) -> None:
+def check_capsules(in_channels: int, n_types: int, d_out: int) -> None:
     """Refuse sizes that no convolution into capsules has.
 
     Raises:
@@ -71,9 +72,15 @@ def check_convolution(in_channels: int, n_types: int, d_out: int, kernel_size: i
     """
     for name, value in (("in_channels", in_channels), ("n_types", n_types), ("d_out", d_out)):
         check_at_least(name, value, 1)
-    check_at_least("kernel_size", kernel_size, 1)
-    check_at_least("stride", stride, 1)
-    check_at_least("padding", padding, 0)
+
+
+def windows(kernel_size: Two, stride: Two, padding: Two) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """Kernel, stride and padding of a convolution, each of rows and columns.
+
+    Raises:
+        ValueError: naming the one that is no such size.
+    """
+    return as_two("kernel_size", kernel_size, 1), as_two("stride", stride, 1), as_two("padding", padding, 0)
 
 
 def as_image_shape(shape: Sequence[int]) -> tuple[int, int, int]:

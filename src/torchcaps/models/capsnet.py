@@ -26,8 +26,8 @@ class HiddenCaps:
 
     n_types: int = 16
     d_out: int = 8
-    kernel_size: int = 3
-    stride: int = 1
+    kernel_size: int | tuple[int, int] = 3
+    stride: int | tuple[int, int] = 1
 
 
 class CapsNet(nn.Module):

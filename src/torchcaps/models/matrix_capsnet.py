@@ -186,7 +186,7 @@ def _require_routing(layer: ConvCaps, size: tuple[int, int]) -> None:
     """Refuse images on which the layer would find one place, where its children have no choice."""
     settings = layer.options.get("settings")
     if settings is not None and settings.compete == "positions" and layer.n_iters > 1:
-        check_overlap(size, layer.kernel_size, (layer.stride, layer.stride))
+        check_overlap(size, layer.kernel_size, layer.stride)
 
 
 def _centre(image: tuple[int, int], size: tuple[int, int]) -> tuple[float, float]:

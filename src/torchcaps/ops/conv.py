@@ -7,11 +7,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
+from torchcaps.checks import as_two
 from torchcaps.ops.fused.constant import within_modes
 from torchcaps.ops.spectral import spectral_conv2d, worthwhile
 
 
-def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int = 1, padding: int = 0) -> Tensor:
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+) -> Tensor:
     """Two-dimensional convolution, as :func:`torch.nn.functional.conv2d`.
 
     On a CPU, in float32 or bfloat16 (autocast's or the tensors' own), convolutions with large kernels, many channels
@@ -23,22 +31,31 @@ def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int
         x: ``[B, C, H, W]``.
         weight: ``[C', C, K_h, K_w]``.
         bias: ``[C']``.
-        stride: in both directions.
-        padding: zeros on every side.
+        stride: in both directions, or (rows, columns). Where it is not the same in both, torch's own is taken.
+        padding: zeros on every side, or (above and below, left and right); likewise.
 
     Returns:
         ``[B, C', H', W']``.
     """
-    if stride > 1 and padding == 0 and not is_tracing() and x.dim() == 4 and weight.shape[2:] == (1, 1):
+    stride, padding = _one(stride), _one(padding)
+    if stride != 1 and padding == 0 and not is_tracing() and x.dim() == 4 and weight.shape[2:] == (1, 1):
         # The same with fewer pixels; and oneDNN's own writes beyond its memory where few channels lie last
         # (uxlfoundation/oneDNN#6035).
-        x, stride = x[:, :, ::stride, ::stride], 1
+        rows, columns = as_two("stride", stride, 1)
+        x, stride = x[:, :, ::rows, ::columns], 1
+    if not isinstance(stride, int) or not isinstance(padding, int):
+        return F.conv2d(x, weight, bias, stride=stride, padding=padding)
     dtype = _dtype(x, weight)
     if dtype is not None and _by_frequencies(x, weight, bias, stride, padding):
         with torch.autocast("cpu", enabled=False):
             y = spectral_conv2d(x.to(dtype), weight.to(dtype), stride, padding)
             return y if bias is None else y + bias.to(dtype)[:, None, None]
     return F.conv2d(x, weight, bias, stride=stride, padding=padding)
+
+
+def _one(sizes: int | tuple[int, int]) -> int | tuple[int, int]:
+    """Of two that are the same, one."""
+    return sizes[0] if isinstance(sizes, tuple) and sizes[0] == sizes[1] else sizes
 
 
 def _dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
