@@ -27,7 +27,7 @@ def test_routing_these_votes_gives_the_models_own_class_capsules(options):
         lower.activation.flatten(1),
         model.classes.beta_u,
         model.classes.beta_a,
-        settings=options.get("settings", "released"),
+        settings=model.classes.options["settings"],
     )
     torch.testing.assert_close(again.pose, routed.pose.flatten(2))
     torch.testing.assert_close(again.activation, routed.activation)

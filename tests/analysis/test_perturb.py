@@ -10,6 +10,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from torchcaps.analysis import OFFSETS, dimension_strengths, perturb
 from torchcaps.analysis.needs import decoder_of
+from torchcaps.layers import Decoder
 from torchcaps.models import CapsNet
 
 
@@ -76,6 +77,13 @@ def test_what_does_not_fit_is_named():
     x, classes = torch.rand(1, 3, 20, 18), torch.tensor([0])
     with pytest.raises(ValueError, match="has no decoder"):
         perturb(tiny(decoder=None), x, classes)
+    other = nn.Flatten()
+    other.decoder = nn.Identity()
+    with pytest.raises(ValueError, match=r"model must have a torchcaps.Decoder as its decoder, got a Identity"):
+        perturb(other, x, classes)
+    other.decoder = Decoder(4, 5, (3, 20, 18))
+    with pytest.raises(ValueError, match=r"return torchcaps.models.Output with its class capsules last, got a Tensor"):
+        perturb(other, x, classes)
     with pytest.raises(ValueError, match="offsets must hold at least one number"):
         perturb(tiny(), x, classes, offsets=())
     with pytest.raises(ValueError, match="the number of images must be an integer of at least 1, got 0"):

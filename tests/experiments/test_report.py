@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor, nn
 
 from torchcaps import analysis
 from torchcaps.data import load
@@ -20,6 +22,9 @@ from torchcaps.experiments.make import make_model
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
 from torchcaps.experiments.smoke import smoke
+from torchcaps.layers import Decoder
+from torchcaps.models import MODELS, Output
+from torchcaps.ops import Routed, squash
 
 pytest.importorskip("matplotlib")
 
@@ -280,6 +285,30 @@ def test_capsules_without_a_decoder_have_a_report(folder, tmp_path, monkeypatch)
     run = finished(tmp_path / "bare", data, Model(CAPSULES.name, CAPSULES.options | {"decoder": None}))
     html = report(run).read_text(encoding="utf-8")
     assert titles(html)[2:-1] == ["Mistakes", "Who votes for what", "From parts to wholes"]
+
+
+class Own(nn.Module):
+    """A network of one's own: one linear layer to the class capsules, and the library's decoder."""
+
+    def __init__(self, image_shape: tuple[int, int, int], n_classes: int) -> None:
+        super().__init__()
+        self.n_classes, self.linear = n_classes, nn.Linear(math.prod(image_shape), 3 * n_classes)
+        self.decoder = Decoder(n_classes, 3, image_shape, (6,))
+
+    def forward(self, x: Tensor) -> Output:
+        pose = squash(self.linear(x.flatten(1)).unflatten(1, (self.n_classes, 3)))
+        return Output(pose.norm(dim=-1), (Routed(pose, pose.norm(dim=-1)),))
+
+
+def test_a_network_of_ones_own_shows_what_its_decoder_paints(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "DPI", 30)
+    monkeypatch.setitem(MODELS, "mine", Own)
+    config = json.loads((folder / "caps" / "config.json").read_text())
+    data = Data("folder", root=config["data"]["root"], image_size=(13, 15))
+    html = report(finished(tmp_path / "mine", data, Model("mine"))).read_text(encoding="utf-8")
+    assert titles(html)[2:-1] == ["What a capsule remembers of an image", "What the numbers in a capsule mean"]
+    pairs = finished(tmp_path / "pairs", replace(data, pairs=True, n_pairs=(4, 6)), Model("mine"))
+    assert titles(report(pairs).read_text(encoding="utf-8"))[1:-1] == ["Overlapping images taken apart"]
 
 
 @pytest.mark.parametrize(("pose", "d_primary", "d_class"), [("matrix", 16, 16), ("vector", 8, 4)])

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from torchcaps.layers import ClassCaps, Decoder
 from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.models import CapsNet, MatrixCapsNet, Transforming
+from torchcaps.models import CapsNet, MatrixCapsNet, Output, Transforming
 from torchcaps.ops import Routed
 
 _WRAPPERS = (AveragedModel, nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -42,15 +42,33 @@ def capsnet(model: nn.Module) -> CapsNet | MatrixCapsNet:
 
 
 def decoder_of(model: nn.Module) -> Decoder:
-    """The model's decoder.
+    """The decoder of any network that has one; from within torch's wrappers too.
 
     Raises:
         ValueError: the model has none.
     """
-    decoder = capsnet(model).decoder
+    decoder = getattr(unwrapped(model), "decoder", None)
     if decoder is None:
         raise ValueError(f"model must have a decoder, got a {type(model).__name__} that has no decoder")
+    if not isinstance(decoder, Decoder):
+        raise ValueError(f"model must have a torchcaps.Decoder as its decoder, got a {type(decoder).__name__}")
     return decoder
+
+
+def decodable(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """What a network with a decoder says to images.
+
+    Returns:
+        scores ``[B, J]``, and poses of the class capsules, ``[B, J, D]``, of matrices too.
+
+    Raises:
+        ValueError: it returns no capsules.
+    """
+    output = model(images)
+    if not isinstance(output, Output) or not output.capsules:
+        got = "one without capsules" if isinstance(output, Output) else f"a {type(output).__name__}"
+        raise ValueError(f"model must return torchcaps.models.Output with its class capsules last, got {got}")
+    return output.scores, output.capsules[-1].pose.flatten(2)
 
 
 def em_classes_of(model: nn.Module) -> ClassCaps:

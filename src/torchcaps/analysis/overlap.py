@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet, decoder_of, observing
+from torchcaps.analysis.needs import decodable, decoder_of, observing
 from torchcaps.checks import check_at_least, check_classes, check_positive, check_shapes
 
 
@@ -67,7 +67,7 @@ def crowding(
     """Show a network two objects of the same class, for which it has one capsule.
 
     Args:
-        model: a CapsNet with a decoder.
+        model: with a decoder.
         images: the pairs, ``[B, C, H, W]``, values 0 … 1; see ``Pairs(…, same=True)``.
         labels: their classes ``[B]`` int64.
         parts: the two images alone, ``[B, 2, C, H, W]``.
@@ -87,7 +87,7 @@ def crowding(
         raise ValueError(f"parts must be [B, 2, C, H, W], got shape {list(parts.shape)}")
     check_at_least("the number of pairs", sizes["B"], 1)
     check_at_least("batch_size", batch_size, 1)
-    n_classes = capsnet(model).classes.n_out
+    n_classes = decoder_of(model).n_classes
     check_at_least("n_classes of the model", n_classes, 2)
     check_classes("labels", labels, n_classes)
     every = zip(images.split(batch_size), labels.split(batch_size), parts.split(batch_size), strict=True)
@@ -97,11 +97,11 @@ def crowding(
 
 def _crowding(model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor, threshold: float) -> Crowding:
     decoder = decoder_of(model)
-    both, pair_capsules = model(images)
-    alone, single_capsules = model(parts.flatten(0, 1))
+    both, pair_pose = decodable(model, images)
+    alone, single_pose = decodable(model, parts.flatten(0, 1))
     twice = labels.repeat_interleave(2)
-    together = decoder(pair_capsules[-1].pose, labels)[:, None].expand_as(parts)
-    single = decoder(single_capsules[-1].pose, twice).view_as(parts)
+    together = decoder(pair_pose, labels)[:, None].expand_as(parts)
+    single = decoder(single_pose, twice).view_as(parts)
     return Crowding(
         both.gather(1, labels[:, None]).squeeze(1),
         alone.gather(1, twice[:, None]).view(-1, 2),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet, decoder_of, observing
+from torchcaps.analysis.needs import decodable, decoder_of, observing
 from torchcaps.checks import check_at_least, check_shapes
 
 #: −0.25 … 0.25 in steps of 0.05, as in the paper.
@@ -17,7 +17,7 @@ def perturb(model: nn.Module, images: Tensor, classes: Tensor, offsets: tuple[fl
     """Decode each image's class capsule with one dimension changed, for every dimension and offset.
 
     Args:
-        model: a CapsNet with a decoder.
+        model: with a decoder.
         images: ``[B, C, H, W]``, values 0 … 1.
         classes: whose capsule is taken, of each image, ``[B]`` int64.
         offsets: K numbers added to the dimension.
@@ -34,7 +34,7 @@ def perturb(model: nn.Module, images: Tensor, classes: Tensor, offsets: tuple[fl
     check_at_least("the number of images", check_shapes(images=(images, "B C H W"), classes=(classes, "B"))["B"], 1)
     if not offsets:
         raise ValueError("offsets must hold at least one number, got none")
-    pose = capsnet(model)(images).capsules[-1].pose.flatten(2)  # [B, J, D], of matrices too
+    _, pose = decodable(model, images)
     n_dims, n = pose.shape[2], len(offsets)
     change = torch.eye(n_dims, dtype=pose.dtype, device=pose.device)[:, None] * pose.new_tensor(offsets)[:, None]
     change = change.flatten(0, 1)  # [D·K, D]

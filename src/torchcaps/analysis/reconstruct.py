@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet, decoder_of, observing
+from torchcaps.analysis.needs import decodable, decoder_of, observing
 from torchcaps.checks import check_shapes
 
 
@@ -34,7 +34,7 @@ def reconstruct(model: nn.Module, images: Tensor, labels: Tensor) -> Reconstruct
     """Decode each image twice: as what it was taken for, and as what it is.
 
     Args:
-        model: a CapsNet with a decoder.
+        model: with a decoder.
         images: ``[B, C, H, W]``, values 0 … 1.
         labels: true classes ``[B]`` int64.
 
@@ -48,7 +48,7 @@ def reconstruct(model: nn.Module, images: Tensor, labels: Tensor) -> Reconstruct
     """
     decoder = decoder_of(model)
     check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
-    scores, capsules = capsnet(model)(images)
+    scores, pose = decodable(model, images)
     predicted = scores.argmax(dim=1)
-    both = decoder.each(capsules[-1].pose, torch.stack((predicted, labels), dim=1))  # [B, 2, C, H, W]
+    both = decoder.each(pose, torch.stack((predicted, labels), dim=1))  # [B, 2, C, H, W]
     return Reconstructions(images, labels, predicted, both[:, 0], both[:, 1])

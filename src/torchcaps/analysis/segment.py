@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet, decoder_of, observing
+from torchcaps.analysis.needs import decodable, decoder_of, observing
 from torchcaps.checks import check_at_least, check_shapes
 
 
@@ -39,7 +39,7 @@ def segment(model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor) -> 
     """Find the two classes in each pair, and reconstruct each from its own capsule alone.
 
     Args:
-        model: a CapsNet with a decoder.
+        model: with a decoder.
         images: pairs ``[B, C, H, W]``, values 0 … 1; see :class:`torchcaps.data.Pairs`.
         labels: their two different classes ``[B, 2]`` int64.
         parts: the two images alone, ``[B, 2, C, H, W]``.
@@ -56,12 +56,12 @@ def segment(model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor) -> 
     check_shapes(images=(images, "B C H W"), labels=(labels, "B K"), parts=(parts, "B K C H W"))
     if labels.shape[1] != 2:
         raise ValueError(f"labels must be [B, 2], got shape {list(labels.shape)}")
-    scores, capsules = capsnet(model)(images)
+    scores, pose = decodable(model, images)
     check_at_least("the number of classes", scores.shape[1], 2)
     predicted = scores.topk(2, dim=1).indices
     crossed = (predicted == labels.flip(1)).any(dim=1, keepdim=True)
     predicted = torch.where(crossed, predicted.flip(1), predicted)
-    return Segmentation(images, labels, parts, predicted, decoder.each(capsules[-1].pose, predicted))
+    return Segmentation(images, labels, parts, predicted, decoder.each(pose, predicted))
 
 
 def red_and_green(parts: Tensor) -> Tensor:

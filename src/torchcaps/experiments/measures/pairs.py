@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchcaps import analysis
 from torchcaps.analysis.draw.charts import Bars, draw_charts
-from torchcaps.analysis.needs import capsnet, decoder_of
+from torchcaps.analysis.needs import decodable, decoder_of
 from torchcaps.data import Pairs
 from torchcaps.experiments.measures.said import Said, per_cent
 from torchcaps.experiments.measures.sample import name_of, networks, number, spaced
@@ -32,7 +32,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     """Paint each object of a pair from its own capsule, then show two objects of one class.
 
     Args:
-        tested: the run on pairs, of a CapsNet with a decoder.
+        tested: the run on pairs, of a network with a decoder.
         beside: another such run.
         n: pairs of each kind; the first :data:`N_PAIRS` at most, which are those by default.
 
@@ -70,7 +70,7 @@ def _different(tested: Tested, images: Tensor, labels: Tensor, parts: Tensor) ->
     true, predicted, right = [], [], []
     for shown, classes, alone in zip(images.split(100), labels.split(100), parts.split(100), strict=True):
         found = analysis.segment(tested.model, shown, classes, alone)
-        pose = capsnet(tested.model)(shown).capsules[-1].pose
+        _, pose = decodable(tested.model, shown)
         painted = decoder_of(tested.model).each(pose, classes)
         true.append(analysis.intersection_over_union(painted, alone, THRESHOLD))
         predicted.append(analysis.intersection_over_union(found.reconstructions, alone, THRESHOLD))

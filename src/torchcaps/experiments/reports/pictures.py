@@ -7,6 +7,7 @@ from torchcaps.experiments.reports import page
 from torchcaps.experiments.reports.album import Album
 from torchcaps.experiments.reports.em import ONE_MORE, of_one_window, pictures_of_em
 from torchcaps.experiments.tested import Tested
+from torchcaps.layers import Decoder
 from torchcaps.models import CapsNet, MatrixCapsNet
 
 #: Examples of each kind that a picture shows, and classes that the larger ones show.
@@ -20,13 +21,16 @@ def pictures(album: Album, tested: Tested) -> list[str]:
     made = [_confusion(album, tested)]
     if isinstance(tested.model, MatrixCapsNet):
         return [*made, _mistakes(album, tested), *pictures_of_em(album, tested)]
-    if not isinstance(tested.model, CapsNet):
-        return [*made, _mistakes(album, tested)]
-    if tested.model.decoder is None:
-        made.append(_mistakes(album, tested))
-    else:
+    if _paints(tested):
         made += [_reconstructions(album, tested), _perturbations(album, tested)]
-    return made + _routing(album, tested, tested.firsts()[0])
+    else:
+        made.append(_mistakes(album, tested))
+    return made + _routing(album, tested, tested.firsts()[0]) if isinstance(tested.model, CapsNet) else made
+
+
+def _paints(tested: Tested) -> bool:
+    """Whether the network, this library's or one of one's own, has a decoder that the analysis knows."""
+    return isinstance(getattr(tested.model, "decoder", None), Decoder)
 
 
 def _confusion(album: Album, tested: Tested) -> str:
@@ -53,8 +57,8 @@ def _mistakes(album: Album, tested: Tested) -> str:
 def _reconstructions(album: Album, tested: Tested) -> str:
     some = tested.firsts()[:_N_RIGHT] + tested.wrong.nonzero().squeeze(1)[:_N_WRONG].tolist()
     found = analysis.reconstruct(tested.model, tested.images[some], tested.labels[some, 0])
-    assert isinstance(tested.model, CapsNet)
-    size = tested.model.classes.d_out
+    assert isinstance(tested.model.decoder, Decoder)
+    size = tested.model.decoder.d_in
     text = (
         "Above, what the network sees; below, what its decoder paints from the winning class capsule alone, "
         f"{size} numbers. The capsule thus knows not only that a class is there but what it looks like. Where "
@@ -131,12 +135,10 @@ def _routing(album: Album, tested: Tested, k: int, what: str = "", prefix: str =
 
 def pictures_of_pairs(album: Album, tested: Tested, what: str = "", prefix: str = "") -> list[str]:
     """The sections of a run on pairs; ``what`` is added to their titles, ``prefix`` to the names of their files."""
-    if not isinstance(tested.model, CapsNet):
-        return []
     right = (~tested.wrong).nonzero().squeeze(1).tolist()
     some = right[: _N_RIGHT - 2] + tested.wrong.nonzero().squeeze(1)[:_N_WRONG].tolist()
     made = []
-    if tested.model.decoder is not None:
+    if _paints(tested):
         found = analysis.segment(tested.model, tested.images[some], tested.labels[some], tested.parts[some])
         text = (
             "Two images lie on top of each other (first row; the second shows which pixels are whose, yellow where "
@@ -149,4 +151,6 @@ def pictures_of_pairs(album: Album, tested: Tested, what: str = "", prefix: str 
                 title, album.add(f"{prefix}segmentation", analysis.draw_segmentation(found, tested.classes), text)
             )
         )
-    return made + _routing(album, tested, (right or [0])[0], what, f"{prefix}pairs-")
+    if isinstance(tested.model, CapsNet):
+        made += _routing(album, tested, (right or [0])[0], what, f"{prefix}pairs-")
+    return made
