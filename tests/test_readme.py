@@ -22,7 +22,7 @@ from torchcaps.experiments.tables import TABLES
 from torchcaps.experiments.tables.kept import is_of, read_results
 from torchcaps.experiments.tables.summary import summarise
 from torchcaps.layers import ROUTINGS
-from torchcaps.models import build
+from torchcaps.models import MODELS, build
 from torchcaps.models.baseline_cnn import count_parameters
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -307,14 +307,16 @@ def test_code_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(ROUTINGS, "mean", None)  # which the code replaces, and the end of the test removes
     monkeypatch.setitem(DATASETS, "stripes", None)
+    monkeypatch.setitem(MODELS, "tuned", None)
     assert README.splitlines().index("```python") < 15
     for page in PAGES.values():
         for block in page.split("```python\n")[1:]:
             exec(compile(block.split("```")[0], "README.md", "exec"), {})
     said = capsys.readouterr().out
     assert re.findall(r"\[[\d, ]+\]", said) == ["[8, 10, 16]", "[8, 10]", "[8, 10]", "[4, 10, 16]"]
-    own, stripes = (float(error) for error in re.findall(r"test error ([\d.]+)%", said))
+    own, stripes, tuned = (float(error) for error in re.findall(r"test error ([\d.]+)%", said))
     assert own < 30 and stripes == 0
+    assert tuned < 10
     assert {path.name for path in tmp_path.iterdir()} == {"net.pt", "couplings.png", "runs"}
 
 

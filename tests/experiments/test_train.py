@@ -38,7 +38,7 @@ from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.experiments.schedule import learning_rate
 from torchcaps.experiments.task import NonFiniteLoss, Task
 from torchcaps.experiments.train import default_folder, train
-from torchcaps.layers import Decoder
+from torchcaps.layers import ROUTINGS, Decoder
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.models import MODELS, CapsNet, Output, Transformed, build, capsnet
 
@@ -383,6 +383,17 @@ def test_a_network_of_ones_own_is_trained_and_loaded(tmp_path: Path, monkeypatch
     assert isinstance(load_model(tmp_path / "a").model, Own)
     monkeypatch.delitem(MODELS, "mine")
     with pytest.raises(ValueError, match=r"got 'mine'. One of your own is entered in torchcaps.models.MODELS first"):
+        load_model(tmp_path / "a")
+
+
+def test_a_routing_of_ones_own_is_entered_before_its_network_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ROUTINGS, "mine", ROUTINGS["dynamic"])
+    config = replace(TINY, model=Model(TINY.model.name, {**TINY.model.options, "routing": "mine"}), epochs=1)
+    fit(config, tmp_path / "a")
+    monkeypatch.delitem(ROUTINGS, "mine")
+    with pytest.raises(ValueError, match=r"A routing of your own is entered in torchcaps.layers.ROUTINGS first"):
         load_model(tmp_path / "a")
 
 

@@ -20,6 +20,7 @@ from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import write_atomically
 from torchcaps.experiments.provenance import splits_in_words
 from torchcaps.experiments.run import Run, differing
+from torchcaps.layers import ROUTINGS
 from torchcaps.models import MODELS, Output, build
 
 
@@ -91,8 +92,7 @@ def load_model(run: Run | str | Path) -> Trained:
         try:
             model = build(name, shape, len(classes), **options)
         except (TypeError, ValueError) as error:
-            own = "" if name in MODELS else ". One of your own is entered in torchcaps.models.MODELS first"
-            raise ValueError(f"{file} names a model that cannot be built: {error}{own}") from error
+            raise ValueError(f"{file} names a model that cannot be built: {error}{_of_ones_own(name, options)}") from error
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -101,6 +101,15 @@ def load_model(run: Run | str | Path) -> Trained:
     # Models that were saved by older versions lack what these did not know.
     uncropped, note, splits = tuple(content.get("uncropped", shape[1:])), content.get("data", ""), content.get("splits")
     return Trained(model.eval(), tuple(shape), tuple(map(str, classes)), uncropped, note, splits or {})
+
+
+def _of_ones_own(name: str, options: dict[str, Any]) -> str:
+    """What is to be done before a model is loaded that this library alone does not know."""
+    if name not in MODELS:
+        return ". One of your own is entered in torchcaps.models.MODELS first"
+    if options.get("routing", "dynamic") not in ROUTINGS:
+        return ". A routing of your own is entered in torchcaps.layers.ROUTINGS first"
+    return ""
 
 
 def _note_what_is_computed_otherwise(file: Path, model: nn.Module, content: dict[str, Any]) -> None:

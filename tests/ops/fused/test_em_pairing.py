@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from typing import Any
 
@@ -128,6 +129,19 @@ def test_a_broken_image_breaks_no_other(poses: str) -> None:
     for found, wanted in zip(routing()("cpu", tensors), whole, strict=True):
         assert found[3].isnan().all()
         torch.testing.assert_close(found[rest], wanted[rest], rtol=0, atol=0)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64", "aarch64", "arm64"), reason="as the processor does")
+@pytest.mark.parametrize("threads", [1, 3])
+@every_pose
+def test_numbers_below_the_normal_ones_are_taken_for_0_there_alone(poses: str, threads: int) -> None:
+    """Processors compute with them many times slower; the caller's threads stay as they were."""
+    tensors = inputs((8, *GEOMETRIES[2][1:]), poses=poses)
+    tensors["activation"] = torch.full_like(tensors["activation"], 1e-40)  # type: ignore[arg-type]
+    torch.set_num_threads(threads)
+    assert outcome(routing(stride=2), tensors, "reference")["gradient of pose"].abs().max() > 0
+    assert outcome(routing(stride=2), tensors, "cpu")["gradient of pose"].abs().max() == 0
+    assert bool((0.5 * torch.full((1 << 20,), 1e-40) > 0).all())
 
 
 @pytest.mark.parametrize("n_images", [2, 35])

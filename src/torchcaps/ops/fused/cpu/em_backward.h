@@ -4,6 +4,7 @@
 #include "em_slopes.h"
 #include "em_votes.h"
 #include "parallel.h"
+#include "subnormal.h"
 
 namespace torchcaps {
 namespace {
@@ -189,6 +190,7 @@ struct Backward : Slopes<T, Pose> {
   }
 
   bool run(T* d_weight, T* d_beta_u, T* d_beta_a) const {
+    const WithoutSubnormals here;
     // The gradient of the weights is summed within groups of images, whose number does not depend on the threads,
     // and over the groups in their order.
     const int64_t size = this->n_weights(), groups = std::min<int64_t>(this->B, 16);
@@ -200,6 +202,7 @@ struct Backward : Slopes<T, Pose> {
     for (int64_t from = 0; from < groups; from += at_once) {
       const int64_t n = std::min(at_once, groups - from);
       const bool good = parallel(n, this->n_threads, [&](int64_t i) {
+        const WithoutSubnormals there;
         const int64_t g = from + i;
         V* sum = part + i * size;
         std::fill(sum, sum + size, V{});

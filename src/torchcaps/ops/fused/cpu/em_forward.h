@@ -6,6 +6,7 @@
 
 #include "em_first.h"
 #include "parallel.h"
+#include "subnormal.h"
 
 namespace torchcaps {
 namespace {
@@ -206,6 +207,7 @@ struct Forward : First<T, Pose> {
   bool run() const {
     const int64_t tasks = std::min(this->B, std::max<int64_t>(1, 4 * this->n_threads));
     return parallel(tasks, this->n_threads, [&](int64_t task) {
+      const WithoutSubnormals faster;
       const int64_t from = task * this->B / tasks, to = (task + 1) * this->B / tasks;
       this->offset ? images<true>(from, to) : images<false>(from, to);
     });
