@@ -48,6 +48,9 @@ def test_a_cnn_gives_probabilities_and_sees_colour(
     found = predict(run, paths)
     assert list(found) == [str(path) for path in paths]
     assert predict(str(run.path), paths[:1]) == {str(paths[0]): found[str(paths[0])]}
+    assert [len(named) for named in predict(run, paths[:2], top=1).values()] == [1, 1]
+    with pytest.raises(ValueError, match="top must be an integer of at least 1, got 0"):
+        predict(run, paths, top=0)
     with pytest.raises(ValueError, match=r"paths must be several, such as \['red.png'\], got one"):
         predict(run, "red.png")
     with pytest.raises(ValueError, match="paths must be several"):
@@ -59,7 +62,7 @@ def test_a_cnn_gives_probabilities_and_sees_colour(
     for (first, second), probabilities in zip(found.values(), wanted.tolist(), strict=True):
         assert {first[0], second[0]} == {"blue", "red"} and first[1] >= second[1]
         assert [dict((first, second))[name] for name in ("blue", "red")] == pytest.approx(probabilities, abs=1e-5)
-    named = module._named(load_model(run), torch.from_numpy(pixels).permute(0, 3, 1, 2), invert=False, pairs=True)
+    named = module._named(load_model(run), torch.from_numpy(pixels).permute(0, 3, 1, 2), False, 3, pairs=True)
     with torch.no_grad():
         each = load_model(run).model(images).scores.sigmoid()  # of two objects, each by itself
     assert [probabilities for _, probabilities in (one[0] for one in named)] == pytest.approx(

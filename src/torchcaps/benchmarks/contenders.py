@@ -57,7 +57,7 @@ def _em_maps(
     *,
     weight: Tensor,
     kernel_size: tuple[int, int],
-    stride: int,
+    stride: tuple[int, int],
     by: Callable[..., Routed],
     **given: Any,
 ) -> Routed:

@@ -35,7 +35,7 @@ def conv_equal_votes(
     beta_u: Tensor,
     beta_a: Tensor,
     *,
-    stride: int = 1,
+    stride: int | tuple[int, int] = 1,
     offset: Tensor | None = None,
 ) -> Routed:
     """The mean of the votes that active children have, as in EM routing's first M-step; a convolution.

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchcaps.checks import as_two
 from torchcaps.ops import EMSettings, Routed
 from torchcaps.ops.em_settings import em_settings
 
@@ -26,7 +27,7 @@ def stored_votes(
     beta_u: Tensor,
     beta_a: Tensor,
     *,
-    stride: int = 1,
+    stride: int | tuple[int, int] = 1,
     n_iters: int = 3,
     settings: str | EMSettings = "released",
     dense: bool = False,
@@ -36,21 +37,21 @@ def stored_votes(
     """As :func:`torchcaps.ops.conv_em_routing`; ``dense`` says whether a layer is one of class capsules."""
     given = em_settings(settings, dense=dense, **changes)
     (n_images, types, height, width), (rows, columns, n_out) = pose.shape[:4], weight.shape[1:4]
-    kernel = rows * columns
+    kernel, (down, right) = rows * columns, as_two("stride", stride, 1)
     child = torch.arange(height * width, device=pose.device).view(height, width)
-    child = child.unfold(0, rows, stride).unfold(1, columns, stride)  # [H', W', K_h, K_w]
+    child = child.unfold(0, rows, down).unfold(1, columns, right)  # [H', W', K_h, K_w]
     places, child = child.shape[:2], child.flatten()
     n_places, n_children = places[0] * places[1], types * kernel
     seen_by = child.bincount(minlength=height * width)[child].view(n_places, 1, kernel)
 
-    fields = pose.unfold(2, rows, stride).unfold(3, columns, stride)  # [B, T, H', W', 4, 4, K_h, K_w]
+    fields = pose.unfold(2, rows, down).unfold(3, columns, right)  # [B, T, H', W', 4, 4, K_h, K_w]
     fields = fields.permute(1, 6, 7, 0, 2, 3, 4, 5).reshape(n_children, -1, 4)
     votes = torch.bmm(fields, weight.flatten(0, 2).transpose(1, 2).reshape(n_children, 4, n_out * 4))
     votes = votes.view(n_children, n_images, n_places, 4, n_out, 4).permute(1, 2, 4, 0, 3, 5).flatten(4)
     if offset is not None:
         votes = votes + offset.reshape(n_children, 16)
     x = torch.cat((votes, votes.square()), dim=4)  # [B, P, J, N, 32]
-    a = activation.unfold(2, rows, stride).unfold(3, columns, stride).permute(0, 2, 3, 1, 4, 5)
+    a = activation.unfold(2, rows, down).unfold(3, columns, right).permute(0, 2, 3, 1, 4, 5)
     a = a.reshape(n_images, n_places, 1, n_children)
 
     ratio = n_out * n_places / (types * height * width) if given.normalise else 1.0

@@ -136,7 +136,7 @@ def predict_command(parsed: argparse.Namespace) -> None:
     from torchcaps.experiments.predict import predictions
 
     broken = 0
-    for path, found in predictions(parsed.run, parsed.images, invert=parsed.invert):
+    for path, found in predictions(parsed.run, parsed.images, invert=parsed.invert, top=parsed.top):
         if isinstance(found, ValueError):
             broken += 1
             print(f"torchcaps: {found}", file=sys.stderr)

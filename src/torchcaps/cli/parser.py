@@ -89,6 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--invert", action="store_true", help="for dark ink on light ground, where the model learned light on dark"
     )
+    made.add_argument("--top", type=int, default=3, help="how many classes are named for each image (default: 3)")
     made = command("bench", commands.bench_command)
     made.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(SUITES)} (default: all)")
     made.add_argument("--threads", type=int, default=1, help="threads on a CPU (default: 1)")

@@ -145,7 +145,9 @@ def _in_words(message: str) -> str:
     kind = Experiment
     for part in field.split("."):
         kind = get_type_hints(kind)[part]
-    return f"{field} wants {_kind_in_words(kind)}, got {got}"
+    words = _kind_in_words(kind)
+    quoted = ", such as '[2, 3]'" if "[" in words else ""  # which a shell would take apart, or take for file names
+    return f"{field} wants {words}{quoted}, got {got}"
 
 
 def _kind_in_words(kind: object) -> str:
