@@ -261,6 +261,8 @@ def test_votes_of_several_classes_have_rows_of_one_scale():
         analysis.draw_votes([votes, votes._replace(coupling=votes.coupling[:1])], ["cat", "dog"])
     with pytest.raises(ValueError, match=r"got 1 of \[2\] iterations and 2 names"):
         analysis.draw_votes([votes], ["cat", "dog"])
+    with pytest.raises(ValueError, match=r"votes must be several, such as \[votes\], got one"):
+        analysis.draw_votes(votes, ["cat"])
 
 
 def test_views_are_lines_over_azimuth_with_the_object_above():

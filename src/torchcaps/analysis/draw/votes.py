@@ -33,6 +33,8 @@ def draw_votes(votes: Sequence[Votes], names: Sequence[str]) -> Figure:
     Raises:
         ValueError: no votes, other numbers of names or of iterations.
     """
+    if isinstance(votes, Votes):  # a tuple itself
+        raise ValueError("votes must be several, such as [votes], got one")
     lengths = {len(each.coupling) for each in votes}
     if len(lengths) != 1 or len(names) != len(votes):
         raise ValueError(
