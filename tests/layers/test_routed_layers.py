@@ -262,15 +262,7 @@ def test_every_layer_takes_a_new_routing(monkeypatch: pytest.MonkeyPatch) -> Non
         pose = torch.einsum("bid,ijde,ij->bje", capsules.pose, weight, share)
         return Routed(pose, pose.norm(dim=-1))
 
-    def fields(capsules: Routed, *, kernel_size: tuple[int, int], stride: tuple[int, int], **options: Any) -> Routed:
-        found = receptive_fields(capsules.pose, kernel_size, stride)
-        pose, activation, _ = route(Routed(found.flatten(0, 2), found.flatten(0, 2)[..., 0]), **options)
-        places = found.shape[:3]
-        return Routed(
-            pose.unflatten(0, places).permute(0, 3, 1, 2, 4), activation.unflatten(0, places).permute(0, 3, 1, 2)
-        )
-
-    monkeypatch.setitem(ROUTINGS, "shares", Routing(make, route, fields, activations=False))
+    monkeypatch.setitem(ROUTINGS, "shares", Routing(make, route, activations=False))
     x = torch.randn(2, 1, 4, 5, 3)
     for layer, shape in (
         (DenseCaps(20, 6, 3, 7, routing="shares"), [2, 6, 7]),
@@ -284,6 +276,31 @@ def test_every_layer_takes_a_new_routing(monkeypatch: pytest.MonkeyPatch) -> Non
     classes = ClassCaps(1, 6, 3, 7, routing="shares")
     wanted = torch.einsum("byxd,jde,j->bje", x[:, 0], classes.weight[0], classes.share[0])
     torch.testing.assert_close(classes(x).pose, wanted)
+
+
+@pytest.mark.parametrize("activations", [True, False])
+def test_maps_are_routed_field_by_field(activations: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a routing says nothing of maps: with the activations of what lies in a field, if it asks for them."""
+
+    def make(n_in: int, n_out: int, d_in: int, d_out: int, **_: Any) -> Made:
+        return Made({"weight": Initial((n_in, n_out, d_in, d_out), torch.nn.init.normal_)}, {}, 1.0)
+
+    def route(capsules: Routed, weight: Tensor, **_: Any) -> Routed:
+        active = capsules.activation if activations else torch.ones_like(capsules.activation)
+        pose = torch.einsum("bid,ijde,bi->bje", capsules.pose, weight, active)
+        return Routed(pose.unflatten(-1, (4, 4)), pose.norm(dim=-1), active.unsqueeze(-1).expand(-1, -1, 3))
+
+    monkeypatch.setitem(ROUTINGS, "mine", Routing(make, route, activations=activations))
+    layer = ConvCaps(2, 3, 16, 16, (2, 3), stride=(1, 2), routing="mine")
+    pose, activation = torch.randn(2, 2, 4, 7, 16), torch.rand(2, 2, 4, 7)
+    found = layer(Routed(pose, activation), return_coupling=True)
+    assert [list(x.shape) for x in found] == [[2, 3, 3, 3, 4, 4], [2, 3, 3, 3], [2, 3, 3, 12, 3]]
+    window = slice(1, 3), slice(2, 5)  # what the place (1, 1) sees
+    few = pose[:, :, *window].flatten(1, 3), activation[:, :, *window].flatten(1, 3)
+    wanted = route(Routed(*few), layer.weight)
+    torch.testing.assert_close(found.pose[:, :, 1, 1], wanted.pose)
+    torch.testing.assert_close(found.activation[:, :, 1, 1], wanted.activation)
+    torch.testing.assert_close(found.coupling[:, 1, 1], wanted.coupling)
 
 
 @pytest.mark.parametrize("shape", [(), (2,), (2, 6, 0)])

@@ -86,7 +86,7 @@ class ConvCaps(RoutedLayer):
             rows, columns = self.padding
             around = columns, columns, rows, rows
             lower = Routed(F.pad(lower.pose, (0, 0, *around)), F.pad(lower.activation, around))
-        return ROUTINGS[self.routing].conv(
+        return ROUTINGS[self.routing].on_map(
             lower, kernel_size=self.kernel_size, stride=self.stride, **self.call_options(n_iters, return_coupling)
         )
 

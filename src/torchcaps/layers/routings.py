@@ -62,9 +62,9 @@ class Routing(NamedTuple):
         make: from the layer's sizes ``(n_in, n_out, d_in, d_out)``, whether it is ``dense``, at how many places
             (``n_places``) each of the n_in stands with the same matrix, and the user's options.
         dense: routes ``[B, I, ...]``.
-        conv: routes a map ``[B, T, H, W, ...]`` within receptive fields, with I = T·K_h·K_w; besides it is given
-            ``kernel_size`` and ``stride``, each of rows and columns.
         activations: the lower capsules' are asked for; else bare poses will do.
+        conv: routes a map ``[B, T, H, W, ...]`` within receptive fields, with I = T·K_h·K_w; besides it is given
+            ``kernel_size`` and ``stride``, each of rows and columns. None: each field by itself, as ``dense`` does.
         options: names of the user's options, which ``make`` takes.
 
     ``dense`` and ``conv`` are called with the parameters and options that ``make`` names, and with every layer's
@@ -73,9 +73,28 @@ class Routing(NamedTuple):
 
     make: Callable[..., Made]
     dense: Callable[..., Routed]
-    conv: Callable[..., Routed]
     activations: bool
+    conv: Callable[..., Routed] | None = None
     options: tuple[str, ...] = ()
+
+    def on_map(
+        self, capsules: Routed, *, kernel_size: tuple[int, int], stride: tuple[int, int], **options: Any
+    ) -> Routed:
+        """What ``conv`` makes of a map; without one each receptive field is routed as ``dense`` does."""
+        if self.conv is not None:
+            return self.conv(capsules, kernel_size=kernel_size, stride=stride, **options)
+        fields = receptive_fields(capsules.pose, kernel_size, stride)  # [B, H', W', I, d_in]
+        active = fields  # any numbers do, of which none is read
+        if self.activations:
+            active = receptive_fields(capsules.activation.unsqueeze(-1), kernel_size, stride)
+        places = fields.shape[:3]
+        lower = Routed(fields.flatten(0, 2), active.flatten(0, 2)[..., 0])
+        pose, activation, coupling = self.dense(lower, **options)
+        return Routed(
+            pose.unflatten(0, places).movedim(3, 1),  # [B, J, H', W', d_out]
+            activation.unflatten(0, places).movedim(3, 1),
+            None if coupling is None else coupling.unflatten(0, places),
+        )
 
 
 def _make_dynamic(
@@ -151,17 +170,6 @@ def _dense_em(capsules: Routed, *, pose: str, **options: Any) -> Routed:
     return em_routing(_shaped(capsules.pose, pose), capsules.activation, **options)
 
 
-def _conv_dynamic(capsules: Routed, *, kernel_size: tuple[int, int], stride: tuple[int, int], **options: Any) -> Routed:
-    fields = receptive_fields(capsules.pose, kernel_size, stride)  # [B, H', W', I, d_in]
-    places = fields.shape[:3]
-    pose, activation, coupling = dynamic_routing(fields.flatten(0, 2), **options)
-    return Routed(
-        pose.unflatten(0, places).permute(0, 3, 1, 2, 4),  # [B, J, H', W', d_out]
-        activation.unflatten(0, places).permute(0, 3, 1, 2),
-        None if coupling is None else coupling.unflatten(0, places),
-    )
-
-
 def _conv_em(
     capsules: Routed,
     *,
@@ -193,8 +201,8 @@ def _options(make: Callable[..., Made]) -> tuple[str, ...]:
 
 #: Every routing, by the name under which layers take it.
 ROUTINGS = {
-    "dynamic": Routing(_make_dynamic, _dense_dynamic, _conv_dynamic, False, _options(_make_dynamic)),
+    "dynamic": Routing(_make_dynamic, _dense_dynamic, False, options=_options(_make_dynamic)),
     "em": Routing(
-        _make_em, _dense_em, _conv_em, True, (*_options(_make_em), *(field.name for field in fields(EMSettings)))
+        _make_em, _dense_em, True, _conv_em, (*_options(_make_em), *(field.name for field in fields(EMSettings)))
     ),
 }
