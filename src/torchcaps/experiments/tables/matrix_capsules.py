@@ -24,6 +24,7 @@ SMALLNORB = Table(
         _row("`smallnorb-em-small`, on turned, scaled and slanted images too", "smallnorb-em-augmented"),
         _row("`smallnorb-em-small`, weights decaying a hundred times as much", "smallnorb-em-weight-decay"),
         _row("`smallnorb-em-weight-decay`, in changed light too", "smallnorb-em-light"),
+        _row("`smallnorb-em-weight-decay`, half active at first, λ steeper", "smallnorb-em-half-active"),
         _row("`smallnorb-em-small`, shorter, a toy of each category held out", "smallnorb-em-held-out"),
         _row("3 iterations, matrix, spread loss, coordinates", "smallnorb", "1.8", _ABLATION),
         _row("1 iteration", "smallnorb-1-iteration", "9.7", _ABLATION),
@@ -40,7 +41,8 @@ SMALLNORB = Table(
     ),
     note=(
         "One toy of each category is held out of training for validation, but from `smallnorb-em-small`, "
-        "`smallnorb-em-augmented`, `smallnorb-em-weight-decay` and `smallnorb-em-light`. These and "
+        "`smallnorb-em-augmented`, `smallnorb-em-weight-decay`, `smallnorb-em-light` and "
+        "`smallnorb-em-half-active`. These and "
         "`smallnorb-em-held-out` have two iterations. `smallnorb-em-held-out` and both CNNs were tuned in six trials "
         "each (results/tuning), the others were not. Only rows that saw as many images can be compared. "
         "Seed 0 of `smallnorb-em-light` ran on two threads for twenty of its epochs. "
