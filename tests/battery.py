@@ -185,7 +185,10 @@ SUBJECTS = [
         if impl != "triton"
     ),
     Subject(
-        "MatrixPrimaryCaps", (3, 6, 9), lambda: layers.MatrixPrimaryCaps(3, 2, kernel_size=(2, 3), stride=(2, 1)), lengths=False
+        "MatrixPrimaryCaps",
+        (3, 6, 9),
+        lambda: layers.MatrixPrimaryCaps(3, 2, kernel_size=(2, 3), stride=(2, 1)),
+        lengths=False,
     ),
     Subject("DenseCaps-em", (I, 17), em_layer(layers.DenseCaps, I, J, 16, 16), lengths=False),
     Subject("ConvCaps-em", (2, 5, 6, 17), em_layer(layers.ConvCaps, 2, J, 16, 16, (2, 3)), lengths=False, shares=False),

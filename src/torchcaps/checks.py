@@ -139,9 +139,11 @@ def as_two(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]
     """A number for rows and columns alike, or one for each, as two; all of at least ``least``."""
     if isinstance(value, Sequence):
         check_two(name, value, least)
-        return value[0], value[1]
+        return int(value[0]), int(value[1])
+    if not isinstance(value, Real):
+        raise ValueError(f"{name} must be an integer of at least {least}, or two of them, got {value!r}")
     check_at_least(name, value, least)
-    return value, value
+    return int(value), int(value)
 
 
 def _is_at_least(value: object, least: int) -> bool:

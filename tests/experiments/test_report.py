@@ -290,14 +290,15 @@ def test_capsules_without_a_decoder_have_a_report(folder, tmp_path, monkeypatch)
 class Own(nn.Module):
     """A network of one's own: one linear layer to the class capsules, and the library's decoder."""
 
-    def __init__(self, image_shape: tuple[int, int, int], n_classes: int) -> None:
+    def __init__(self, image_shape: tuple[int, int, int], n_classes: int, capsules: bool = True) -> None:
         super().__init__()
+        self.capsules = capsules
         self.n_classes, self.linear = n_classes, nn.Linear(math.prod(image_shape), 3 * n_classes)
         self.decoder = Decoder(n_classes, 3, image_shape, (6,))
 
     def forward(self, x: Tensor) -> Output:
         pose = squash(self.linear(x.flatten(1)).unflatten(1, (self.n_classes, 3)))
-        return Output(pose.norm(dim=-1), (Routed(pose, pose.norm(dim=-1)),))
+        return Output(pose.norm(dim=-1), (Routed(pose, pose.norm(dim=-1)),) if self.capsules else ())
 
 
 def test_a_network_of_ones_own_shows_what_its_decoder_paints(folder, tmp_path, monkeypatch):
@@ -307,6 +308,10 @@ def test_a_network_of_ones_own_shows_what_its_decoder_paints(folder, tmp_path, m
     data = Data("folder", root=config["data"]["root"], image_size=(13, 15))
     html = report(finished(tmp_path / "mine", data, Model("mine"))).read_text(encoding="utf-8")
     assert titles(html)[2:-1] == ["What a capsule remembers of an image", "What the numbers in a capsule mean"]
+    bare = finished(
+        tmp_path / "bare", data, Model("mine", {"capsules": False}), loss="cross_entropy", reconstruction=0.0
+    )
+    assert titles(report(bare).read_text(encoding="utf-8"))[2:-1] == ["Mistakes"]
     pairs = finished(tmp_path / "pairs", replace(data, pairs=True, n_pairs=(4, 6)), Model("mine"))
     assert titles(report(pairs).read_text(encoding="utf-8"))[1:-1] == ["Overlapping images taken apart"]
 

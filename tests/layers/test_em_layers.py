@@ -254,9 +254,14 @@ def test_standardized_flat_image_is_zero_in_half_precision(grey: float, dtype: t
 
 def test_the_released_code_has_the_same_constants_in_every_layer() -> None:
     """Recorded results rest on them."""
-    model = build("matrix_capsnet_small", (2, 32, 32), 5, settings="released", initial="released")
-    floors = [layer.options["settings"].variance_floor for layer in (*model.hidden, model.classes)]
-    assert floors == [0.0005] * 3 and model.classes.coordinate_scale == 100
+    for standardize in (True, False):
+        model = build(
+            "matrix_capsnet_small", (2, 32, 32), 5, settings="released", initial="released", standardize=standardize
+        )
+        floors = [layer.options["settings"].variance_floor for layer in (*model.hidden, model.classes)]
+        assert floors == [0.0005] * 3 and model.classes.coordinate_scale == 100
+        first, second = (layer.pose_scale for layer in model.hidden)  # which still shrink
+        assert second < 0.2 * first < 0.1
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
@@ -334,6 +339,9 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
         ),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em", damping=2.0), "damping must be at least 0 and below 1"),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose_scale=0.0), "pose_scale must be positive, got 0.0"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose_scale=1e-18), "pose_scale must leave the variance floor"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose_scale=float("inf")), "pose_scale .* and finite, got inf"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose_scale="1"), "pose_scale must be positive, got '1'"),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em")(torch.zeros(2, 6, 16)), "capsules must be a Routed"),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em")(matrices(2, 7)), r"got shape \[2, 7, 4, 4\]"),
         (lambda: ClassCaps(6, 3, 16, 16, routing="em")(matrices(2, 7, 2, 2)), r"T=6, .* got shape \[2, 7, 2, 2, 16\]"),

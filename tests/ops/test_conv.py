@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -114,6 +115,13 @@ def test_rows_and_columns_may_differ(kernel: int | tuple[int, int], stride: Any,
     layer, x = Conv2d(64, 128, kernel, stride, padding), torch.randn(BIG[0])
     torch.testing.assert_close(layer(x), nn.Conv2d.forward(layer, x), rtol=1e-4, atol=1e-4)
     assert by_frequencies(layer(x)) == (kernel == 9)
+
+
+@pytest.mark.parametrize("two", [np.int64(2), (2, 2), [2, 2], torch.Size((2, 2))])
+def test_two_that_are_the_same_are_one(two: Any) -> None:
+    """Fast where one number is, whatever holds them."""
+    x, weight = torch.randn(BIG[0]), torch.randn(BIG[1], requires_grad=True)
+    assert by_frequencies(conv2d(x, weight, stride=two, padding=np.int64(0)))
 
 
 @pytest.mark.parametrize(("name", "value"), [("kernel_size", (3, 5, 7)), ("stride", (1, 0)), ("padding", "same")])

@@ -431,6 +431,7 @@ def test_huge_logits_saturate_without_nan() -> None:
         ({"settings": "mine"}, "settings must be one of paper, released"),
         ({"compete": "none"}, "compete must be one of all, positions"),
         ({"variance_floor": 0.0}, "variance_floor must be positive"),
+        ({"mass_floor": 5e-39}, r"mass_floor must be at least 1.18e-38, got 5e-39"),
         ({"damping": 1.0}, "damping must be at least 0 and below 1"),
         ({"final_lambda": math.nan}, "final_lambda must be a finite number, got nan"),
         ({"final_lambda": True}, "final_lambda must be a finite number, got True"),

@@ -65,10 +65,12 @@ def decodable(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
         ValueError: it returns no capsules.
     """
     output = model(images)
-    if not isinstance(output, Output) or not output.capsules:
-        got = "one without capsules" if isinstance(output, Output) else f"a {type(output).__name__}"
+    classes = output.capsules[-1] if isinstance(output, Output) and output.capsules else None
+    if not isinstance(classes, Routed) or classes.pose.dim() < 3:
+        got = f"a {type(output).__name__}" if classes is None else f"a {type(classes).__name__} there"
+        got = "one without capsules" if isinstance(output, Output) and not output.capsules else got
         raise ValueError(f"model must return torchcaps.models.Output with its class capsules last, got {got}")
-    return output.scores, output.capsules[-1].pose.flatten(2)
+    return output.scores, classes.pose.flatten(2)
 
 
 def em_classes_of(model: nn.Module) -> ClassCaps:

@@ -92,7 +92,8 @@ def load_model(run: Run | str | Path) -> Trained:
         try:
             model = build(name, shape, len(classes), **options)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{file} names a model that cannot be built: {error}{_of_ones_own(name, options)}") from error
+            advice = _of_ones_own(name, options)
+            raise ValueError(f"{file} names a model that cannot be built: {error}{advice}") from error
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -81,7 +81,9 @@ class ClassCaps(RoutedLayer):
             if self.routing != "em":
                 raise ValueError(f"coordinates must be None with {self.routing} routing, got {coordinates!r}")
         self.coordinates, self.spacing, self.centre = coordinates, spacing, centre
-        self.coordinate_scale = 100 / options.get("pose_scale", 1.0) if coordinate_scale is None else coordinate_scale
+        if coordinate_scale is None:
+            coordinate_scale = 100 / float(options.get("pose_scale", 1.0)) if self.routing == "em" else 100.0
+        self.coordinate_scale = coordinate_scale
         self.offset(1, 1)  # whether a vote has a place for them
 
     def forward(

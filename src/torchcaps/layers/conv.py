@@ -32,8 +32,8 @@ class ConvCaps(RoutedLayer):
         kernel_size: K, or (rows, columns).
         n_iters: passes of the routing.
         stride: places from one receptive field to the next, or (rows, columns).
-        padding: places on every side, or (above and below, left and right), at which there is no capsule: poses and activations of 0. (EM routing's
-            ``normalise`` counts them as children.)
+        padding: places on every side, or (above and below, left and right), at which there is no capsule: poses and
+            activations of 0. (EM routing's ``normalise`` counts them as children.)
         options: as :class:`~torchcaps.layers.routed_layer.RoutedLayer`.
 
     Input:

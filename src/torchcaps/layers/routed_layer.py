@@ -44,8 +44,8 @@ class RoutedLayer(nn.Module):
             or "paper"), any field of :class:`~torchcaps.ops.EMSettings` that is to differ, and initial values:
             ``pose_scale``, the deviation of the poses below (1; hand over the ``pose_scale`` of the layer below, else
             those of a stack drift), from which the others come by default; ``beta_u_init``, ``beta_a_init`` (0).
-            The variance floor of settings that are given by name is for poses of deviation 1: it is multiplied by
-            ``pose_scale²``.
+            The variance floor of settings that are given by name is for poses of deviation 1: where none is given
+            besides, it is multiplied by ``pose_scale²``.
 
     Attributes:
         pose_scale: deviation that the poses which come out have at first.

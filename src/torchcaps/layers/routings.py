@@ -15,7 +15,7 @@ from torchcaps.checks import check_choice, check_flag, check_number, check_posit
 from torchcaps.layers.em_init import em_init
 from torchcaps.layers.init import routing_std, truncated_normal_
 from torchcaps.ops import Routed, conv_em_routing, dynamic_routing, em_routing, receptive_fields
-from torchcaps.ops.em_settings import EMSettings, em_settings
+from torchcaps.ops.em_settings import SMALLEST, EMSettings, em_settings
 from torchcaps.ops.votes import check_overlap
 
 POSES = ("matrix", "vector")
@@ -147,11 +147,18 @@ def _make_em(
         raise ValueError(f"d_in and d_out must be 16 for 4×4 matrices, got {d_in} and {d_out}; or take pose='vector'")
     inner = (4, 4) if pose == "matrix" else (d_in, d_out)
     check_positive("pose_scale", pose_scale)
+    pose_scale = float(pose_scale)
     given = em_settings(settings, dense=dense, **changes)
     if isinstance(settings, str) and "variance_floor" not in changes:
         # The named settings are for poses that spread by 1. Each layer's spread less than those below, and a floor that
         # stays would cover their votes' agreement.
-        given = replace(given, variance_floor=given.variance_floor * pose_scale**2)
+        floor = given.variance_floor * pose_scale * pose_scale
+        if not SMALLEST <= floor < math.inf:
+            raise ValueError(
+                f"pose_scale must leave the variance floor, {given.variance_floor} · pose_scale², "
+                f"at {SMALLEST:.3g} or more and finite, got {pose_scale}"
+            )
+        given = replace(given, variance_floor=floor)
     initial = em_init(n_in * n_places, inner[0], pose_scale, given)
     std = initial.weight_std if weight_std is None else weight_std
     parameters = {

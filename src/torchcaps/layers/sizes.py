@@ -24,7 +24,8 @@ def conv_size(size: tuple[int, int], kernel_size: Two, stride: Two = 1, padding:
     room = [extent + 2 * edge for extent, edge in zip(size, around, strict=True)]
     if any(extent < side for extent, side in zip(room, kernel, strict=True)):
         raise ValueError(
-            f"a {kernel[0]}×{kernel[1]} kernel does not fit into a map of {size[0]}×{size[1]} (padding {padding})"
+            f"a {kernel[0]}×{kernel[1]} kernel does not fit into a map of {size[0]}×{size[1]} "
+            f"(padding {around[0] if around[0] == around[1] else around})"
         )
     height, width = ((extent - side) // by + 1 for extent, side, by in zip(room, kernel, step, strict=True))
     return height, width

@@ -9,7 +9,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_choice, check_flag, check_positive
+from torchcaps.checks import as_two, check_at_least, check_choice, check_flag, check_positive
 from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.layout import channels_last
@@ -69,7 +69,7 @@ class CapsNet(nn.Module):
         n_types: int = 32,
         d_primary: int = 8,
         primary_scale: float = 1.0,
-        hidden: Sequence[HiddenCaps | Mapping[str, int]] = (),
+        hidden: Sequence[HiddenCaps | Mapping[str, Any]] = (),
         d_class: int = 16,
         n_iters: int = 3,
         decoder: Sequence[int] | None = (512, 1024),
@@ -122,6 +122,8 @@ class CapsNet(nn.Module):
             spec = given if isinstance(given, HiddenCaps) else HiddenCaps(**given)
             for name, value in {"n_types": spec.n_types, "d_out": spec.d_out}.items():
                 check_at_least(f"hidden[{place}].{name}", value, 1)
+            for name, value in {"kernel_size": spec.kernel_size, "stride": spec.stride}.items():
+                as_two(f"hidden[{place}].{name}", value, 1)
             layer = ConvCaps(
                 types, spec.n_types, d_in, spec.d_out, spec.kernel_size, n_iters, stride=spec.stride, **options
             )

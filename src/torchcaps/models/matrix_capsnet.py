@@ -19,6 +19,7 @@ from torchcaps.layers.routings import POSES
 from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
 from torchcaps.models.output import Output
 from torchcaps.ops import EMSettings, Routed
+from torchcaps.ops.em_settings import em_settings
 from torchcaps.ops.votes import PLACEMENTS, check_overlap
 
 INITIAL = ("half-active", "released")
@@ -43,7 +44,7 @@ class MatrixCapsNet(nn.Module):
         initial: initial values, "half-active" (:mod:`torchcaps.layers.em_init`) or "released" (those of the
             authors' released code, of whose capsules few are active; of half the width for vectors). With these the
             variance floor and the scale of the coordinates are the same in every layer, as in that code; with others
-            they follow the poses, which shrink from layer to layer.
+            they follow the poses, which shrink from layer to layer: weights are for networks of the same ``initial``.
         options: of every routed layer: ``settings`` ("released" by default, or "paper"), ``gradient``, ``impl`` …;
             ``compete="positions"`` of the convolutional ones. The recipes of small NORB have ``settings="released",
             initial="released"``.
@@ -96,6 +97,9 @@ class MatrixCapsNet(nn.Module):
             if routing == "em"
             else PrimaryCaps(A, B, 16, 1, mean_square=mean_square)
         )
+        named = options.get("settings", "released")
+        if initial == "released" and isinstance(named, str):  # the same in every layer, however far its poses spread
+            options = {"variance_floor": em_settings(named, dense=False).variance_floor, **options}
         self.hidden = nn.ModuleList()
         with fitting(image_shape):
             size, types = self.primary.output_size(*conv_size(image_shape[1:], 5, 2)), B
@@ -106,14 +110,13 @@ class MatrixCapsNet(nn.Module):
             self.hidden.append(layer)
             with fitting(image_shape):
                 _require_routing(layer, size)
-                size, types = layer.output_size(*size), n_types
-            if initial != "released":  # whose code has the same constants in every layer
-                scale = layer.pose_scale
+                size, types, scale = layer.output_size(*size), n_types, layer.pose_scale
         self.map_shape = (D, *size)  #: (T, H, W) of the capsules below the class capsules
         options |= _em_options(routing, pose, scale) | {"map_size": size}
         options = _for_classes(options)
         if routing == "em" and coordinates is not None:
             options |= {"coordinates": coordinates, "spacing": (4.0, 4.0), "centre": _centre(image_shape[1:], size)}
+            options |= {"coordinate_scale": 100.0} if initial == "released" else {}
         self.classes = ClassCaps(D, n_classes, 16, 16, n_iters, routing=routing, **options)
         self.decoder = None
         self.initial = initial

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
-from torchcaps.checks import as_two
 from torchcaps.ops.fused.constant import within_modes
 from torchcaps.ops.spectral import spectral_conv2d, worthwhile
 
@@ -41,7 +42,7 @@ def conv2d(
     if stride != 1 and padding == 0 and not is_tracing() and x.dim() == 4 and weight.shape[2:] == (1, 1):
         # The same with fewer pixels; and oneDNN's own writes beyond its memory where few channels lie last
         # (uxlfoundation/oneDNN#6035).
-        rows, columns = as_two("stride", stride, 1)
+        rows, columns = (stride, stride) if isinstance(stride, int) else stride
         x, stride = x[:, :, ::rows, ::columns], 1
     if not isinstance(stride, int) or not isinstance(padding, int):
         return F.conv2d(x, weight, bias, stride=stride, padding=padding)
@@ -55,7 +56,10 @@ def conv2d(
 
 def _one(sizes: int | tuple[int, int]) -> int | tuple[int, int]:
     """Of two that are the same, one."""
-    return sizes[0] if isinstance(sizes, tuple) and sizes[0] == sizes[1] else sizes
+    if not isinstance(sizes, Sequence):
+        return int(sizes)
+    rows, columns = map(int, sizes)
+    return rows if rows == columns else (rows, columns)
 
 
 def _dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:

@@ -11,6 +11,8 @@ from torchcaps.checks import check_choice, check_flag, check_positive
 
 COMPETE = ("all", "positions")
 STARTS = ("parents", "types")
+#: The smallest normal number of float32, of which a floor must not be below.
+SMALLEST = 2.0**-126
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class EMSettings:
                 object.__setattr__(self, name, float(value))
         for name in ("variance_floor", "mass_floor"):
             check_positive(name, getattr(self, name))
+            if getattr(self, name) < SMALLEST:  # which compiled code takes for 0
+                raise ValueError(f"{name} must be at least {SMALLEST:.3g}, got {getattr(self, name)!r}")
         for name in ("damping", "lambda_decay"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")

@@ -88,7 +88,6 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "smallnorb-elevation-cnn-small": viewpoints.smallnorb_elevation_cnn_small,
     "smallnorb-elevation-cnn-small-fold-0": viewpoints.smallnorb_elevation_cnn_small_fold_0,
     "smallnorb-em-augmented": matrix.smallnorb_em_augmented,
-    "smallnorb-em-half-active": matrix.smallnorb_em_half_active,
     "smallnorb-em-held-out": matrix.smallnorb_em_held_out,
     "smallnorb-em-small": matrix.smallnorb_em_small,
     "smallnorb-em-weight-decay": matrix.smallnorb_em_weight_decay,

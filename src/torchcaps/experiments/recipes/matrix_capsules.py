@@ -77,20 +77,6 @@ def smallnorb_em_light() -> Experiment:
     return replace(base, recipe="smallnorb-em-light", data=replace(base.data, gamma=0.4, shading=0.5))
 
 
-def smallnorb_em_half_active() -> Experiment:
-    """``smallnorb-em-weight-decay`` from half active initial values, at half the rate, with a steeper λ.
-
-    In the class capsules of so small a network, which few votes reach, the released λ lets activations hardly leave ½.
-    Chosen in trials of 3 epochs with one toy of each category held out (results/checks/em-inverse-temperature.json).
-
-    Ours: not yet run.
-    """
-    base = smallnorb_em_weight_decay()
-    options = {**base.model.options, "initial": "half-active", "final_lambda": 0.05}
-    model, optim = replace(base.model, options=options), replace(base.optim, lr=5e-3)
-    return replace(base, recipe="smallnorb-em-half-active", model=model, optim=optim)
-
-
 def smallnorb_em_held_out() -> Experiment:
     """The small network with a toy of each category held out, and shorter; rate and weight decay are tuned.
 

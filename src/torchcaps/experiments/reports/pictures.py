@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from torchcaps import analysis
 from torchcaps.experiments.reports import page
 from torchcaps.experiments.reports.album import Album
@@ -29,8 +31,11 @@ def pictures(album: Album, tested: Tested) -> list[str]:
 
 
 def _paints(tested: Tested) -> bool:
-    """Whether the network, this library's or one of one's own, has a decoder that the analysis knows."""
-    return isinstance(getattr(tested.model, "decoder", None), Decoder)
+    """Whether the network, this library's or one of one's own, has a decoder, and class capsules to paint from."""
+    if not isinstance(getattr(tested.model, "decoder", None), Decoder):
+        return False
+    with torch.no_grad():
+        return bool(tested.model(tested.images[:1]).capsules)
 
 
 def _confusion(album: Album, tested: Tested) -> str:

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from torchcaps.ops.fused.unavailable import Unavailable
 
-#: No -ffast-math, whatever CXX has: infinities, NaN, denormals and the order of sums are part of the result.
+#: No -ffast-math, whatever CXX has: infinities, NaN and the order of sums are part of the result, and
+#: subnormal numbers but in EM routing (subnormal.h).
 FLAGS = (
     "-std=c++17",
     "-O3",
