@@ -7,7 +7,7 @@ import torch
 
 from torchcaps.analysis import capsule_places, map_edges, receptive_fields_of
 from torchcaps.layers import ConvCaps, DenseCaps
-from torchcaps.models import CapsNet, MatrixCapsNet, capsnet_stacked, matched_cnn
+from torchcaps.models import CapsNet, MatrixCapsNet, capsnet_deep, capsnet_stacked, matched_cnn
 
 TINY: dict[str, Any] = {"channels": 2, "n_types": 2, "decoder": None}
 
@@ -34,6 +34,15 @@ def test_padding_and_a_hidden_layer_move_the_centres():
     stacked = receptive_fields_of(capsnet_stacked(**TINY))
     assert stacked[0] == (10.0, 2, 21, 4)  # 3×3 capsules of step 2 more
     assert receptive_fields_of(with_padded_capsules())[0] == (8.0, 2, 21, 6)  # where the primary ones are
+
+
+def test_every_convolution_widens_the_fields():
+    rows, columns = receptive_fields_of(capsnet_deep((1, 24, 30)))
+    # 3×3; 3×3 of stride 2; three more of 3×3, now 2 pixels apart; and primary capsules of 3×3 and stride 2
+    assert rows == (0.0, 4, 1 + 2 + 2 + 4 + 4 + 4 + 4, 6)
+    assert columns == (0.0, 4, 21, 8)
+    model = CapsNet((1, 24, 36), convolutions=({"kernel_size": (3, 5), "stride": (1, 2), "padding": 0},), **TINY)
+    assert receptive_fields_of(model) == ((9.0, 2, 19, 3), (14.0, 4, 29, 2))
 
 
 def with_padded_capsules():

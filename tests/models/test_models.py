@@ -75,6 +75,14 @@ def test_capsnet_has_the_papers_parameters() -> None:
     assert model.map_shape == (32, 6, 6)
 
 
+def test_capsnet_deep_has_its_parameters() -> None:
+    # conv 64·(9+1), 64·(64·9+1), 128·(64·9+1), twice 128·(128·9+1); primary 128·256·9 + 256; class 32·7·7·10·8·16 + 160
+    convolutions = 640 + 36_928 + 73_856 + 2 * 147_584
+    model = build("capsnet_deep", (1, 28, 28), 10, decoder=None)
+    assert count_parameters(model) == convolutions + 295_168 + 2_007_200
+    assert model.map_shape == (32, 7, 7)
+
+
 @pytest.mark.parametrize(
     ("option", "value"), [("dropout", 1.5), ("dropout", -0.1), ("dropout", "half"), ("pool", "no")]
 )
@@ -158,7 +166,7 @@ def test_matrix_capsules_start_half_active(name: str, shared_smallnorb: Path) ->
     assert len(found) == 4 and all(0.3 < activity < 0.7 for activity in found), found
 
 
-@pytest.mark.parametrize("name", ["capsnet_small", "capsnet_stacked"])
+@pytest.mark.parametrize("name", ["capsnet_deep", "capsnet_small", "capsnet_stacked"])
 @pytest.mark.parametrize("standardize", [False, True])
 def test_vector_capsules_start_of_middling_length(name: str, standardize: bool) -> None:
     """Whether features come of images of 0 … 1 or of standardised ones."""
@@ -327,6 +335,26 @@ def test_they_are_of_every_routing() -> None:
         ("capsnet", (1, 28, 28), {"decoder": False}, "decoder must list layers, got False"),
         ("capsnet", (1, 28, 28), {"hidden": 2}, "hidden must list layers, got 2"),
         ("capsnet", (1, 28, 28), {"hidden": [16]}, r"hidden\[0\] must be a HiddenCaps or a dict of its fields, got 16"),
+        ("capsnet", (1, 28, 28), {"convolutions": 2}, "convolutions must list layers, got 2"),
+        ("capsnet", (1, 28, 28), {"convolutions": [64]}, r"convolutions\[0\] must be a HiddenConv or .*, got 64"),
+        (
+            "capsnet",
+            (1, 28, 28),
+            {"convolutions": [{}, {"width": 64}]},
+            r"a field of convolutions\[1\] must be one of channels, kernel_size, stride, padding; got 'width'",
+        ),
+        (
+            "capsnet",
+            (1, 28, 28),
+            {"convolutions": [{"padding": -1}]},
+            r"convolutions\[0\].padding must be an integer of at least 0, got -1",
+        ),
+        (
+            "capsnet",
+            (1, 24, 28),
+            {"convolutions": [{"kernel_size": 18, "padding": 0}]},
+            r"image_shape .* larger, got \(1, 24, 28\): a 18×18 kernel does not fit into a map of 16×20",
+        ),
         ("capsnet", (1, 28, 28), {"decoder": [0.5]}, "each width of decoder must be an integer of at least 1, got 0.5"),
         ("capsnet", (1, 28, 28), {"primary_scale": "1"}, "primary_scale must be positive, got '1'"),
         ("capsnet", (1, 28, 28), {"leaky": "no"}, "leaky must be True or False, got 'no'"),

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet
 from torchcaps.checks import check_choice
+from torchcaps.models import CapsNet
 
 
 class Field(NamedTuple):
@@ -46,13 +47,13 @@ def receptive_fields_of(model: nn.Module, layer: int = -1) -> tuple[Field, Field
         ValueError: the model has no capsules, or no such layer.
     """
     model = capsnet(model)
-    convolutions: list[nn.Conv2d | nn.Module] = [model.conv, model.primary, *model.hidden]
-    n_maps = len(convolutions) - 1
-    check_choice("layer", layer, range(-n_maps, n_maps))
+    before: list[nn.Module] = [model.conv, *(model.convolutions if isinstance(model, CapsNet) else ())]
+    maps: list[nn.Module] = [model.primary, *model.hidden]
+    check_choice("layer", layer, range(-len(maps), len(maps)))
     fields = []
     for axis in (0, 1):
         first, step, size, n = 0.0, 1, 1, model.image_shape[1 + axis]
-        for module in convolutions[: 2 + layer % n_maps]:
+        for module in (*before, *maps[: 1 + layer % len(maps)]):
             kernel, stride, padding = (_along(axis, module, name) for name in ("kernel_size", "stride", "padding"))
             first += ((kernel - 1) / 2 - padding) * step
             size += (kernel - 1) * step

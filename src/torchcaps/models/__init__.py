@@ -16,7 +16,8 @@ from torch import nn
 
 from torchcaps.checks import check_choice
 from torchcaps.models.baseline_cnn import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
-from torchcaps.models.capsnet import CapsNet, HiddenCaps, capsnet, capsnet_small, capsnet_stacked
+from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
+from torchcaps.models.hidden import HiddenCaps, HiddenConv
 from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_small
 from torchcaps.models.output import Output, Transformed
 from torchcaps.models.plain_autoencoder import PlainAutoencoder, plain_autoencoder
@@ -35,6 +36,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "affine_autoencoder": affine_autoencoder,
     "baseline_cnn": baseline_cnn,
     "capsnet": capsnet,
+    "capsnet_deep": capsnet_deep,
     "capsnet_small": capsnet_small,
     "capsnet_stacked": capsnet_stacked,
     "local_autoencoder": local_autoencoder,
@@ -96,6 +98,7 @@ __all__ = [
     "MODELS",
     "CapsNet",
     "HiddenCaps",
+    "HiddenConv",
     "MatrixCapsNet",
     "Output",
     "PlainAutoencoder",
@@ -107,6 +110,7 @@ __all__ = [
     "baseline_cnn",
     "build",
     "capsnet",
+    "capsnet_deep",
     "capsnet_small",
     "capsnet_stacked",
     "local_autoencoder",

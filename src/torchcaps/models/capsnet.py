@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import as_two, check_at_least, check_choice, check_flag, check_positive
+from torchcaps.checks import check_at_least, check_flag, check_positive
 from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.layout import channels_last
 from torchcaps.layers.plain_conv import FirstConv2d
 from torchcaps.layers.routed_layer import check_options
 from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
+from torchcaps.models.hidden import HiddenCaps, HiddenConv, read_layers
 from torchcaps.models.output import Output
 from torchcaps.ops import Routed
 
 
-@dataclass(frozen=True)
-class HiddenCaps:
-    """A layer of convolutional capsules between primary and class capsules."""
-
-    n_types: int = 16
-    d_out: int = 8
-    kernel_size: int | tuple[int, int] = 3
-    stride: int | tuple[int, int] = 1
-
-
 class CapsNet(nn.Module):
-    """Convolution → primary capsules → (convolutional capsules) → class capsules → decoder.
+    """Convolution (or several) → primary capsules → (convolutional capsules) → class capsules → decoder.
 
     Args:
         image_shape: (channels, height, width).
@@ -39,6 +29,8 @@ class CapsNet(nn.Module):
         channels: filters of the first convolution.
         kernel_size: of the first convolution and the primary capsules.
         padding: of both; the paper has 0, for CIFAR-10 its authors keep the size.
+        convolutions: further ones before the primary capsules, each a :class:`HiddenConv` or a dict of its fields;
+            the paper has none.
         n_types: types of primary capsules.
         d_primary: their pose size.
         primary_scale: see :class:`~torchcaps.layers.PrimaryCaps`.
@@ -66,6 +58,7 @@ class CapsNet(nn.Module):
         channels: int = 256,
         kernel_size: int = 9,
         padding: int = 0,
+        convolutions: Sequence[HiddenConv | Mapping[str, Any]] = (),
         n_types: int = 32,
         d_primary: int = 8,
         primary_scale: float = 1.0,
@@ -83,9 +76,12 @@ class CapsNet(nn.Module):
         check_at_least("padding", padding, 0)
         check_flag("standardize", standardize)
         check_positive("primary_scale", primary_scale)
-        for name, value in {"hidden": hidden, "decoder": () if decoder is None else decoder}.items():
-            if not isinstance(value, Sequence):
-                raise ValueError(f"{name} must list layers, got {value!r}")
+        between, below = (
+            read_layers("convolutions", convolutions, HiddenConv),
+            read_layers("hidden", hidden, HiddenCaps),
+        )
+        if not isinstance(decoder, Sequence | None):
+            raise ValueError(f"decoder must list layers, got {decoder!r}")
         for width in decoder or ():
             check_at_least("each width of decoder", width, 1)
         if "pose_scale" in options:
@@ -97,6 +93,16 @@ class CapsNet(nn.Module):
         self.conv = FirstConv2d(image_shape[0], channels, kernel_size, padding=padding)
         with fitting(image_shape):
             size = conv_size(image_shape[1:], kernel_size, 1, padding)
+        self.convolutions = nn.ModuleList()
+        for spec in between:
+            self.convolutions.append(
+                FirstConv2d(channels, spec.channels, spec.kernel_size, stride=spec.stride, padding=spec.padding)
+            )
+            with fitting(image_shape):
+                size = conv_size(size, spec.kernel_size, spec.stride, spec.padding)
+            channels = spec.channels
+        # Of MNIST's features; behind further convolutions, which see zeros beyond the image's edge, it is less.
+        mean_square = (1.0 if standardize else 0.2) / (4 if between else 1)
         self.primary = PrimaryCaps(
             channels,
             n_types,
@@ -105,7 +111,7 @@ class CapsNet(nn.Module):
             stride=2,
             padding=padding,
             scale=primary_scale,
-            mean_square=1.0 if standardize else 0.2,
+            mean_square=mean_square,
         )
         with fitting(image_shape):
             size = self.primary.output_size(*size)
@@ -114,16 +120,7 @@ class CapsNet(nn.Module):
         if em:
             options |= {"pose_scale": self.primary.pose_scale}
         self.hidden = nn.ModuleList()
-        for place, given in enumerate(hidden):
-            if not isinstance(given, HiddenCaps | Mapping):
-                raise ValueError(f"hidden[{place}] must be a HiddenCaps or a dict of its fields, got {given!r}")
-            for name in () if isinstance(given, HiddenCaps) else given:
-                check_choice(f"a field of hidden[{place}]", name, [field.name for field in fields(HiddenCaps)])
-            spec = given if isinstance(given, HiddenCaps) else HiddenCaps(**given)
-            for name, value in {"n_types": spec.n_types, "d_out": spec.d_out}.items():
-                check_at_least(f"hidden[{place}].{name}", value, 1)
-            for name, value in {"kernel_size": spec.kernel_size, "stride": spec.stride}.items():
-                as_two(f"hidden[{place}].{name}", value, 1)
+        for spec in below:
             layer = ConvCaps(
                 types, spec.n_types, d_in, spec.d_out, spec.kernel_size, n_iters, stride=spec.stride, **options
             )
@@ -156,7 +153,9 @@ class CapsNet(nn.Module):
         """
         require_images(x, self.image_shape)
         x = channels_last(self.standardize(x))  # as PrimaryCaps' convolution reads the map
-        capsules: list[Routed] = [self.primary(F.relu(self.conv(x), inplace=True))]  # large, of large images
+        for convolution in (self.conv, *self.convolutions):
+            x = F.relu(convolution(x), inplace=True)  # large, of large images
+        capsules: list[Routed] = [self.primary(x)]
         for layer in (*self.hidden, self.classes):
             capsules.append(layer(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))
         return Output(capsules[-1].activation, tuple(capsules))
@@ -175,3 +174,13 @@ def capsnet_small(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: in
 def capsnet_stacked(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, **options: Any) -> CapsNet:
     """The small sibling with one layer of convolutional capsules in between: three layers of capsules."""
     return capsnet_small(image_shape, n_classes, **{"hidden": (HiddenCaps(),), **options})
+
+
+def capsnet_deep(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, **options: Any) -> CapsNet:
+    """Its deep sibling: five convolutions of 3×3, the second of stride 2, instead of one of 9×9; 4.1 M parameters.
+
+    Of as many overlapping digits it learns more than the paper's network, in half the time.
+    """
+    deep = {"channels": 64, "kernel_size": 3, "padding": 1}
+    convolutions = (HiddenConv(64, stride=2), HiddenConv(), HiddenConv(), HiddenConv())
+    return capsnet(image_shape, n_classes, **{**deep, "convolutions": convolutions, **options})

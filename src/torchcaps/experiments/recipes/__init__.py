@@ -66,6 +66,7 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "multimnist": capsnet.multimnist,
     "multimnist-adam": capsnet.multimnist_adam,
     "multimnist-cnn": capsnet.multimnist_cnn,
+    "multimnist-deep": capsnet.multimnist_deep,
     "smallnorb": matrix.smallnorb,
     "smallnorb-1-iteration": matrix.smallnorb_1_iteration,
     "smallnorb-2-iterations": matrix.smallnorb_2_iterations,

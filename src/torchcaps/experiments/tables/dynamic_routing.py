@@ -154,6 +154,7 @@ MULTIMNIST = Table(
     rows=(
         _row("CapsNet, by Muon", "multimnist", "5.2", 990_000),
         _row("the same, by Adam", "multimnist-adam", minimum=990_000),
+        _row("CapsNet with five 3×3 convolutions, by Muon", "multimnist-deep", minimum=990_000),
         _row("CNN, 24.56 M parameters", "multimnist-cnn", "8.1", 990_000),
     ),
     note=(
