@@ -17,7 +17,7 @@ from torchcaps.layers import ClassCaps, Standardize
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.plain_conv import FirstConv2d
 from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.models import MODELS, build
+from torchcaps.models import MODELS, HiddenConv, build
 from torchcaps.models.baseline_cnn import BaselineCNN, count_parameters
 
 #: Those that take long to build.
@@ -342,6 +342,12 @@ def test_they_are_of_every_routing() -> None:
             (1, 28, 28),
             {"convolutions": [{}, {"width": 64}]},
             r"a field of convolutions\[1\] must be one of channels, kernel_size, stride, padding; got 'width'",
+        ),
+        (
+            "capsnet",
+            (1, 28, 28),
+            {"convolutions": [HiddenConv(0)]},
+            r"convolutions\[0\].channels must be an integer of at least 1, got 0",
         ),
         (
             "capsnet",

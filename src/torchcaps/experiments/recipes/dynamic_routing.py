@@ -46,13 +46,19 @@ def digits_stacked() -> Experiment:
 def digits_pairs() -> Experiment:
     """Two overlapping bundled digits, both to be named and each reconstructed from its own capsule.
 
+    By a narrow sibling of ``multimnist-deep``'s network, with that recipe's optimizer and weight of the reconstruction.
+
     Ours: 31.80 % (1 seed, 2 min a run; Intel(R) Xeon(R) Processor, 1 thread).
     """
+    base = digits()
+    convolutions = [{"channels": 32, "stride": 2}, {"channels": 32}, {"channels": 64, "stride": 2}, {"channels": 64}]
     return replace(
-        digits(),
+        base,
         recipe="digits-pairs",
         data=Data("digits", pairs=True),
-        model=Model("capsnet_small", {"n_types": 4}),
+        model=Model("capsnet_deep", {"channels": 16, "convolutions": convolutions, "n_types": 16}),
+        optim=replace(base.optim, name="muon", lr=3e-3),
+        reconstruction=0.01,
         epochs=4,
     )
 
