@@ -66,6 +66,20 @@ def test_half_precision_and_autocast_round_no_more_than_the_step() -> None:
         assert torch.equal(found, orthogonalized(matrix))
 
 
+def test_nothing_is_left_of_what_has_no_gradient_any_more() -> None:
+    """A dead unit's momentum falls until it is a subnormal number, and stays one: each step would be slow."""
+    layer = nn.Conv2d(2, 4, 3)
+    optimizer = Muon(groups(layer), lr=1e-3)
+    for step in range(1500):
+        layer.weight.grad, layer.bias.grad = torch.ones_like(layer.weight), torch.ones_like(layer.bias)  # type: ignore[union-attr]
+        if step:
+            layer.weight.grad[:2] = 0
+            layer.bias.grad.zero_()
+        optimizer.step()
+    momentum, mean = optimizer.state[layer.weight]["momentum"], optimizer.state[layer.bias]["mean"]
+    assert not momentum[:2].any() and momentum[2:].all() and not mean.any()
+
+
 @pytest.mark.parametrize("scale", [1e-25, 1e-15, 1e15, 1e25])
 def test_the_scale_of_the_gradient_does_not_matter(scale: float) -> None:
     matrix = torch.randn(20, 6, generator=torch.Generator().manual_seed(0))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.checks import check_number, check_positive, check_two
@@ -27,6 +28,9 @@ from torchcaps.ops.precision import at_least_float32, without_autocast
 _MOMENTUM = 0.95
 #: Root mean square of a step at a learning rate of 1: about that of Adam's (Liu et al. 2025).
 _RMS = 0.2
+#: Momentum that is smaller is none. Where no gradient comes any more, as in a dead unit, it falls on and on, and
+#: processors are slow at numbers below 1.2e-38.
+_LEAST = 1e-30
 #: Of the polynomial that brings singular values near 1, and how often it is applied (Jordan et al. 2024).
 _QUINTIC, _TIMES = (3.4445, -4.7750, 2.0315), 5
 
@@ -169,7 +173,7 @@ class Muon(torch.optim.Optimizer):
         layout, state = Layout(group["rows"], group["swapped"]), self.state[weight]
         if not state:
             state["momentum"] = torch.zeros_like(weight)
-        momentum = state["momentum"].lerp_(gradient, 1 - _MOMENTUM)
+        momentum = _without_least(state["momentum"].lerp_(gradient, 1 - _MOMENTUM))
         view = layout.view(gradient.lerp(momentum, _MOMENTUM))
         matrix = view.reshape(math.prod(view.shape[: layout.rows]), -1)
         step = orthogonalized(matrix).reshape(view.shape)
@@ -181,10 +185,15 @@ class Muon(torch.optim.Optimizer):
         if not state:
             state |= {"step": 0, "mean": torch.zeros_like(weight), "square": torch.zeros_like(weight)}
         state["step"] += 1
-        mean = state["mean"].lerp_(gradient, 1 - beta1)
+        mean = _without_least(state["mean"].lerp_(gradient, 1 - beta1))
         square = state["square"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = square.sqrt().div_(math.sqrt(1 - beta2 ** state["step"])).add_(group["eps"])
         weight.addcdiv_(mean, root, value=-float(group["lr"]) / (1 - beta1 ** state["step"]))
+
+
+def _without_least(momentum: Tensor) -> Tensor:
+    """The momentum, in place, with zero for what is no more than a remnant."""
+    return torch.hardshrink(momentum, _LEAST, out=momentum)
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
@@ -201,7 +210,9 @@ def orthogonalized(matrix: Tensor) -> Tensor:
         return orthogonalized(matrix.T).T
     with without_autocast(matrix):
         x = at_least_float32(matrix)
-        x = x / x.abs().amax().clamp_min(1e-30)  # squares neither overflow nor vanish
+        # So that squares neither overflow nor vanish. What is minute beside the largest would leave products of which
+        # each is a subnormal number: slow, and nothing of them is to be seen in the step.
+        x = F.hardshrink(x / x.abs().amax().clamp_min(1e-30), 1e-15)
         gram = x.T @ x
         norm = gram.trace().sqrt().clamp_min(1e-15)  # no singular value is larger
         gram = gram / norm**2
