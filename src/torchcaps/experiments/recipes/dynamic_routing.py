@@ -48,7 +48,7 @@ def digits_pairs() -> Experiment:
 
     By a narrow sibling of ``multimnist-deep``'s network, with that recipe's optimizer and weight of the reconstruction.
 
-    Ours: 31.80 % (1 seed, 2 min a run; Intel(R) Xeon(R) Processor, 1 thread).
+    Ours: 17.10 % (1 seed, 3 min a run; Intel(R) Xeon(R) Processor, 1 thread).
     """
     base = digits()
     convolutions = [{"channels": 32, "stride": 2}, {"channels": 32}, {"channels": 64, "stride": 2}, {"channels": 64}]
@@ -220,7 +220,7 @@ def multimnist_deep() -> Experiment:
 
     Not in the paper. The other settings are those of ``multimnist``, but that primary capsules have no factor.
 
-    Ours: none yet.
+    Ours: 4.74 % (1 seed, 102 min a run; Intel(R) Xeon(R) Processor, 1 thread).
     """
     return replace(multimnist(), recipe="multimnist-deep", model=Model("capsnet_deep"))
 
