@@ -80,6 +80,15 @@ def test_nothing_is_left_of_what_has_no_gradient_any_more() -> None:
     assert not momentum[:2].any() and momentum[2:].all() and not mean.any()
 
 
+def test_what_is_minute_beside_the_rest_has_no_part_in_the_step() -> None:
+    """What is left of a dead unit makes products of subnormal numbers."""
+    matrix = torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
+    matrix[:, :3] *= torch.tensor([1e-12, 1e-20, 1e-28])
+    step = orthogonalized(matrix)
+    assert not step[:, :3].any()
+    torch.testing.assert_close(step[:, 3:], orthogonalized(matrix[:, 3:]), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("scale", [1e-25, 1e-15, 1e15, 1e25])
 def test_the_scale_of_the_gradient_does_not_matter(scale: float) -> None:
     matrix = torch.randn(20, 6, generator=torch.Generator().manual_seed(0))

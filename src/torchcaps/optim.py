@@ -28,9 +28,12 @@ from torchcaps.ops.precision import at_least_float32, without_autocast
 _MOMENTUM = 0.95
 #: Root mean square of a step at a learning rate of 1: about that of Adam's (Liu et al. 2025).
 _RMS = 0.2
-#: Momentum that is smaller is none. Where no gradient comes any more, as in a dead unit, it falls on and on, and
-#: processors are slow at numbers below 1.2e-38.
+#: Where no gradient comes any more, as in a dead unit, momentum falls on and on, and processors are many times slower
+#: at numbers below 1.2e-38. So momentum below this is none …
 _LEAST = 1e-30
+#: … and what is this small beside the largest of its matrix has no part in products. Nothing of it would be seen in the
+#: step: all passes together make a direction at most 500 times as strong.
+_REMNANT = 1e-10
 #: Of the polynomial that brings singular values near 1, and how often it is applied (Jordan et al. 2024).
 _QUINTIC, _TIMES = (3.4445, -4.7750, 2.0315), 5
 
@@ -210,9 +213,8 @@ def orthogonalized(matrix: Tensor) -> Tensor:
         return orthogonalized(matrix.T).T
     with without_autocast(matrix):
         x = at_least_float32(matrix)
-        # So that squares neither overflow nor vanish. What is minute beside the largest would leave products of which
-        # each is a subnormal number: slow, and nothing of them is to be seen in the step.
-        x = F.hardshrink(x / x.abs().amax().clamp_min(1e-30), 1e-15)
+        x = x / x.abs().amax().clamp_min(1e-30)  # squares neither overflow nor vanish
+        x = F.hardshrink(x, _REMNANT)
         gram = x.T @ x
         norm = gram.trace().sqrt().clamp_min(1e-15)  # no singular value is larger
         gram = gram / norm**2

@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from torchcaps.data import load
 from torchcaps.data.images import to_float
 from torchcaps.layers import ClassCaps, Standardize
 from torchcaps.layers.init import truncated_normal_
-from torchcaps.layers.plain_conv import FirstConv2d
+from torchcaps.layers.plain_conv import ReLUConv2d
 from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.models import MODELS, HiddenConv, build
+from torchcaps.models import MODELS, CapsNet, HiddenConv, build
 from torchcaps.models.baseline_cnn import BaselineCNN, count_parameters
 
 #: Those that take long to build.
@@ -73,6 +74,18 @@ def test_capsnet_has_the_papers_parameters() -> None:
     assert count_parameters(model) == without + 82_432 + 525_312 + 803_600 == 8_215_728
     assert count_parameters(build("capsnet", (1, 28, 28), 10, decoder=None)) == without
     assert model.map_shape == (32, 6, 6)
+
+
+def test_further_convolutions_stand_before_the_capsules_with_a_relu_behind_each() -> None:
+    torch.manual_seed(0)
+    further = (HiddenConv(3, kernel_size=(3, 5), stride=(2, 1), padding=(0, 2)), {"channels": 5})
+    model = CapsNet((2, 24, 26), 3, channels=4, kernel_size=3, convolutions=further, n_types=2).eval()
+    x = torch.rand(2, 2, 24, 26)
+    features, sizes = x, [((1, 1), (0, 0)), ((2, 1), (0, 2)), ((1, 1), (1, 1))]
+    for layer, (stride, padding) in zip((model.conv, *model.convolutions), sizes, strict=True):
+        features = F.conv2d(features, layer.weight, layer.bias, stride=stride, padding=padding).clamp_min(0)
+    assert features.shape == (2, 5, 10, 24)
+    torch.testing.assert_close(model(x).capsules[0].pose, model.primary(features).pose)
 
 
 def test_capsnet_deep_has_its_parameters() -> None:
@@ -495,7 +508,7 @@ def test_a_seed_gives_the_first_convolution_that_it_always_gave() -> None:
     wanted = torch.empty(4, 1, 9, 9)
     truncated_normal_(wanted, (2 / 81) ** 0.5)
     torch.manual_seed(5)
-    torch.testing.assert_close(FirstConv2d(1, 4, 9).weight.detach(), wanted, rtol=0, atol=0)
+    torch.testing.assert_close(ReLUConv2d(1, 4, 9).weight.detach(), wanted, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("n_hidden", [1, 2])

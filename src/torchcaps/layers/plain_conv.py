@@ -52,8 +52,8 @@ class Conv2d(nn.Conv2d):
         return conv2d(input, self.weight, self.bias, stride=(down, right), padding=(rows, columns))
 
 
-class FirstConv2d(nn.Conv2d):
-    """What a capsule network sees an image with: torch's convolution, with weights for a ReLU after it.
+class ReLUConv2d(Conv2d):
+    """What capsule networks have before their capsules: a convolution with weights for a ReLU after it.
 
     Source: He et al. 2015 (their scale).
     """

@@ -12,7 +12,7 @@ from torchcaps.checks import check_at_least, check_flag, check_positive
 from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.layout import channels_last
-from torchcaps.layers.plain_conv import FirstConv2d
+from torchcaps.layers.plain_conv import ReLUConv2d
 from torchcaps.layers.routed_layer import check_options
 from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
 from torchcaps.models.hidden import HiddenCaps, HiddenConv, read_layers
@@ -90,18 +90,17 @@ class CapsNet(nn.Module):
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()
-        self.conv = FirstConv2d(image_shape[0], channels, kernel_size, padding=padding)
+        self.conv = ReLUConv2d(image_shape[0], channels, kernel_size, padding=padding)
         with fitting(image_shape):
             size = conv_size(image_shape[1:], kernel_size, 1, padding)
         self.convolutions = nn.ModuleList()
         for spec in between:
-            self.convolutions.append(
-                FirstConv2d(channels, spec.channels, spec.kernel_size, stride=spec.stride, padding=spec.padding)
-            )
+            self.convolutions.append(ReLUConv2d(channels, spec.channels, spec.kernel_size, spec.stride, spec.padding))
             with fitting(image_shape):
                 size = conv_size(size, spec.kernel_size, spec.stride, spec.padding)
             channels = spec.channels
-        # Of MNIST's features; behind further convolutions, which see zeros beyond the image's edge, it is less.
+        # As a convolution makes of MNIST. Behind several it is less, and where the image is black there is next to
+        # nothing: with a quarter capsules are nearly as long as without them.
         mean_square = (1.0 if standardize else 0.2) / (4 if between else 1)
         self.primary = PrimaryCaps(
             channels,

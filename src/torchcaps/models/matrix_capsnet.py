@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchcaps.checks import check_at_least, check_choice, check_flag
 from torchcaps.layers import ClassCaps, ConvCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import LEFT, reset_layers, truncated_normal_
-from torchcaps.layers.plain_conv import FirstConv2d
+from torchcaps.layers.plain_conv import ReLUConv2d
 from torchcaps.layers.routed_layer import check_options
 from torchcaps.layers.routings import POSES
 from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
@@ -89,7 +89,7 @@ class MatrixCapsNet(nn.Module):
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()
-        self.conv = FirstConv2d(image_shape[0], A, 5, stride=2)
+        self.conv = ReLUConv2d(image_shape[0], A, 5, stride=2)
         mean_square = 1.0 if standardize else 0.2  # of its features, as in CapsNet
         bias = -1.0 if initial == "released" else 0.0
         self.primary = (
