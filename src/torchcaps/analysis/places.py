@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet
 from torchcaps.checks import check_choice
-from torchcaps.models import CapsNet
+from torchcaps.layers.sizes import WINDOW, conv_size, receptive_field
 
 
 class Field(NamedTuple):
@@ -47,26 +47,14 @@ def receptive_fields_of(model: nn.Module, layer: int = -1) -> tuple[Field, Field
         ValueError: the model has no capsules, or no such layer.
     """
     model = capsnet(model)
-    before: list[nn.Module] = [model.conv, *(model.convolutions if isinstance(model, CapsNet) else ())]
     maps: list[nn.Module] = [model.primary, *model.hidden]
     check_choice("layer", layer, range(-len(maps), len(maps)))
-    fields = []
-    for axis in (0, 1):
-        first, step, size, n = 0.0, 1, 1, model.image_shape[1 + axis]
-        for module in (*before, *maps[: 1 + layer % len(maps)]):
-            kernel, stride, padding = (_along(axis, module, name) for name in ("kernel_size", "stride", "padding"))
-            first += ((kernel - 1) / 2 - padding) * step
-            size += (kernel - 1) * step
-            step *= stride
-            n = (n + 2 * padding - kernel) // stride + 1
-        fields.append(Field(first, step, size, n))
-    return fields[0], fields[1]
-
-
-def _along(axis: int, module: nn.Module, name: str) -> int:
-    """A size of a convolution along rows (0) or columns (1)."""
-    size = getattr(module, name)
-    return size if isinstance(size, int) else size[axis]
+    layers = (model.conv, *model.convolutions, *maps[: 1 + layer % len(maps)])
+    size = model.image_shape[1:]
+    for each in layers:
+        size = conv_size(size, *(getattr(each, name) for name in WINDOW))
+    rows, columns = (Field(*receptive_field(axis, layers), size[axis]) for axis in (0, 1))
+    return rows, columns
 
 
 def map_edges(model: nn.Module, layer: int = -1) -> tuple[float, float, float, float]:

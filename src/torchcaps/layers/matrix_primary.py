@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_choice, check_number, check_positive
+from torchcaps.checks import check_choice, check_flag, check_number, check_positive
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.routings import POSES
 from torchcaps.layers.sizes import Two, check_capsules, conv_size, require_map, windows
@@ -29,6 +29,8 @@ class MatrixPrimaryCaps(nn.Module):
             features of mean square 1 make poses of deviation 1; 0.44 in the released code.
         activation_std: of the activations'; by default twice as much; 2.64 in the released code.
         activation_bias: added to the activations' logits, not learned; −1 in the released code.
+        normalize: batch normalization of poses and logits (not in the paper), which makes them spread as
+            ``pose_std`` and ``activation_std`` would have it of features of mean square 1, whatever these are.
 
     Attributes:
         pose_scale: deviation that the poses have at first, for features of mean square 1: hand it to the layer above.
@@ -60,6 +62,7 @@ class MatrixPrimaryCaps(nn.Module):
         pose_std: float | None = None,
         activation_std: float | None = None,
         activation_bias: float = 0.0,
+        normalize: bool = False,
     ) -> None:
         super().__init__()
         check_capsules(in_channels, n_types, d_out)
@@ -68,6 +71,7 @@ class MatrixPrimaryCaps(nn.Module):
         if pose == "matrix" and d_out != 16:
             raise ValueError(f"d_out must be 16 for 4×4 matrices, got {d_out}; or take pose='vector'")
         check_number("activation_bias", activation_bias)
+        check_flag("normalize", normalize)
         if pose_std is not None:
             check_positive("pose_std", pose_std)
         self.in_channels, self.n_types, self.d_out, self.pose = in_channels, n_types, d_out, pose
@@ -78,18 +82,35 @@ class MatrixPrimaryCaps(nn.Module):
         self._pose_std = default if pose_std is None else pose_std
         self._activation_std = 2 * default if activation_std is None else activation_std
         self._activation_bias = float(activation_bias)
-        self.pose_scale = 1.0 if pose_std is None else pose_std / default
+        self._spreads = self._pose_std / default, self._activation_std / default
+        self.pose_scale = self._spreads[0]
+        self.norm = nn.BatchNorm2d(n_types * (d_out + 1)) if normalize else nn.Identity()
         self.reset_parameters()
+
+    @property
+    def _parts(self) -> tuple[int, int]:
+        """How many channels are numbers of poses, and how many logits."""
+        return self.n_types * self.d_out, self.n_types
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
-        poses, activations = self.weight.split((self.n_types * self.d_out, self.n_types))
+        poses, activations = self.weight.split(self._parts)
         truncated_normal_(poses, self._pose_std, "pose_std")
         truncated_normal_(activations, self._activation_std, "activation_std")
         self.weight.copy_(torch.cat((poses, activations)))  # of a sharded weight the parts are copies
         assert isinstance(self.activation_bias, Tensor)
         self.activation_bias.fill_(self._activation_bias)
+        if isinstance(self.norm, nn.BatchNorm2d):
+            self.norm.reset_parameters()
+            self.set_spreads(*self._spreads)
+
+    @torch.no_grad()
+    def set_spreads(self, pose: float, logit: float) -> None:
+        """Set in place how far normalized poses and logits spread."""
+        assert isinstance(self.norm, nn.BatchNorm2d)
+        poses, logits = self.norm.weight.split(self._parts)
+        self.norm.weight.copy_(torch.cat((torch.full_like(poses, pose), torch.full_like(logits, logit))))
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the capsule map made from a feature map of this size."""
@@ -97,8 +118,8 @@ class MatrixPrimaryCaps(nn.Module):
 
     def forward(self, x: Tensor) -> Routed:
         require_map(x, self.in_channels, self.kernel_size, self.padding)
-        made = conv2d(x, self.weight, stride=self.stride, padding=self.padding)
-        pose, logit = made.split((self.n_types * self.d_out, self.n_types), dim=1)
+        made = self.norm(conv2d(x, self.weight, stride=self.stride, padding=self.padding))
+        pose, logit = made.split(self._parts, dim=1)
         pose = pose.unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, T, H', W', D]
         if self.pose == "matrix":
             pose = pose.unflatten(-1, (4, 4))

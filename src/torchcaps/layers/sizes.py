@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchcaps.checks import as_two, check_at_least, check_tensor
 
 #: For rows and columns alike, or (rows, columns).
 Two = int | tuple[int, int]
+#: What describes the windows of a layer.
+WINDOW = ("kernel_size", "stride", "padding")
 
 
 def conv_size(size: tuple[int, int], kernel_size: Two, stride: Two = 1, padding: Two = 0) -> tuple[int, int]:
@@ -29,6 +31,21 @@ def conv_size(size: tuple[int, int], kernel_size: Two, stride: Two = 1, padding:
         )
     height, width = ((extent - side) // by + 1 for extent, side, by in zip(room, kernel, step, strict=True))
     return height, width
+
+
+def receptive_field(axis: int, layers: Iterable[nn.Module]) -> tuple[float, int, int]:
+    """Where the first place looks after layers with windows, along rows (0) or columns (1), in pixels.
+
+    Returns:
+        Centre of its field (pixel 0 has its centre at 0), the step from one field to the next, and their extent.
+    """
+    first, step, extent = 0.0, 1, 1
+    for layer in layers:
+        kernel, stride, padding = (as_two(name, getattr(layer, name), 0)[axis] for name in WINDOW)
+        first += ((kernel - 1) / 2 - padding) * step
+        extent += (kernel - 1) * step
+        step *= stride
+    return first, step, extent
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torchcaps.checks import check_choice
 from torchcaps.models.baseline_cnn import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
 from torchcaps.models.hidden import HiddenCaps, HiddenConv
-from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_small
+from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_deep, matrix_capsnet_small
 from torchcaps.models.output import Output, Transformed
 from torchcaps.models.plain_autoencoder import PlainAutoencoder, plain_autoencoder
 from torchcaps.models.template_autoencoder import TemplateAutoencoder, template_autoencoder
@@ -42,6 +42,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "local_autoencoder": local_autoencoder,
     "matched_cnn": matched_cnn,
     "matrix_capsnet": matrix_capsnet,
+    "matrix_capsnet_deep": matrix_capsnet_deep,
     "matrix_capsnet_small": matrix_capsnet_small,
     "multimnist_cnn": multimnist_cnn,
     "norb_cnn": norb_cnn,
@@ -116,6 +117,7 @@ __all__ = [
     "local_autoencoder",
     "matched_cnn",
     "matrix_capsnet",
+    "matrix_capsnet_deep",
     "matrix_capsnet_small",
     "multimnist_cnn",
     "norb_cnn",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,8 @@ from torchcaps.layers.init import LEFT, reset_layers, truncated_normal_
 from torchcaps.layers.plain_conv import ReLUConv2d
 from torchcaps.layers.routed_layer import check_options
 from torchcaps.layers.routings import POSES
-from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
+from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, receptive_field, require_images
+from torchcaps.models.hidden import HiddenConv, read_layers
 from torchcaps.models.output import Output
 from torchcaps.ops import EMSettings, Routed
 from torchcaps.ops.em_settings import em_settings
@@ -41,6 +43,9 @@ class MatrixCapsNet(nn.Module):
         pose: "matrix", or "vector" (the paper's ablation).
         coordinates: coordinate addition, "column" (the paper), "row" (the released code) or None.
         standardize: bring each image to zero mean and unit variance first.
+        convolutions: between the first one and the primary capsules, each with a ReLU behind it:
+            :class:`~torchcaps.models.HiddenConv`, or dicts of its fields. The paper has none.
+        normalize: batch normalization behind every convolution, of poses and logits too; the paper has none.
         initial: initial values, "half-active" (:mod:`torchcaps.layers.em_init`) or "released" (those of the
             authors' released code, of whose capsules few are active; of half the width for vectors). With these the
             variance floor and the scale of the coordinates are the same in every layer, as in that code; with others
@@ -66,6 +71,8 @@ class MatrixCapsNet(nn.Module):
         pose: str = "matrix",
         coordinates: str | None = "column",
         standardize: bool = True,
+        convolutions: Sequence[HiddenConv | Mapping[str, Any]] = (),
+        normalize: bool = False,
         initial: str = "half-active",
         **options: Any,
     ) -> None:
@@ -76,6 +83,10 @@ class MatrixCapsNet(nn.Module):
         if coordinates is not None:
             check_choice("coordinates", coordinates, PLACEMENTS)
         check_flag("standardize", standardize)
+        check_flag("normalize", normalize)
+        if normalize and routing != "em":
+            raise ValueError(f"normalize must be False with {routing} routing, got True")
+        between = read_layers("convolutions", convolutions, HiddenConv)
         if initial == "released" and routing != "em":
             raise ValueError(f"initial must be half-active with {routing} routing, got released")
         for name, value in {"n_classes": n_classes, "A": A, "B": B, "C": C, "D": D}.items():
@@ -87,22 +98,33 @@ class MatrixCapsNet(nn.Module):
             if initial == "released" and name in options:
                 raise ValueError(f"{name} must be left to initial='released', got {options[name]}")
         image_shape = as_image_shape(image_shape)
-        self.image_shape, self.n_classes = image_shape, n_classes
+        self.image_shape, self.n_classes, self.normalize = image_shape, n_classes, normalize
         self.standardize = Standardize() if standardize else nn.Identity()
         self.conv = ReLUConv2d(image_shape[0], A, 5, stride=2)
+        with fitting(image_shape):
+            size, channels = conv_size(image_shape[1:], 5, 2), A
+        self.convolutions = nn.ModuleList()
+        for spec in between:
+            self.convolutions.append(ReLUConv2d(channels, spec.channels, spec.kernel_size, spec.stride, spec.padding))
+            with fitting(image_shape):
+                size = conv_size(size, spec.kernel_size, spec.stride, spec.padding)
+            channels = spec.channels
+        self.norms = nn.ModuleList(
+            nn.BatchNorm2d(width) if normalize else nn.Identity() for width in (A, *(spec.channels for spec in between))
+        )
         mean_square = 1.0 if standardize else 0.2  # of its features, as in CapsNet
         bias = -1.0 if initial == "released" else 0.0
         self.primary = (
-            MatrixPrimaryCaps(A, B, pose=pose, activation_bias=bias)
+            MatrixPrimaryCaps(channels, B, pose=pose, activation_bias=bias, normalize=normalize)
             if routing == "em"
-            else PrimaryCaps(A, B, 16, 1, mean_square=mean_square)
+            else PrimaryCaps(channels, B, 16, 1, mean_square=mean_square)
         )
         named = options.get("settings", "released")
         if initial == "released" and isinstance(named, str):  # the same in every layer, however far its poses spread
             options = {"variance_floor": em_settings(named, dense=False).variance_floor, **options}
         self.hidden = nn.ModuleList()
         with fitting(image_shape):
-            size, types = self.primary.output_size(*conv_size(image_shape[1:], 5, 2)), B
+            size, types = self.primary.output_size(*size), B
         scale = math.sqrt(mean_square)
         for n_types, stride in ((C, 2), (D, 1)):
             options |= _em_options(routing, pose, scale)
@@ -115,13 +137,23 @@ class MatrixCapsNet(nn.Module):
         options |= _em_options(routing, pose, scale) | {"map_size": size}
         options = _for_classes(options)
         if routing == "em" and coordinates is not None:
-            options |= {"coordinates": coordinates, "spacing": (4.0, 4.0), "centre": _centre(image_shape[1:], size)}
+            spacing, centre = self._grid(size)
+            options |= {"coordinates": coordinates, "spacing": spacing, "centre": centre}
             options |= {"coordinate_scale": 100.0} if initial == "released" else {}
         self.classes = ClassCaps(D, n_classes, 16, 16, n_iters, routing=routing, **options)
         self.decoder = None
         self.initial = initial
         if initial == "released":
             _start_as_released(self)
+
+    def _grid(self, map_size: tuple[int, int]) -> tuple[tuple[float, float], tuple[float, float]]:
+        """How far apart the places of the last map are, and where its centre lies, in pixels from the image's."""
+        fields = [receptive_field(axis, (self.conv, *self.convolutions, *self.hidden)) for axis in (0, 1)]
+        (rows, columns) = (
+            first + step * (n - 1) / 2 - (extent - 1) / 2
+            for (first, step, _), n, extent in zip(fields, map_size, self.image_shape[1:], strict=True)
+        )
+        return (float(fields[0][1]), float(fields[1][1])), (rows, columns)
 
     def reset_parameters(self) -> None:
         """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
@@ -144,7 +176,10 @@ class MatrixCapsNet(nn.Module):
             ValueError: images of another shape than the model was made for, or no floats.
         """
         require_images(x, self.image_shape)
-        capsules: list[Routed] = [self.primary(F.relu(self.conv(self.standardize(x))))]
+        x = self.standardize(x)
+        for convolution, norm in zip((self.conv, *self.convolutions), self.norms, strict=True):
+            x = F.relu(norm(convolution(x)))
+        capsules: list[Routed] = [self.primary(x)]
         for layer in (*self.hidden, self.classes):
             capsules.append(layer(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))
         return Output(capsules[-1].activation, tuple(capsules))
@@ -159,11 +194,14 @@ def _start_as_released(model: MatrixCapsNet) -> None:
     """
     truncated_normal_(model.conv.weight, 0.05 * LEFT)
     nn.init.constant_(model.conv.bias, 0.1)  # type: ignore[arg-type]
+    assert isinstance(model.primary, MatrixPrimaryCaps)  # the initial values are for EM routing alone
     n_types = model.primary.n_types
     poses, activations = model.primary.weight.split((n_types * model.primary.d_out, n_types))
     truncated_normal_(poses, 0.5 * LEFT)
     truncated_normal_(activations, 3.0 * LEFT)
     model.primary.weight.copy_(torch.cat((poses, activations)))  # of a sharded weight the parts are copies
+    if model.normalize:  # about as far as these weights let them spread without it
+        model.primary.set_spreads(1.0, 3.0)
     for layer, std, *betas in (*((h, 0.3, 0.5, 0.5) for h in model.hidden), (model.classes, 0.01, 2.0, 1.0)):
         # By name: of a pruned or a parametrised layer they are not among its parameters.
         weight, *prices = (getattr(layer, name) for name in ("weight", "beta_u", "beta_a"))
@@ -192,16 +230,6 @@ def _require_routing(layer: ConvCaps, size: tuple[int, int]) -> None:
         check_overlap(size, layer.kernel_size, layer.stride)
 
 
-def _centre(image: tuple[int, int], size: tuple[int, int]) -> tuple[float, float]:
-    """Where the last map's centre lies, in pixels down and right from the image's.
-
-    The first receptive fields are centred on pixel 2 in the first convolution's map, 2 + 2·1 in the next, and
-    4 + 4·1 in the last one, whose places are 4 pixels apart.
-    """
-    rows, columns = (8 + 4 * (n - 1) / 2 - (extent - 1) / 2 for n, extent in zip(size, image, strict=True))
-    return rows, columns
-
-
 def matrix_capsnet(
     image_shape: tuple[int, int, int] = (2, 32, 32), n_classes: int = 5, **options: Any
 ) -> MatrixCapsNet:
@@ -214,3 +242,14 @@ def matrix_capsnet_small(
 ) -> MatrixCapsNet:
     """The paper's small network, A=64, B=8, C=D=16: 68 K parameters; 2.2 % on small NORB in the paper."""
     return MatrixCapsNet(image_shape, n_classes, **{"A": 64, "B": 8, "C": 16, "D": 16, **options})
+
+
+def matrix_capsnet_deep(
+    image_shape: tuple[int, int, int] = (2, 32, 32), n_classes: int = 5, **options: Any
+) -> MatrixCapsNet:
+    """The small network with a second convolution, and batch normalization of all that is before routing: 106 K
+    parameters. Not in the paper; it learns small NORB's training toys in fewer epochs.
+    """
+    return matrix_capsnet_small(
+        image_shape, n_classes, **{"convolutions": (HiddenConv(64),), "normalize": True, **options}
+    )

@@ -92,6 +92,7 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
     "smallnorb-em-held-out": matrix.smallnorb_em_held_out,
     "smallnorb-em-small": matrix.smallnorb_em_small,
     "smallnorb-em-weight-decay": matrix.smallnorb_em_weight_decay,
+    "smallnorb-em-deep": matrix.smallnorb_em_deep,
     "smallnorb-em-light": matrix.smallnorb_em_light,
     "smallnorb-margin-loss": matrix.smallnorb_margin_loss,
     "smallnorb-no-coordinates": matrix.smallnorb_no_coordinates,
