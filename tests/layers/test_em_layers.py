@@ -229,6 +229,20 @@ def test_matrix_capsules_start_with_deviation_one_and_half_active() -> None:
     assert 0.4 < routed.activation.mean() < 0.6
 
 
+@torch.no_grad()
+def test_normalized_matrix_capsules_spread_as_asked_for_whatever_the_features() -> None:
+    features = 7 + 50 * torch.randn(16, 32, 8, 8)
+    layer = MatrixPrimaryCaps(32, 8, pose_std=0.5 / 32**0.5, activation_std=3 / 32**0.5, normalize=True)
+    assert layer.pose_scale == pytest.approx(0.5)
+    routed = layer(features)
+    assert routed.pose.std(correction=0) == pytest.approx(0.5, rel=1e-3)
+    assert routed.activation.logit().std(correction=0) == pytest.approx(3, rel=1e-3)
+    layer.set_spreads(2.0, 1.0)
+    routed = layer(features)
+    assert routed.pose.std(correction=0) == pytest.approx(2, rel=1e-3)
+    assert routed.activation.logit().std(correction=0) == pytest.approx(1, rel=1e-3)
+
+
 def test_standardized_images() -> None:
     x = torch.rand(3, 2, 5, 4, dtype=torch.float64)
     got = Standardize()(x)
@@ -372,6 +386,7 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
         (lambda: PrimaryCaps(3, 4, 8, 3, bias_init="x"), "bias_init must be a number, got 'x'"),
         (lambda: MatrixPrimaryCaps(3, 4, pose_std="x"), "pose_std must be positive, got 'x'"),
         (lambda: MatrixPrimaryCaps(3, 4, activation_bias="x"), "activation_bias must be a number, got 'x'"),
+        (lambda: MatrixPrimaryCaps(3, 4, normalize=1), "normalize must be True or False, got 1"),
         (lambda: MatrixPrimaryCaps(3, 4, d_out=8), "d_out must be 16 for 4×4 matrices, got 8"),
         (lambda: MatrixPrimaryCaps(3, 4, activation_std=0.0), "activation_std must be positive, got 0.0"),
     ],

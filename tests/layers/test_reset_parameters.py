@@ -19,6 +19,7 @@ from torchcaps.models import build
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "primary": lambda: PrimaryCaps(3, 2, 4, 5, bias_init=0.1, scale=0.5),
     "matrix primary": lambda: MatrixPrimaryCaps(3, 2, pose_std=0.4, activation_bias=-1.0),
+    "normalized matrix primary": lambda: MatrixPrimaryCaps(3, 2, activation_std=0.4, normalize=True),
     "dense": lambda: DenseCaps(6, 3, 4, 5, learned_prior=True, bias_init=0.2),
     "convolution": lambda: ConvCaps(2, 3, 16, 16, 3, routing="em", beta_a_init=0.3),
     "classes": lambda: ClassCaps(2, 3, 16, 16, routing="em", beta_u_init=0.7),
@@ -36,7 +37,7 @@ def test_a_reset_layer_is_a_new_one(make: Callable[[], nn.Module]) -> None:
     assert any((value != new[name]).any() for name, value in layer.state_dict().items())
     with torch.no_grad():
         for value in layer.state_dict().values():
-            value.fill_(torch.nan)
+            value.fill_(torch.nan if value.is_floating_point() else -1)
     torch.manual_seed(3)
     layer.reset_parameters()  # type: ignore[operator]
     torch.testing.assert_close(layer.state_dict(), new, rtol=0, atol=0)
@@ -70,7 +71,7 @@ def test_a_layer_that_was_made_without_memory_can_be_given_some(make: Callable[[
         layer = make()
     layer.to_empty(device="cpu")
     for value in layer.state_dict().values():
-        value.fill_(torch.nan)
+        value.fill_(torch.nan if value.is_floating_point() else -1)
     layer.reset_parameters()  # type: ignore[operator]
     assert all(value.isfinite().all() for value in layer.state_dict().values())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,18 +129,53 @@ def test_matrix_capsnet_has_the_papers_maps() -> None:
     assert model.classes.spacing == (4, 4) and model.classes.centre == (-1.5, -1.5)
 
 
-def test_receptive_fields_lie_where_coordinates_say() -> None:
-    model = build("matrix_capsnet", (1, 36, 32), 5, A=3, B=2, C=4, D=3, n_iters=1)
-    x = torch.rand(1, 1, 36, 32, requires_grad=True)
-    features = torch.relu(model.conv(x))
-    for layer in (model.primary, *model.hidden):
-        features = layer(features)
-    for row, column in ((0, 0), (4, 3)):
+@pytest.mark.parametrize(
+    "convolutions", [(), ({"kernel_size": (3, 5), "stride": (1, 2), "channels": 8, "padding": (0, 3)},)]
+)
+def test_receptive_fields_lie_where_coordinates_say(convolutions: tuple[dict[str, Any], ...]) -> None:
+    options = {"A": 3, "B": 2, "C": 4, "D": 3, "standardize": False, "convolutions": convolutions}
+    model = build("matrix_capsnet", (1, 36, 60), 5, n_iters=1, **options)
+    x = torch.rand(1, 1, 36, 60, requires_grad=True)
+    features = model(x).capsules[-2]
+    _, height, width = model.map_shape
+    assert features.pose.shape[2:4] == (height, width)
+    for row, column in ((1, 1), (height - 2, width - 2)):  # those at the edge see padding, too
         (seen,) = torch.autograd.grad(features.pose[:, :, row, column].sum(), x, retain_graph=True)
         rows, columns = (seen.abs().sum(dim=(0, 1, axis)).nonzero().flatten() for axis in (3, 2))
-        centre = ((rows[0] + rows[-1]) / 2 - 17.5, (columns[0] + columns[-1]) / 2 - 15.5)
-        wanted = (model.classes.centre[0] + 4 * (row - 2), model.classes.centre[1] + 4 * (column - 1.5))
+        centre = ((rows[0] + rows[-1]) / 2 - 17.5, (columns[0] + columns[-1]) / 2 - 29.5)
+        (down, right), (above, left) = model.classes.spacing, model.classes.centre
+        wanted = (above + down * (row - (height - 1) / 2), left + right * (column - (width - 1) / 2))
         assert tuple(float(c) for c in centre) == wanted
+
+
+def test_matrix_capsules_have_convolutions_and_normalization_before_routing() -> None:
+    torch.manual_seed(0)
+    further = ({"channels": 6, "kernel_size": 2, "stride": 2},)
+    model = build("matrix_capsnet", (2, 48, 48), 3, A=4, B=2, C=2, D=2, convolutions=further, normalize=True)
+    x = torch.rand(5, 2, 48, 48)
+    made = F.conv2d(model.standardize(x), model.conv.weight, model.conv.bias, stride=2)
+    made = normalized(made).clamp_min(0)
+    (second,) = model.convolutions
+    made = normalized(F.conv2d(made, second.weight, second.bias, stride=2, padding=1)).clamp_min(0)
+    made = normalized(F.conv2d(made, model.primary.weight))
+    pose = made[:, :32].unflatten(1, (2, 4, 4)).permute(0, 1, 4, 5, 2, 3)
+    found = model(x).capsules[0]
+    torch.testing.assert_close(found.pose, pose, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.activation, torch.sigmoid(2 * made[:, 32:]), atol=1e-5, rtol=1e-5)
+
+
+def normalized(x: torch.Tensor) -> torch.Tensor:
+    """Zero mean and unit variance of every channel over the batch."""
+    centred = x - x.mean(dim=(0, 2, 3), keepdim=True)
+    return centred / (centred.square().mean(dim=(0, 2, 3), keepdim=True) + 1e-5).sqrt()
+
+
+def test_matrix_capsnet_deep_has_its_parameters() -> None:
+    # To the small network's: 64·64·9 + 64, and two numbers for each of 64 + 64 + 8·17 channels.
+    small = count_parameters(build("matrix_capsnet_small", (2, 32, 32), 5))
+    model = build("matrix_capsnet_deep", (2, 32, 32), 5)
+    assert count_parameters(model) == small + 36_928 + 2 * (64 + 64 + 136) == 106_074
+    assert model.classes.spacing == (4, 4) and model.classes.centre == (-1.5, -1.5)  # as without it
 
 
 def test_norb_cnns_have_their_parameters() -> None:
@@ -172,7 +208,7 @@ def activities(name: str, folder: Path, **options: str) -> list[float]:
         return [c.activation.mean().item() for c in build(name, (2, 32, 32), 5, **options)(images).capsules]
 
 
-@pytest.mark.parametrize("name", ["matrix_capsnet", "matrix_capsnet_small"])
+@pytest.mark.parametrize("name", ["matrix_capsnet", "matrix_capsnet_deep", "matrix_capsnet_small"])
 def test_matrix_capsules_start_half_active(name: str, shared_smallnorb: Path) -> None:
     """As the authors asked for, in every layer."""
     found = activities(name, shared_smallnorb)
@@ -196,7 +232,7 @@ def test_matrix_capsules_run_on_the_smallest_images_they_are_made_for() -> None:
 
 def test_the_released_start_has_few_active_capsules(shared_smallnorb: Path) -> None:
     """What the authors' code starts with; its own settings leave the convolutional capsules almost silent."""
-    for name in ("matrix_capsnet", "matrix_capsnet_small"):
+    for name in ("matrix_capsnet", "matrix_capsnet_deep", "matrix_capsnet_small"):
         found = activities(name, shared_smallnorb, initial="released", coordinates="row")
         assert all(activity < 0.25 for activity in found[1:]), found
 
@@ -299,6 +335,9 @@ def test_they_are_of_every_routing() -> None:
         ),
         ("matched_cnn", (1, 28, 28), {"depth": 3}, "model matched_cnn: .*unexpected keyword argument 'depth'"),
         ("matrix_capsnet", (1, 28, 28), {"depth": 3}, "matrix_capsnet must be one of A, .* n_iters, .*'depth'"),
+        ("matrix_capsnet", (1, 28, 28), {"normalize": "no"}, "normalize must be True or False, got 'no'"),
+        ("matrix_capsnet", (1, 28, 28), {"routing": "dynamic", "normalize": True}, "normalize must be False with dyn"),
+        ("matrix_capsnet", (1, 28, 28), {"convolutions": ({"depth": 3},)}, "a field of convolutions.0. must be one"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "mine"}, "initial must be one of half-active, released"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "released", "routing": "dynamic"}, "initial must be half-active"),
         ("matrix_capsnet", (1, 28, 28), {"routing": "dynamic", "pose": "row"}, "pose must be one of matrix, vector"),
@@ -464,7 +503,7 @@ def test_models_given_memory_and_values_start_as_new_ones(name: str) -> None:
         model = build(name, (1, 28, 28), 3)
     model.to_empty(device="cpu")
     for value in model.state_dict().values():
-        value.fill_(torch.nan)
+        value.fill_(torch.nan if value.is_floating_point() else -1)
     model.reset_parameters()
     for key, value in model.state_dict().items():
         wanted = new.state_dict()[key].float().square().mean().sqrt()
