@@ -66,7 +66,8 @@ def layouts(model: nn.Module) -> dict[nn.Parameter, Layout]:
     """The weights that Muon steps: those of two-dimensional convolutions and of layers of capsules.
 
     Not those of linear layers: a decoder's only regularises, and on a CPU orthogonal steps of matrices as large as its
-    would take longer than all else. Nor those of convolutions in groups, each of which is a matrix of its own.
+    would take longer than all else. Nor those of convolutions in groups, each of which is a matrix of its own. Those
+    that are frozen are among them: they may be trained later.
     """
     found: dict[nn.Parameter, Layout] = {}
     for layer in model.modules():
@@ -74,7 +75,7 @@ def layouts(model: nn.Module) -> dict[nn.Parameter, Layout]:
         weight = dict(layer.named_parameters(recurse=False)).get("weight")
         grouped = isinstance(layer, nn.Conv2d) and layer.groups > 1
         # A routing of one's own may have weights of another shape.
-        fits = weight is not None and weight.dim() == 4 and weight.requires_grad and not grouped
+        fits = weight is not None and weight.dim() == 4 and not grouped
         if layout is not None and weight is not None and fits:
             found[weight] = layout
     return found
@@ -102,7 +103,7 @@ def groups(model: nn.Module, weight_decay: float | None = None) -> list[dict[str
     if weight_decay is not None:
         check_number("weight_decay", weight_decay, 0)
     known, found = layouts(model), dict[tuple[Layout, float | None], list[nn.Parameter]]()
-    if not known:
+    if not any(weight.requires_grad for weight in known):
         raise ValueError(
             "model must have convolutions or capsules that are trained, to be stepped by Muon; got one without"
         )

@@ -114,8 +114,8 @@ class Optim:
         floor: lowest learning rate; the authors' 1e-6.
         eps: Adam's ε.
         clip: largest norm of the gradient; 0 leaves it alone.
-        weight_decay: factor of ½‖w‖² over all weights (not biases, β or priors) in the loss; the matrix
-            capsules' authors' 2e-7.
+        weight_decay: factor of ½‖w‖² over all weights (a batch normalization's too; not biases, β or priors) in the
+            loss; the matrix capsules' authors' 2e-7.
         name: "adam", or "muon": orthogonal steps for convolutions and capsules, Adam for the rest
             (:mod:`torchcaps.optim`).
     """

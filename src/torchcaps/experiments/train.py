@@ -20,7 +20,7 @@ from torchcaps.data import SAME_EVERYWHERE, load
 from torchcaps.experiments.batches import split
 from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTime, Stop, Straight
 from torchcaps.experiments.choices import PROGRESS, Progress
-from torchcaps.experiments.devices import choose_device, device_in_words, undisturbed
+from torchcaps.experiments.devices import choose_device, device_in_words, flushed, undisturbed
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import require_place, write_json
@@ -90,7 +90,7 @@ def train(
     check_choice("progress", progress, PROGRESS)
     threads = torch.get_num_threads()
     try:
-        with undisturbed():
+        with undisturbed(), flushed():
             return _train(config, Run(out or default_folder(config)), progress, checkpoint_seconds, until)
     finally:
         torch.set_num_threads(threads)

@@ -72,8 +72,9 @@ class MatrixPrimaryCaps(nn.Module):
             raise ValueError(f"d_out must be 16 for 4×4 matrices, got {d_out}; or take pose='vector'")
         check_number("activation_bias", activation_bias)
         check_flag("normalize", normalize)
-        if pose_std is not None:
-            check_positive("pose_std", pose_std)
+        for name, value in {"pose_std": pose_std, "activation_std": activation_std}.items():
+            if value is not None:
+                check_positive(name, value)
         self.in_channels, self.n_types, self.d_out, self.pose = in_channels, n_types, d_out, pose
         # Not learned, but a part of the function all the same: kept with the weights.
         self.register_buffer("activation_bias", torch.empty(()))

@@ -153,7 +153,7 @@ class CapsNet(nn.Module):
         require_images(x, self.image_shape)
         x = channels_last(self.standardize(x))  # as PrimaryCaps' convolution reads the map
         for convolution in (self.conv, *self.convolutions):
-            x = F.relu(convolution(x), inplace=True)  # large, of large images
+            x = F.relu(convolution(x))  # not in place: hooks keep or return what a convolution made
         capsules: list[Routed] = [self.primary(x)]
         for layer in (*self.hidden, self.classes):
             capsules.append(layer(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))

@@ -45,7 +45,8 @@ class MatrixCapsNet(nn.Module):
         standardize: bring each image to zero mean and unit variance first.
         convolutions: between the first one and the primary capsules, each with a ReLU behind it:
             :class:`~torchcaps.models.HiddenConv`, or dicts of its fields. The paper has none.
-        normalize: batch normalization behind every convolution, of poses and logits too; the paper has none.
+        normalize: batch normalization behind every convolution, of poses and logits too; the paper has none. In
+            training an image's capsules depend on its batch then.
         initial: initial values, "half-active" (:mod:`torchcaps.layers.em_init`) or "released" (those of the
             authors' released code, of whose capsules few are active; of half the width for vectors). With these the
             variance floor and the scale of the coordinates are the same in every layer, as in that code; with others
@@ -112,7 +113,7 @@ class MatrixCapsNet(nn.Module):
         self.norms = nn.ModuleList(
             nn.BatchNorm2d(width) if normalize else nn.Identity() for width in (A, *(spec.channels for spec in between))
         )
-        mean_square = 1.0 if standardize else 0.2  # of its features, as in CapsNet
+        mean_square = 1.0 if standardize or normalize else 0.2  # of its features, as in CapsNet
         bias = -1.0 if initial == "released" else 0.0
         self.primary = (
             MatrixPrimaryCaps(channels, B, pose=pose, activation_bias=bias, normalize=normalize)
