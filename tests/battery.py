@@ -119,9 +119,14 @@ def em_layer(layer: type[nn.Module], *sizes: Any, **options: Any) -> Callable[[]
     return lambda: FromNumbers(layer(*sizes, routing="em", variance_floor=0.1, **options))
 
 
-def small_matrix_capsnet() -> nn.Module:
+def small_matrix_capsnet(**options: Any) -> nn.Module:
     """Matrix capsules for oblong images with two channels."""
-    return LastCapsules(models.MatrixCapsNet((2, 21, 25), J, A=3, B=2, C=3, D=2, variance_floor=0.1))
+    return LastCapsules(models.MatrixCapsNet((2, 21, 25), J, A=3, B=2, C=3, D=2, variance_floor=0.1, **options))
+
+
+def normalized_matrix_capsnet() -> nn.Module:
+    """The same, as evaluated: in training batch normalization makes images depend on each other."""
+    return small_matrix_capsnet(convolutions=({"channels": 4},), normalize=True).eval()
 
 
 def conv_caps(**options: Any) -> nn.Module:
@@ -213,4 +218,5 @@ SUBJECTS = [
     ),
     Subject("ClassCaps-dynamic", (2, 3, 4, D_IN), lambda: layers.ClassCaps(2, J, D_IN, D_OUT, learned_prior=True)),
     Subject("MatrixCapsNet", (2, 21, 25), small_matrix_capsnet, lengths=False),
+    Subject("MatrixCapsNet-normalized", (2, 21, 25), normalized_matrix_capsnet, lengths=False),
 ]

@@ -177,9 +177,23 @@ def test_which_weights_it_steps() -> None:
     cnn = matched_cnn()
     stepped = {name for name, p in cnn.named_parameters() if p in layouts(cnn)}
     assert stepped and all(dict(cnn.named_parameters())[name].dim() == 4 for name in stepped)
-    caps.conv.weight.requires_grad = False
-    assert caps.conv.weight not in layouts(caps)
+    caps.conv.weight.requires_grad = False  # it may be trained later
+    assert caps.conv.weight in layouts(caps)
     assert not layouts(Local(2, 3, 4))
+
+
+def test_weights_that_were_frozen_when_the_groups_were_made_are_stepped_by_muon_too() -> None:
+    torch.manual_seed(0)
+    layer, gradient = nn.Conv2d(3, 4, 3), torch.randn(4, 3, 3, 3)
+    stepped = []
+    for frozen in (False, True):
+        model = nn.Sequential(copy.deepcopy(layer), DenseCaps(5, 3, 4, 6))
+        weight = model[0].weight.requires_grad_(not frozen)
+        optimizer = Muon(groups(model), lr=0.1)
+        weight.requires_grad_(True).grad = gradient.clone()
+        optimizer.step()
+        stepped.append(weight.detach())
+    torch.testing.assert_close(stepped[1], stepped[0], rtol=0, atol=0)
 
 
 def test_recurrent_parametrised_and_pruned_weights_decay_too() -> None:

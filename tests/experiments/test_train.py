@@ -40,7 +40,7 @@ from torchcaps.experiments.task import NonFiniteLoss, Task
 from torchcaps.experiments.train import default_folder, train
 from torchcaps.layers import ROUTINGS, Decoder
 from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.models import MODELS, CapsNet, Output, Transformed, build, capsnet
+from torchcaps.models import MODELS, CapsNet, Output, Transformed, build, capsnet, matched_cnn
 
 TINY = Experiment(
     recipe="tiny",
@@ -193,6 +193,28 @@ def test_other_work_has_its_threads_again(tmp_path: Path) -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def subnormal_numbers_count() -> bool:
+    return bool(torch.full((), 1e-40).mul(1))
+
+
+def test_numbers_next_to_nothing_count_as_zero_in_training_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processors multiply them slowly, and weights of dead channels decay to such."""
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor flushes none")
+    seen = list[bool]()
+
+    def watching(**options: Any) -> nn.Module:
+        model = matched_cnn(**options)
+        model.register_forward_hook(lambda *_: seen.append(subnormal_numbers_count()))
+        return model
+
+    monkeypatch.setitem(MODELS, "watching", watching)
+    train(replace(CNN, model=Model("watching", {"n_parameters": 3000}), epochs=1), tmp_path)
+    assert seen and not any(seen) and subnormal_numbers_count()
 
 
 def test_a_finished_run_is_left_alone(unbroken: Path) -> None:

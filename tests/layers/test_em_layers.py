@@ -386,6 +386,7 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
         (lambda: PrimaryCaps(3, 4, 8, 3, bias_init="x"), "bias_init must be a number, got 'x'"),
         (lambda: MatrixPrimaryCaps(3, 4, pose_std="x"), "pose_std must be positive, got 'x'"),
         (lambda: MatrixPrimaryCaps(3, 4, activation_bias="x"), "activation_bias must be a number, got 'x'"),
+        (lambda: MatrixPrimaryCaps(3, 4, activation_std="x"), "activation_std must be positive, got 'x'"),
         (lambda: MatrixPrimaryCaps(3, 4, normalize=1), "normalize must be True or False, got 1"),
         (lambda: MatrixPrimaryCaps(3, 4, d_out=8), "d_out must be 16 for 4×4 matrices, got 8"),
         (lambda: MatrixPrimaryCaps(3, 4, activation_std=0.0), "activation_std must be positive, got 0.0"),
