@@ -105,6 +105,12 @@ SMALLNORB = Table(
         "3.94 and 4.16 %, by three, for which the test "
         "errors of the same short runs had spoken, and not those held-out toys. Which toy is held out makes more of a "
         "difference than any of these: one of each category is little to choose on;",
+        "a second convolution, and batch normalization of all before routing (`matrix_capsnet_deep`): training toys "
+        "are learnt sooner, held-out ones read no better. After 6 epochs the loss in training is 0.07 and 0.06 instead "
+        "of 0.28 and 0.24, and of toys 4 and 6 14.86 and 17.92 instead of 13.81 and 17.10 % are misread, with the "
+        "normalization alone 12.86 and 21.89 %. After 16 epochs 11.36, 15.08 and 3.66 % of toys 4, 6 and 7, in changed "
+        "light 10.84, 12.47 and 5.86 %: means of 10.03 and 9.72 %, where the small network has 9.99 and 11.42 %, a "
+        "difference that one of the three makes (results/checks/em-deep.json);",
         "brightness and contrast changed after standardising, in the order of the paper's text, but of the window "
         "instead of the whole image (the released code, and so these recipes, standardise last, which undoes both): "
         "after 16 epochs 12.84, 14.79, 10.08, 9.55 "
