@@ -15,7 +15,7 @@ from torchcaps.layers.layout import channels_last
 from torchcaps.layers.plain_conv import ReLUConv2d
 from torchcaps.layers.routed_layer import check_options
 from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
-from torchcaps.models.hidden import HiddenCaps, HiddenConv, read_layers
+from torchcaps.models.hidden import HiddenCaps, HiddenConv, read_layers, stacked
 from torchcaps.models.output import Output
 from torchcaps.ops import Routed
 
@@ -93,12 +93,7 @@ class CapsNet(nn.Module):
         self.conv = ReLUConv2d(image_shape[0], channels, kernel_size, padding=padding)
         with fitting(image_shape):
             size = conv_size(image_shape[1:], kernel_size, 1, padding)
-        self.convolutions = nn.ModuleList()
-        for spec in between:
-            self.convolutions.append(ReLUConv2d(channels, spec.channels, spec.kernel_size, spec.stride, spec.padding))
-            with fitting(image_shape):
-                size = conv_size(size, spec.kernel_size, spec.stride, spec.padding)
-            channels = spec.channels
+            self.convolutions, channels, size = stacked(between, channels, size)
         # As a convolution makes of MNIST. Behind several it is less, and where the image is black there is next to
         # nothing: with a quarter capsules are nearly as long as without them.
         mean_square = (1.0 if standardize else 0.2) / (4 if between else 1)

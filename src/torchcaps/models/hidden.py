@@ -1,4 +1,4 @@
-"""Layers that a CapsNet has on demand: further convolutions, and capsules below the class capsules."""
+"""Layers that capsule networks have on demand: further convolutions, and capsules below the class capsules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from torch import nn
+
 from torchcaps.checks import as_two, check_at_least, check_choice
+from torchcaps.layers.plain_conv import ReLUConv2d
+from torchcaps.layers.sizes import conv_size
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,21 @@ class HiddenCaps:
     d_out: int = 8
     kernel_size: int | tuple[int, int] = 3
     stride: int | tuple[int, int] = 1
+
+
+def stacked(
+    convolutions: Sequence[HiddenConv], channels: int, size: tuple[int, int]
+) -> tuple[nn.ModuleList, int, tuple[int, int]]:
+    """The layers for a map of so many channels and this size, and what they make of both.
+
+    Raises:
+        ValueError: a kernel is larger than its padded map.
+    """
+    layers = nn.ModuleList()
+    for spec in convolutions:
+        layers.append(ReLUConv2d(channels, spec.channels, spec.kernel_size, spec.stride, spec.padding))
+        channels, size = spec.channels, conv_size(size, spec.kernel_size, spec.stride, spec.padding)
+    return layers, channels, size
 
 
 Layer = TypeVar("Layer", HiddenConv, HiddenCaps)

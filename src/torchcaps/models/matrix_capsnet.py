@@ -18,7 +18,7 @@ from torchcaps.layers.plain_conv import ReLUConv2d
 from torchcaps.layers.routed_layer import check_options
 from torchcaps.layers.routings import POSES
 from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, receptive_field, require_images
-from torchcaps.models.hidden import HiddenConv, read_layers
+from torchcaps.models.hidden import HiddenConv, read_layers, stacked
 from torchcaps.models.output import Output
 from torchcaps.ops import EMSettings, Routed
 from torchcaps.ops.em_settings import em_settings
@@ -103,13 +103,7 @@ class MatrixCapsNet(nn.Module):
         self.standardize = Standardize() if standardize else nn.Identity()
         self.conv = ReLUConv2d(image_shape[0], A, 5, stride=2)
         with fitting(image_shape):
-            size, channels = conv_size(image_shape[1:], 5, 2), A
-        self.convolutions = nn.ModuleList()
-        for spec in between:
-            self.convolutions.append(ReLUConv2d(channels, spec.channels, spec.kernel_size, spec.stride, spec.padding))
-            with fitting(image_shape):
-                size = conv_size(size, spec.kernel_size, spec.stride, spec.padding)
-            channels = spec.channels
+            self.convolutions, channels, size = stacked(between, A, conv_size(image_shape[1:], 5, 2))
         self.norms = nn.ModuleList(
             nn.BatchNorm2d(width) if normalize else nn.Identity() for width in (A, *(spec.channels for spec in between))
         )
