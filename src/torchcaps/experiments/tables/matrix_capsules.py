@@ -42,8 +42,8 @@ SMALLNORB = Table(
     note=(
         "One toy of each category is held out of training for validation, but from `smallnorb-em-small`, "
         "`smallnorb-em-augmented`, `smallnorb-em-weight-decay`, `smallnorb-em-light` and `smallnorb-em-deep`. These "
-        "and `smallnorb-em-held-out` have two iterations. `smallnorb-em-held-out` and both CNNs were tuned in six trials "
-        "each (results/tuning), the others were not. Only rows that saw as many images can be compared. "
+        "and `smallnorb-em-held-out` have two iterations. `smallnorb-em-held-out` and both CNNs were tuned in six "
+        "trials each (results/tuning), the others were not. Only rows that saw as many images can be compared. "
         "Seed 0 of `smallnorb-em-light` ran on two threads for twenty of its epochs. Its minutes and those of "
         "`smallnorb-em-weight-decay` are from before training counted subnormal numbers, to which weights of dead "
         "channels decay, as zero: towards the end steps take less than half as long since "
