@@ -88,7 +88,10 @@ def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
 
 
 def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
-    """Some images in every form, with each network's answer; above, its mean confidence over all."""
+    """Some images in every form, with each network's answer; above, its mean confidence over all.
+
+    The faces that are shown are others than those measured, but drawn alike.
+    """
     every = networks(tested, beside)
     chosen = tested.firsts()[:_N_SHOWN]
     images = tested.images[chosen]
