@@ -32,6 +32,16 @@ def test_an_exported_model_can_be_saved(name: str, shape: tuple[int, int, int], 
     torch.testing.assert_close(found.scores, wanted.scores)
 
 
+def test_what_a_model_found_can_be_saved() -> None:
+    """And loaded by torch.load as it comes, which takes no class that it was not told of."""
+    found, file = build("capsnet_small", (1, 20, 20), 3, channels=4)(torch.rand(2, 1, 20, 20)), io.BytesIO()
+    torch.save(found, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert type(loaded) is type(found) and type(loaded.capsules[-1]) is type(found.capsules[-1])
+    assert loaded.capsules[-1].pose.equal(found.capsules[-1].pose) and loaded.scores.equal(found.scores)
+
+
 def test_an_exported_model_is_loaded_where_nothing_else_was_done(tmp_path: Path) -> None:
     """In another process, as the guide says: importing ``torchcaps.models`` makes operators and results known."""
     models = {

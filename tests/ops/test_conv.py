@@ -218,6 +218,16 @@ def test_a_few_images_at_a_time_without_autograd(monkeypatch: pytest.MonkeyPatch
     assert parts.stride() == whole.contiguous(memory_format=torch.channels_last).stride()
 
 
+def test_several_weights_at_once_a_few_images_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an ensemble is evaluated by torch.func: the images know nothing of how many there are."""
+    x, weights = torch.randn(5, 4, 20, 19, dtype=torch.float64), torch.randn(2, 6, 4, 5, 5, dtype=torch.float64)
+    monkeypatch.setattr(spectral, "_AT_ONCE", 1)
+    with torch.no_grad():
+        both = torch.func.vmap(lambda weight: spectral_conv2d(x, weight, 2, 1))(weights)
+    for found, weight in zip(both, weights, strict=True):
+        torch.testing.assert_close(found, F.conv2d(x, weight, stride=2, padding=1), rtol=1e-10, atol=1e-10)
+
+
 def test_batch_of_nothing_and_strides_of_any_kind() -> None:
     weight = torch.randn(3, 4, 5, 5, dtype=torch.float64)
     assert spectral_conv2d(torch.zeros(0, 4, 9, 9, dtype=torch.float64), weight, 2).shape == (0, 3, 3, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import _register_namedtuple
 
@@ -11,8 +12,9 @@ Class = TypeVar("Class", bound=type)
 
 
 def exportable(cls: Class) -> Class:
-    """Let exported programs that return this named tuple be saved; torch has no public name for that."""
+    """Let this named tuple of tensors be saved: in exported programs, for which torch has no public name, and alone."""
     _register_namedtuple(cls, serialized_type_name=f"torchcaps.{cls.__name__}")
+    torch.serialization.add_safe_globals([cls])
     return cls
 
 

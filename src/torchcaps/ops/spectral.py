@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchcaps.ops.fused.constant import within_func
+
 #: Outputs of a tile, in a row, where the kernel asks for no more. Larger tiles multiply and overlap less, but have more
 #: frequencies, each with fewer tiles to share its part of the kernel.
 _OUTPUTS = 12
@@ -148,6 +150,8 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0
     of_image = stride**2 * x.shape[1] * math.prod(cut.tiles * cut.tile for cut in (rows, columns))
     n = max(1, _AT_ONCE // max(1, of_image))
     if n < len(x) and not torch.is_grad_enabled():
+        if within_func():  # where weights may be batched that a new tensor would not know of
+            return torch.cat([spectral_conv2d(some, weight, stride, padding) for some in x.split(n)])
         y = x.new_empty((len(x), rows.out, columns.out, len(weight))).permute(0, 3, 1, 2)
         for part, some in zip(y.split(n), x.split(n), strict=True):  # not put together: parts would lie between others
             part.copy_(spectral_conv2d(some, weight, stride, padding))
