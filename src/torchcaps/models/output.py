@@ -7,10 +7,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from torchcaps.ops import Routed
-from torchcaps.ops.routed import exportable
+from torchcaps.ops.routed import saveable
 
 
-@exportable
+@saveable
 class Output(NamedTuple):
     """One forward pass.
 
@@ -24,7 +24,7 @@ class Output(NamedTuple):
     capsules: tuple[Routed, ...] = ()
 
 
-@exportable
+@saveable
 class Transformed(NamedTuple):
     """One forward pass of an auto-encoder that is told how its image is to be transformed.
 

@@ -11,14 +11,14 @@ from torch.utils._pytree import _register_namedtuple
 Class = TypeVar("Class", bound=type)
 
 
-def exportable(cls: Class) -> Class:
+def saveable(cls: Class) -> Class:
     """Let this named tuple of tensors be saved: in exported programs, for which torch has no public name, and alone."""
     _register_namedtuple(cls, serialized_type_name=f"torchcaps.{cls.__name__}")
     torch.serialization.add_safe_globals([cls])
     return cls
 
 
-@exportable
+@saveable
 class Routed(NamedTuple):
     """Capsules: what each one says (pose) and how sure it is that it is there (activation).
 
