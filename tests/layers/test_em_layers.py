@@ -74,12 +74,15 @@ def test_class_caps_share_matrices_and_add_coordinates(coordinates: str | None) 
     layer = ClassCaps(
         2, 3, 16, 16, routing="em", coordinates=coordinates, spacing=(4, 5), centre=(1, -2), coordinate_scale=10
     ).double()
+    assert ("coordinate_scale=10" in repr(layer)) == (coordinates is not None)
     lower = matrices(2, 2, 3, 4)
     got = layer(lower, return_coupling=True)
     weight = torch.stack([layer.weight[t] for t, _, _ in product(range(2), range(3), range(4))])
     offset = torch.zeros(24, 16, dtype=torch.float64)
     if coordinates is not None:
-        place = coordinate_offset(3, 4, 16, placement=coordinates, spacing=(4, 5), centre=(1, -2), scale=10).double()
+        place = coordinate_offset(
+            3, 4, 16, placement=coordinates, spacing=(4, 5), centre=(1, -2), scale=10, dtype=torch.float64
+        )
         offset = torch.stack([place[y, x] for _, y, x in product(range(2), range(3), range(4))])
     wanted = em_routing(
         lower.pose.flatten(1, 3),
@@ -194,6 +197,7 @@ def test_a_floor_that_is_given_stays() -> None:
     ):
         layer = DenseCaps(4, 3, 16, 16, routing="em", pose_scale=0.2, **options)
         assert layer.options["settings"].variance_floor == pytest.approx(wanted)
+        assert f"variance_floor={wanted:.3g}" in repr(layer)
 
 
 @pytest.mark.parametrize("n_layers", [1, 2, 3])

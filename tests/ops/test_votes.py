@@ -96,6 +96,13 @@ def test_a_hundred_pixels_add_one_as_in_the_released_code() -> None:
     torch.testing.assert_close(coordinate_offset(1, 1, 16, centre=(100, 50))[0, 0, [3, 7]], torch.tensor([1.0, 0.5]))
 
 
+def test_coordinates_are_rounded_once() -> None:
+    fine = coordinate_offset(4, 3, 16, spacing=(3, 0.1), scale=7, dtype=torch.float64)
+    assert fine[0, 2, 3].item() == -4.5 / 7  # 1.5 rows of 3 pixels above the centre; not as near in float32
+    assert fine[0, 2, 7].item() == 0.1 / 7
+    torch.testing.assert_close(coordinate_offset(4, 3, 16, spacing=(3, 0.1), scale=7), fine.float(), rtol=0, atol=0)
+
+
 def test_bad_coordinates() -> None:
     with pytest.raises(ValueError, match="placement must be one of column, row"):
         coordinate_offset(2, 2, 16, placement="corner")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_choice, check_number, check_positive, check_two
@@ -94,17 +95,17 @@ class ClassCaps(RoutedLayer):
         options = self.call_options(n_iters, return_coupling)
         for name in self.per_child:
             options[name] = options[name].repeat_interleave(height * width, dim=0)  # [T·H·W, J, ...]
-        offset = self.offset(height, width)
+        offset = self.offset(height, width, lower.pose.dtype)
         if offset is not None:
-            offset = offset.to(lower.pose)
+            offset = offset.to(lower.pose.device)
             options["offset"] = offset.unflatten(1, (4, 4)) if self.options["pose"] == "matrix" else offset
         return ROUTINGS[self.routing].dense(Routed(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3)), **options)
 
-    def offset(self, height: int, width: int) -> Tensor | None:
+    def offset(self, height: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor | None:
         """What coordinate addition adds to the votes of each capsule of a map of this size.
 
         Returns:
-            ``[T·H·W, d_out]``, or None without coordinates.
+            ``[T·H·W, d_out]`` of ``dtype``, or None without coordinates.
         """
         if self.coordinates is None:
             return None
@@ -116,11 +117,13 @@ class ClassCaps(RoutedLayer):
             spacing=self.spacing,
             centre=self.centre,
             scale=self.coordinate_scale,
+            dtype=dtype,
         )
         return offset.flatten(0, 1).repeat(self.n_in, 1)
 
     def extra_repr(self) -> str:
+        scale = "" if self.coordinates is None else f", coordinate_scale={self.coordinate_scale:.4g}"
         return (
-            f"[B, {self.n_in}, H, W, {self.d_in}] -> {self.n_out}×{self.d_out}, {self.n_iters} × {self.routing}, "
-            f"coordinates={self.coordinates}"
+            f"[B, {self.n_in}, H, W, {self.d_in}] -> {self.n_out}×{self.d_out}, {self.routing_repr()}, "
+            f"coordinates={self.coordinates}{scale}"
         )

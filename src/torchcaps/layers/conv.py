@@ -94,5 +94,5 @@ class ConvCaps(RoutedLayer):
         return (
             f"[B, {self.n_types}, H, W, {self.d_in}] -> [B, {self.n_out}, H', W', {self.d_out}], "
             f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
-            f"{self.n_iters} × {self.routing}"
+            f"{self.routing_repr()}"
         )

@@ -62,4 +62,4 @@ class DenseCaps(RoutedLayer):
         return ROUTINGS[self.routing].dense(lower, **self.call_options(n_iters, return_coupling))
 
     def extra_repr(self) -> str:
-        return f"{self.n_in}×{self.d_in} -> {self.n_out}×{self.d_out}, {self.n_iters} × {self.routing}"
+        return f"{self.n_in}×{self.d_in} -> {self.n_out}×{self.d_out}, {self.routing_repr()}"

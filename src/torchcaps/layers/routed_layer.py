@@ -41,11 +41,12 @@ class RoutedLayer(nn.Module):
             CapsNet took 0.1), ``learned_prior`` (learn the initial logits ``[I, J]``; False), ``leaky`` (let
             capsules route to nothing; False).
             Of EM routing: ``pose`` ("matrix" for 4×4, "vector" for any size), ``settings`` ("released" by default,
-            or "paper"), any field of :class:`~torchcaps.ops.EMSettings` that is to differ, and initial values:
-            ``pose_scale``, the deviation of the poses below (1; hand over the ``pose_scale`` of the layer below, else
-            those of a stack drift), from which the others come by default; ``beta_u_init``, ``beta_a_init`` (0).
+            or "paper"), any field of :class:`~torchcaps.ops.EMSettings` that is to differ, ``pose_scale``, the
+            deviation of the poses below at first (1; hand over the ``pose_scale`` of the layer below, else those of a
+            stack drift), and initial values, which by default come from it: ``beta_u_init``, ``beta_a_init`` (0).
             The variance floor of settings that are given by name is for poses of deviation 1: where none is given
-            besides, it is multiplied by ``pose_scale²``.
+            besides, it is multiplied by ``pose_scale²``. So weights are for layers of the same ``pose_scale``: to
+            load them into another is no error, and gives other capsules. The layer prints its floor.
 
     Attributes:
         pose_scale: deviation that the poses which come out have at first.
@@ -112,6 +113,11 @@ class RoutedLayer(nn.Module):
             "impl": self.impl,
             "return_coupling": return_coupling,
         }
+
+    def routing_repr(self) -> str:
+        """The routing and, of EM's constants, the one that depends on the layer below, for ``extra_repr``."""
+        floor = f", variance_floor={self.options['settings'].variance_floor:.3g}" if self.routing == "em" else ""
+        return f"{self.n_iters} × {self.routing}{floor}"
 
     def routed(self, capsules: Routed | Tensor) -> Routed:
         """Capsules with their poses as vectors, whether a layer's output or a bare tensor was handed over.

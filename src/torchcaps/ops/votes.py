@@ -109,6 +109,7 @@ def coordinate_offset(
     spacing: tuple[float, float] = (1.0, 1.0),
     centre: tuple[float, float] = (0.0, 0.0),
     scale: float = 100.0,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Coordinate addition: what the place of a capsule adds to all its votes.
 
@@ -124,6 +125,7 @@ def coordinate_offset(
         spacing: pixels of the image between neighbouring rows, and columns, of the map.
         centre: where the map's centre lies, in pixels down and right from the image's centre.
         scale: pixels for which 1 is added; 100 in the released code.
+        dtype: of what is returned.
 
     Returns:
         ``[H, W, d_out]``, on the CPU.
@@ -145,11 +147,11 @@ def coordinate_offset(
         raise ValueError(f"placement 'column' needs votes that are square matrices, got {d_out} elements")
     check_positive("scale", scale)
     row, column = (0, 1) if placement == "row" else (side - 1, 2 * side - 1)
-    down, right = (torch.arange(n, device="cpu") - (n - 1) / 2 for n in (height, width))
-    offset = torch.zeros(height, width, d_out, device="cpu")
+    down, right = (torch.arange(n, device="cpu", dtype=torch.float64) - (n - 1) / 2 for n in (height, width))
+    offset = torch.zeros(height, width, d_out, device="cpu", dtype=torch.float64)
     offset[:, :, row] += (down * spacing[0] + centre[0])[:, None] / scale
     offset[:, :, column] += (right * spacing[1] + centre[1]) / scale
-    return offset
+    return offset.to(dtype)
 
 
 class Fields:
