@@ -50,6 +50,32 @@ def test_who_has_read_enough_is_left_alone() -> None:
     assert process.returncode == 141
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="closes streams as a POSIX shell does")
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_a_stream_that_is_closed(run: Path, stream: str) -> None:
+    """As that of a daemon may be."""
+    again = ["sh", "-c", f'exec "$0" -m torchcaps train digits "$@" {stream}>&-', sys.executable, "--out", run, *TINY]
+    assert subprocess.run(again, check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tune", "digits", "--runs="],
+        ["reproduce", "digits", "--keep="],
+        ["few-labels", "runs/mnist-templates", "--out="],
+        ["results", "--to="],
+        ["measure", "pairs", "runs/a", "--data.root="],
+    ],
+)
+def test_an_empty_name_is_not_the_folder_one_stands_in(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert f"{arguments[-1][:-1]}: wants a name, got an empty text" in capsys.readouterr().err
+
+
 def test_help_names_what_there_is() -> None:
     """The parser has names of its own, as theirs would import torch."""
     assert tuple(MEASURES) == parser.MEASURES and tuple(SUITES) == parser.SUITES
@@ -270,6 +296,7 @@ def test_a_terminal_of_another_encoding(monkeypatch: pytest.MonkeyPatch) -> None
         (["train", "digits", '--model.options={"hidden": [5]}'], r"hidden\[0\] must be a HiddenCaps or .*, got 5"),
         (["train", "digits", '--model.options={"decoder": 5}'], "decoder must list layers, got 5"),
         (["train", "digits", "--out="], "out must name a folder, got an empty text"),
+        (["train", "digits", "--keep="], "keep must name a folder, got an empty text"),
         (["train", "digits", "--threads=100000"], "threads must be 0 … 1024 and finite, got 100000"),
         (
             ["train", "digits", "--data.shift=30000"],

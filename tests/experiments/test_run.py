@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from torchcaps.experiments import Data, Experiment, Model, Optim
 from torchcaps.experiments.errors_in_words import further_errors
-from torchcaps.experiments.files import write_atomically, write_json
+from torchcaps.experiments.files import write_atomically, write_json, write_tensors
 from torchcaps.experiments.run import Run, experiment_from, with_data_in
 
 
@@ -183,6 +184,12 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
         write_atomically(path, fails)
     assert path.read_text() == "old and whole"
     assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_named() -> None:
+    with pytest.raises(OSError, match=r"/dev took no further file; is the disk full"):
+        write_tensors(Path("/dev/full"), {"weight": torch.zeros(1000)})
 
 
 @pytest.mark.parametrize(

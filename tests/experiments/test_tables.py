@@ -177,11 +177,28 @@ def test_files_that_are_no_results_are_none_of_ours(tmp_path: Path) -> None:
     """A folder called results may be somebody's own."""
     for name, content in {"mine": {"accuracy": 1}, "list": [1, 2]}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "theirs.json").write_text(json.dumps(result() | {"recipe": "a"}))
+    (tmp_path / "them.json").write_text(json.dumps(result() | {"recipe": ["a"]}))
     assert read_results(tmp_path) == {}
-    assert [path.name for path in stale(tmp_path)] == ["list.json", "mine.json"]
+    assert [path.name for path in stale(tmp_path)] == [
+        "broken.json",
+        "list.json",
+        "mine.json",
+        "theirs.json",
+        "them.json",
+    ]
 
 
-@pytest.mark.parametrize("content", ["{", json.dumps(result(seed=1))])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        json.dumps(result(seed=1)),
+        json.dumps({"recipe": "digits", "seed": 0}),
+        json.dumps({key: value for key, value in result().items() if key != "steps"}),
+    ],
+)
 def test_a_broken_or_misnamed_result_is_not_passed_over(content: str, tmp_path: Path) -> None:
     (tmp_path / "digits-0.json").write_text(content)
     with pytest.raises(ValueError, match=r"digits-0\.json"):
@@ -342,6 +359,9 @@ def test_a_measure_that_there_is_not_is_not_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "digits-0" / "picasso.json"
     file.write_text(file.read_text().replace('"picasso"', '"taste"'))
     with pytest.raises(ValueError, match=r"picasso.json must be of one of robustness, .*, got taste"):
+        recorded(tmp_path)
+    file.write_text(json.dumps(json.loads(file.read_text().replace('"taste"', '"picasso"')) | {"values": {}}))
+    with pytest.raises(ValueError, match=r"picasso.json must hold what picasso measures, got other values"):
         recorded(tmp_path)
 
 

@@ -16,6 +16,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; bad input prints what is wrong and gives exit status 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     keep_memory()
+    if sys.stdout is None or sys.stderr is None:  # a closed one, as that of a daemon
+        nowhere = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):  # of another encoding than UTF-8, to which not all can be written
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

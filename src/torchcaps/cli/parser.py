@@ -36,7 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
     made = command("evaluate", commands.evaluate_command)
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--split", default="test", help="val, test (the default), or a further one of these data")
-    made.add_argument("--data.root", dest="root", help=_ROOT)
+    made.add_argument("--data.root", dest="root", type=_place, help=_ROOT)
     made.add_argument("--data.test_crops", dest="test_crops", type=int, help="windows to average over: 1 or 13")
     made = command("reproduce", commands.reproduce_command)
     made.add_argument("table", metavar="TABLE", help="a table of torchcaps list, such as mnist")
@@ -44,19 +44,23 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("--seeds", type=int, default=1, help="runs of each row (default: 1)")
     made.add_argument("--epochs", type=int, help="of each run, instead of the recipe's")
     made.add_argument("--budget", type=float, metavar="MINUTES", help="when to stop; the same command goes on")
-    made.add_argument("--keep", metavar="FOLDER", help="also put finished results into this folder")
+    made.add_argument("--keep", type=_place, metavar="FOLDER", help="also put finished results into this folder")
     _add_place_of_runs(made)
     made = command("tune", commands.tune_command)
     made.add_argument("recipe", metavar="RECIPE", help="a classifier's recipe")
     made.add_argument("--epochs", type=int, help="of each trial (default: a third of the recipe's)")
-    made.add_argument("--keep", metavar="FOLDER", help="also put the outcome there, such as results/tuning")
+    made.add_argument(
+        "--keep", type=_place, metavar="FOLDER", help="also put the outcome there, such as results/tuning"
+    )
     _add_place_of_runs(made)
     made = command("results", commands.results_command)
-    made.add_argument("--from", dest="results", metavar="FOLDER", default="results", help="default: results")
-    made.add_argument("--to", metavar="FILE", default="docs/results.md", help="default: docs/results.md")
+    made.add_argument(
+        "--from", dest="results", type=_place, metavar="FOLDER", default="results", help="default: results"
+    )
+    made.add_argument("--to", type=_place, metavar="FILE", default="docs/results.md", help="default: docs/results.md")
     made = command("report", commands.report_command)
     made.add_argument("run", metavar="RUN", help=run_help)
-    made.add_argument("--data.root", dest="root", help=_ROOT)
+    made.add_argument("--data.root", dest="root", type=_place, help=_ROOT)
     made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other runs to compare it with")
     made = command("few-labels", commands.few_labels_command)
     made.add_argument("run", metavar="RUN", help="the folder of an auto-encoder's run, such as runs/mnist-templates")
@@ -71,18 +75,20 @@ def make_parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--draws", type=int, default=10, help="draws of the labelled examples (default: 10)")
     made.add_argument("--unlabelled", type=int, help="training images to take without labels (default: all)")
-    made.add_argument("--out", metavar="FOLDER", help="where to write (default: the run's folder)")
+    made.add_argument("--out", type=_place, metavar="FOLDER", help="where to write (default: the run's folder)")
     made.add_argument(
         "--steps", type=int, default=100, help="of the supervised networks, at least; 0 leaves them out (default: 100)"
     )
-    made.add_argument("--data.root", dest="root", help=_ROOT)
+    made.add_argument("--data.root", dest="root", type=_place, help=_ROOT)
     made = command("measure", commands.measure_command)
     made.add_argument("name", metavar="NAME", help=f"one of {', '.join(MEASURES)}")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--beside", metavar="RUN", help="another run on the same data to compare it with, such as a CNN")
     made.add_argument("--n", type=int, help="test images (default: the measure's own number)")
-    made.add_argument("--keep", metavar="FOLDER", help="also put JSON and picture there, such as results/measures")
-    made.add_argument("--data.root", dest="root", help=_ROOT)
+    made.add_argument(
+        "--keep", type=_place, metavar="FOLDER", help="also put JSON and picture there, such as results/measures"
+    )
+    made.add_argument("--data.root", dest="root", type=_place, help=_ROOT)
     made = command("predict", commands.predict_command)
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("images", metavar="IMAGE", nargs="+", help="image files of any size")
@@ -95,18 +101,31 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("--threads", type=int, default=1, help="threads on a CPU (default: 1)")
     made.add_argument("--repeats", type=int, default=7, help="repetitions of every measurement (default: 7)")
     made.add_argument(
-        "--out", metavar="FOLDER", default="runs/bench", help="a new folder to write to (default: runs/bench)"
+        "--out",
+        type=_place,
+        metavar="FOLDER",
+        default="runs/bench",
+        help="a new folder to write to (default: runs/bench)",
     )
     made.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="default: cpu")
     made.add_argument("--compile", action="store_true", help="also torch.compile of the reference; takes minutes")
-    made.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs; takes minutes")
+    made.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs")
     return parser
+
+
+def _place(text: str) -> str:
+    """A folder or file; an empty text, as of a shell variable that is none, would be the folder one stands in."""
+    if not text:
+        raise argparse.ArgumentTypeError("wants a name, got an empty text")
+    return text
 
 
 def _add_place_of_runs(made: argparse.ArgumentParser) -> None:
     """Options of commands that train several runs: where, on what, and whether in earnest."""
-    made.add_argument("--data.root", dest="root", help=_ROOT)
-    made.add_argument("--runs", metavar="FOLDER", default="runs", help="where runs are kept (default: runs)")
+    made.add_argument("--data.root", dest="root", type=_place, help=_ROOT)
+    made.add_argument(
+        "--runs", type=_place, metavar="FOLDER", default="runs", help="where runs are kept (default: runs)"
+    )
     made.add_argument(
         "--threads", type=int, default=0, help="threads on a CPU (default: all cores, or OMP_NUM_THREADS)"
     )

@@ -25,8 +25,9 @@ def train_command(arguments: list[str]) -> None:
     from torchcaps.experiments.tables.kept import keep, require_free
     from torchcaps.experiments.train import default_folder, train
 
-    if out == "":  # of an empty shell variable
-        raise ValueError("out must name a folder, got an empty text")
+    for option, folder in (("out", out), ("keep", keep_in)):
+        if folder == "":  # of an empty shell variable
+            raise ValueError(f"{option} must name a folder, got an empty text")
     out = out or default_folder(config)
     finished = Run(out).result.is_file()
     if keep_in is not None and not finished:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from torchcaps.data import Dataset
-from torchcaps.experiments.files import write_atomically
+from torchcaps.experiments.files import write_atomically, write_tensors
 from torchcaps.experiments.provenance import commit, splits_in_words
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.task import Task
@@ -160,7 +159,7 @@ class Straight(TorchCheckpointIO):
     """Writes a checkpoint where it is told to; Lightning goes through memory and the folder of temporary files."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        torch.save(checkpoint, path)
+        write_tensors(Path(path), checkpoint)
 
 
 class OutOfTime(Exception):

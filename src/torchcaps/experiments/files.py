@@ -33,6 +33,20 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_tensors(path: Path, content: object) -> None:
+    """:func:`torch.save`, which tells a full disk in words about itself.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    import torch
+
+    try:
+        torch.save(content, path)
+    except RuntimeError as error:
+        raise OSError(f"{path.parent} took no further file; is the disk full? ({error})") from error
+
+
 def require_place(name: str, path: Path) -> None:
     """See, before any work, that a folder is there or can be made, and makes none.
 

@@ -17,7 +17,7 @@ from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape
 from torchcaps.experiments.devices import in_float32
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.files import write_atomically
+from torchcaps.experiments.files import write_atomically, write_tensors
 from torchcaps.experiments.provenance import splits_in_words
 from torchcaps.experiments.run import Run, differing
 from torchcaps.layers import ROUTINGS
@@ -60,7 +60,7 @@ def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset)
         "said": _says(model, image_shape(config, dataset)),
         "state_dict": {name: value.cpu() for name, value in model.state_dict().items()},
     }
-    write_atomically(run.model, lambda path: torch.save(content, path))
+    write_atomically(run.model, lambda path: write_tensors(path, content))
 
 
 def load_model(run: Run | str | Path) -> Trained:

@@ -124,7 +124,10 @@ def tune(
 def _read(path: Path) -> dict[str, Any]:
     """An outcome, of an older version too: what was no field of an experiment then has its default."""
     content = read_json(path, "config")
-    return content | {"config": flat(experiment_from(content["config"]).to_dict())}
+    try:
+        return content | {"config": flat(experiment_from(content["config"]).to_dict())}
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _outcome(config: Experiment, folder: Path, progress: Progress) -> dict[str, Any]:

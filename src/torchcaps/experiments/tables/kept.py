@@ -35,24 +35,31 @@ def read_results(folder: Path) -> dict[str, list[Result]]:
     """The kept results, ``<recipe>-<seed>.json``, of recipes as they stand now.
 
     Args:
-        folder: such as ``results``. JSON files there that are no run's result are skipped.
+        folder: such as ``results``. It may be somebody's own: JSON files there that are no recipe's result are
+            skipped, broken ones too.
 
     Returns:
         By recipe, in the order of the seeds.
 
     Raises:
-        ValueError: a file that cannot be read, or is named after another recipe or seed than it holds.
+        ValueError: a file that is named after a recipe cannot be read or lacks what tables want, or a recipe's result
+            is named after another recipe or seed than it holds.
     """
     found: dict[str, list[Result]] = {}
     for path in sorted(folder.glob("*.json")):
-        result = read_json(path)
-        if not (isinstance(result, dict) and {"recipe", "seed", "config"} <= result.keys()):
+        try:
+            result = read_json(path, "recipe", "seed", "config")
+        except ValueError:
+            if path.stem.rpartition("-")[0] in RECIPES:
+                raise
             continue
-        if path.stem != f"{result['recipe']}-{result['seed']}":
-            raise ValueError(f"{path} must be named after its recipe and seed, {result['recipe']}, {result['seed']}")
         name = result["recipe"]
-        if name in RECIPES and is_of(result, RECIPES[name]()):
-            found.setdefault(name, []).append(result)
+        if not isinstance(name, str) or name not in RECIPES:
+            continue
+        if path.stem != f"{name}-{result['seed']}":
+            raise ValueError(f"{path} must be named after its recipe and seed, {name}, {result['seed']}")
+        if is_of(result, RECIPES[name]()):
+            found.setdefault(name, []).append(read_json(path, "steps", "seconds", "n_parameters", "device"))
     return {name: sorted(results, key=lambda result: result["seed"]) for name, results in found.items()}
 
 

@@ -35,7 +35,12 @@ def recorded(folder: Path) -> list[str]:
         content = read_json(path, "measure", "values", "n", "device", "run", "beside")
         if content["measure"] not in MEASURES:
             raise ValueError(f"{path} must be of one of {', '.join(MEASURES)}, got {content['measure']}")
-        said = headlines(content)
+        try:
+            said = headlines(content)
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} must hold what {content['measure']} measures, got other values: {error!r}"
+            ) from error
         names = [content[part]["recipe"] for part in said]
         of = [rows[name].recipe if name in rows else name for name in names]
         apart = content["beside"]["seed"] - content["run"]["seed"] if content["beside"] else 0
