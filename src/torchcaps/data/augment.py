@@ -184,7 +184,7 @@ def random_affine(
     shear: float = 0.0,
     translate: float = 0.0,
 ) -> Tensor:
-    """Warp each image by its own random affine transformation, interpolating bilinearly.
+    """Warp each image by its own random affine transformation, interpolating bilinearly. What comes in is black.
 
     Args:
         images: floats ``[B, C, H, W]``.
