@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from PIL import Image, ImageOps
 
-from torchcaps.benchmarks.suites import SUITES
 from torchcaps.cli import main, parser
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import DATASETS, load
@@ -78,7 +77,7 @@ def test_an_empty_name_is_not_the_folder_one_stands_in(
 
 def test_help_names_what_there_is() -> None:
     """The parser has names of its own, as theirs would import torch."""
-    assert tuple(MEASURES) == parser.MEASURES and tuple(SUITES) == parser.SUITES
+    assert tuple(MEASURES) == parser.MEASURES
 
 
 def test_recipes_are_listed_by_their_tables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -316,8 +315,6 @@ def test_a_terminal_of_another_encoding(monkeypatch: pytest.MonkeyPatch) -> None
         (["measure", "charm", "nowhere"], "measure must be one of robustness, equivariance, .*; got 'charm'"),
         (["measure", "pairs", "nowhere"], "nowhere must hold a finished run, but it is no folder"),
         (["measure", "pairs", "nowhere", "--n=0"], "n must be an integer of at least 1, got 0"),
-        (["bench", "speed"], "suite must be one of dynamic, capsnet, em, memory, growth, threads; got 'speed'"),
-        (["bench", "dynamic", "--repeats=0"], "repeats must be an integer of at least 1, got 0"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -398,45 +395,6 @@ def test_ctrl_c_says_how_to_go_on(
     assert main(arguments) == 0
 
 
-def test_bench_writes_what_it_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "dynamic", "capsnet", "em", "--smoke", "--repeats=2", "--out", str(tmp_path)]) == 0
-    content = json.loads((tmp_path / "bench.json").read_text())
-    assert list(content["suites"]) == ["dynamic", "capsnet", "em"] and content["smoke"]
-    assert {"device", "threads", "repeats", "versions", "commit", "impl"} <= set(content)
-    rows = [row for suite in content["suites"].values() for row in suite["rows"]]
-    assert len([row for row in rows if row["must"] is not None]) == 10 and all(row["value"] > 0 for row in rows)
-    table = (tmp_path / "bench.md").read_text()
-    assert all(f"| {row['what']} |" in table for row in rows) and table in capsys.readouterr().out
-    with Image.open(tmp_path / "bench.png") as picture:
-        assert picture.size[0] > 1000
-    assert f"ours: impl={content['impl']['dynamic']!r} (dynamic)" in table
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    capsys.readouterr()
-    for out in (tmp_path, tmp_path / "bench.md"):
-        assert main(["bench", "em", "--smoke", "--repeats=1", "--out", str(out)]) == 2
-        assert "out must be a new folder or an empty one, got " in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_what_was_measured_is_kept_where_a_later_suite_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the commit of the code that began."""
-    from torchcaps.benchmarks import bench, result
-
-    commits = iter(("first", "second"))
-    monkeypatch.setattr(bench, "commit", lambda: next(commits))
-
-    def fail(_: Any) -> Any:
-        raise ValueError("the memory could not be measured")
-
-    one = result.Found("Quick")
-    monkeypatch.setattr(bench, "SUITES", {"quick": lambda conditions: one, "broken": fail})
-    assert main(["bench", "quick", "broken", "--out", str(tmp_path)]) == 2
-    content = json.loads((tmp_path / "bench.json").read_text())
-    assert list(content["suites"]) == ["quick"] and content["commit"] == "first"
-    assert main(["bench", "quick", "--out", str(tmp_path / "none")]) == 0  # with nothing to draw
-    assert sorted(path.name for path in (tmp_path / "none").iterdir()) == ["bench.json", "bench.md"]
-
-
 def test_a_result_is_kept_where_none_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -458,15 +416,3 @@ def test_a_result_is_kept_where_none_is(
         assert main(wrong) == 2
         assert why in capsys.readouterr().err and not (tmp_path / "other").exists()
     assert (tmp_path / "kept" / "digits-0.json").read_text() == kept
-
-
-def test_bench_does_not_time_what_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from torchcaps.benchmarks import contenders
-
-    right = contenders.DYNAMIC["tiled"]
-    monkeypatch.setitem(contenders.DYNAMIC, "tiled", lambda u, weight, bias, n_iters: right(u, weight, bias, 2))
-    assert main(["bench", "dynamic", "--smoke", "--out", str(tmp_path / "a")]) == 2
-    assert "tiled: pose must be within 0.001 of the reference in float64" in capsys.readouterr().err
-    assert not (tmp_path / "a").exists()

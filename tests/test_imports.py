@@ -23,7 +23,6 @@ ORDER = (
     "data",
     "analysis",
     "experiments",
-    "benchmarks",
     "cli",
     "__main__",
 )
@@ -63,6 +62,12 @@ def test_data_flow_one_way(path: Path) -> None:
     for other in imports(path.read_text(encoding="utf-8")):
         assert ORDER.index(other) <= ORDER.index(here), f"{here} must not import {other}"
         assert (here, other) not in FORBIDDEN, f"{here} must not import {other}"
+
+
+def test_the_library_does_not_know_its_benchmarks() -> None:
+    """They lie beside it in a clone alone."""
+    for path in SOURCE.rglob("*.py"):
+        assert not re.search(r"^\s*(from|import) benchmarks\b", path.read_text(encoding="utf-8"), re.M), path
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.benchmarks import contenders
-from torchcaps.benchmarks.check import Disagreement
-from torchcaps.benchmarks.conditions import Conditions
-from torchcaps.benchmarks.contenders import known_to_layers, take, torchs_convolutions, vectors
-from torchcaps.benchmarks.floor import conv_equal_votes
-from torchcaps.benchmarks.textbook import FORMULATIONS
-from torchcaps.benchmarks.textbook_em import stored_votes
-from torchcaps.benchmarks.work import Net
+from benchmarks import contenders
+from benchmarks.check import Disagreement
+from benchmarks.conditions import Conditions
+from benchmarks.contenders import known_to_layers, take, torchs_convolutions, vectors
+from benchmarks.floor import conv_equal_votes
+from benchmarks.textbook import FORMULATIONS
+from benchmarks.textbook_em import stored_votes
+from benchmarks.work import Net
 from torchcaps.layers import ROUTINGS
 from torchcaps.models import build
 from torchcaps.ops import Routed, conv2d, conv_em_routing, dynamic_routing

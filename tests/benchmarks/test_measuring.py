@@ -12,17 +12,17 @@ from importlib import import_module
 import pytest
 import torch
 
-from torchcaps.benchmarks import clock
-from torchcaps.benchmarks.check import TOLERANCE, Disagreement, relative_errors, require_agreement
-from torchcaps.benchmarks.clock import Measured, interleaved, stopwatch, summary
-from torchcaps.benchmarks.conditions import Conditions
-from torchcaps.benchmarks.draw import draw
-from torchcaps.benchmarks.peak import measure, peak
-from torchcaps.benchmarks.report import _goal, as_json, as_markdown
-from torchcaps.benchmarks.result import Found, Point, Row
-from torchcaps.benchmarks.suites import memory as memory_suite
-from torchcaps.benchmarks.suites.growth import growth
-from torchcaps.benchmarks.work import Maps, Net, Vectors, described, from_description
+from benchmarks import clock
+from benchmarks.check import TOLERANCE, Disagreement, relative_errors, require_agreement
+from benchmarks.clock import Measured, interleaved, stopwatch, summary
+from benchmarks.conditions import Conditions
+from benchmarks.draw import draw
+from benchmarks.peak import measure, peak
+from benchmarks.report import _goal, as_json, as_markdown
+from benchmarks.result import Found, Point, Row
+from benchmarks.suites import memory as memory_suite
+from benchmarks.suites.growth import growth
+from benchmarks.work import Maps, Net, Vectors, described, from_description
 
 CPU = torch.device("cpu")
 
@@ -101,7 +101,7 @@ def test_who_measures_a_peak_ends_with_who_asked() -> None:
     """Left alone, it would take memory and a core from whatever is measured next."""
     endless = Vectors(contender="batched", batch=1, n_in=6, n_iters=10**9)
     order = json.dumps({"work": described(endless), "device": "cpu", "threads": 1})
-    command = [sys.executable, "-m", "torchcaps.benchmarks.peak", order]
+    command = [sys.executable, "-m", "benchmarks.peak", order]
     assert subprocess.run(command, stdin=subprocess.DEVNULL, timeout=300, check=False).returncode == 3
 
 
@@ -113,7 +113,7 @@ def test_memory_and_growth(monkeypatch: pytest.MonkeyPatch) -> None:
         return {"step": 100 * (work.contender == "ours") + 200, "process": 10**9}
 
     for name in ("conditions", "suites.growth"):
-        monkeypatch.setattr(import_module(f"torchcaps.benchmarks.{name}"), "peak", here)
+        monkeypatch.setattr(import_module(f"benchmarks.{name}"), "peak", here)
     few = Conditions(repeats=2, smoke=True)
     found = memory_suite(few)
     assert [row.value for row in found.rows[::2]] == [1.5] * 3 and not any(row.holds() for row in found.rows[::2])

@@ -146,22 +146,6 @@ def predict_command(parsed: argparse.Namespace) -> None:
         raise ValueError(f"{broken} of {len(parsed.images)} files could not be read")
 
 
-def bench_command(parsed: argparse.Namespace) -> None:
-    """Measure speed and memory beside a floor and what others write."""
-    from torchcaps.benchmarks.bench import bench
-
-    bench(
-        parsed.names,
-        parsed.out,
-        device=parsed.device,
-        threads=parsed.threads,
-        repeats=parsed.repeats,
-        compile=parsed.compile,
-        smoke=parsed.smoke,
-    )
-    print(f"wrote {parsed.out}")
-
-
 def _place_of_runs(parsed: argparse.Namespace) -> dict[str, Any]:
     """The same as arguments of the function that trains them."""
     found = {name: getattr(parsed, name) for name in ("root", "runs", "threads", "device")}

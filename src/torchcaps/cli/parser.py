@@ -9,9 +9,8 @@ from typing import Any
 from torchcaps.cli import commands
 from torchcaps.cli.train_command import train_command
 
-#: Those of torchcaps.experiments.measures and torchcaps.benchmarks.suites, which import torch (see commands.py).
+#: Those of torchcaps.experiments.measures, which imports torch (see commands.py).
 MEASURES = ("robustness", "equivariance", "picasso", "routing", "matched", "pairs", "transfer", "averaged")
-SUITES = ("dynamic", "capsnet", "em", "memory", "growth", "threads")
 _ROOT = "folder of the data files, or of the data sets' folders"
 
 
@@ -96,20 +95,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--invert", action="store_true", help="for dark ink on light ground, where the model learned light on dark"
     )
     made.add_argument("--top", type=int, default=3, help="how many classes are named for each image (default: 3)")
-    made = command("bench", commands.bench_command)
-    made.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(SUITES)} (default: all)")
-    made.add_argument("--threads", type=int, default=1, help="threads on a CPU (default: 1)")
-    made.add_argument("--repeats", type=int, default=7, help="repetitions of every measurement (default: 7)")
-    made.add_argument(
-        "--out",
-        type=_place,
-        metavar="FOLDER",
-        default="runs/bench",
-        help="a new folder to write to (default: runs/bench)",
-    )
-    made.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="default: cpu")
-    made.add_argument("--compile", action="store_true", help="also torch.compile of the reference; takes minutes")
-    made.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs")
     return parser
 
 

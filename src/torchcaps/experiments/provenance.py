@@ -18,18 +18,23 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "torchcaps": __version__} | others
 
 
-def commit() -> str | None:
-    """The commit of the source that ran, with "-dirty" where it was changed; None outside a checkout."""
+def commit(*further: str) -> str | None:
+    """The commit of the source that ran, with "-dirty" where it was changed; None outside a checkout.
+
+    Args:
+        further: folders beside ``src`` of which the same is asked.
+    """
     source = Path(__file__).parent
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=source, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
+    places = ("../..", *(f"../../../{name}" for name in further))
     try:
         # An installed copy may lie inside somebody else's checkout: then its files are not tracked.
         git("ls-files", "--error-unmatch", Path(__file__).name)
-        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", "../..") else "")
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", *places) else "")
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchcaps.benchmarks.clock import summary
-from torchcaps.benchmarks.conditions import Conditions
-from torchcaps.benchmarks.result import Found, Row
-from torchcaps.benchmarks.suites.em import NETS
-from torchcaps.benchmarks.work import Net
+from benchmarks.clock import summary
+from benchmarks.conditions import Conditions
+from benchmarks.result import Found, Row
+from benchmarks.suites.em import NETS
+from benchmarks.work import Net
 
 #: Allocators differ from run to run; a few suffice.
 REPEATS = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from torchcaps.benchmarks.clock import Measured
+from benchmarks.clock import Measured
 
 
 class Row(NamedTuple):

@@ -1,6 +1,6 @@
 """Peak memory of one piece of work, in a fresh process, where nothing else has been allocated.
 
-``python -m torchcaps.benchmarks.peak DESCRIPTION`` is that process.
+``python -m benchmarks.peak DESCRIPTION`` is that process.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from pathlib import Path
 
 import torch
 
-from torchcaps.benchmarks.work import Work, described, from_description
+from benchmarks.work import Work, described, from_description
 from torchcaps.memory import keep_memory
 
+#: Where ``python -m benchmarks`` finds this package, wherever the process stands.
+_ROOT = Path(__file__).resolve().parents[1]
 _STATUS = Path("/proc/self/status")
 #: Exit status of a process that ended because the one which asked it was gone.
 _LEFT_ALONE = 3
@@ -35,11 +37,11 @@ def peak(work: Work, device: torch.device, threads: int = 1) -> dict[str, int]:
         ValueError: the work failed there, such as for want of memory; the message ends as its own does.
     """
     order = json.dumps({"work": described(work), "device": str(device), "threads": threads})
-    command = [sys.executable, "-m", "torchcaps.benchmarks.peak", order]
+    command = [sys.executable, "-m", "benchmarks.peak", order]
     # The other end closes with this process, however it ends: the child then ends too, and disturbs nothing more.
     ends_with_us, ours = os.pipe()
     try:
-        done = subprocess.run(command, stdin=ends_with_us, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=_ROOT, stdin=ends_with_us, capture_output=True, text=True, check=False)
     finally:
         os.close(ends_with_us)
         os.close(ours)

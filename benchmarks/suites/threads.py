@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from torchcaps.benchmarks.clock import interleaved, stopwatch
-from torchcaps.benchmarks.conditions import Conditions
-from torchcaps.benchmarks.result import Found, Row
-from torchcaps.benchmarks.work import Maps, Net, Vectors
+from benchmarks.clock import interleaved, stopwatch
+from benchmarks.conditions import Conditions
+from benchmarks.result import Found, Row
+from benchmarks.work import Maps, Net, Vectors
 
 
 def threads(conditions: Conditions) -> Found:

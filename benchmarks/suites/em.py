@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import torch
 
-from torchcaps.benchmarks.check import relative_errors, require_agreement
-from torchcaps.benchmarks.conditions import Conditions
-from torchcaps.benchmarks.floor import conv_equal_votes
-from torchcaps.benchmarks.result import Found, Row
-from torchcaps.benchmarks.work import Net
+from benchmarks.check import relative_errors, require_agreement
+from benchmarks.conditions import Conditions
+from benchmarks.floor import conv_equal_votes
+from benchmarks.result import Found, Row
+from benchmarks.work import Net
 from torchcaps.ops import conv_em_routing
 
 #: The networks, with what has to be reached and what is hoped for: eager step over ours, ours over the CNN's.

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from torchcaps.benchmarks.check import relative_errors, require_agreement
-from torchcaps.benchmarks.clock import Measured, interleaved, stopwatch
-from torchcaps.benchmarks.peak import peak
-from torchcaps.benchmarks.work import Net, Vectors, Work
+from benchmarks.check import relative_errors, require_agreement
+from benchmarks.clock import Measured, interleaved, stopwatch
+from benchmarks.peak import peak
+from benchmarks.work import Net, Vectors, Work
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.clock import Measured
+from benchmarks.result import Found, Point
 from torchcaps.analysis.draw.canvas import INK, MUTED, SERIES, SMALL, new_figure, scales
-from torchcaps.benchmarks.clock import Measured
-from torchcaps.benchmarks.result import Found, Point
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchcaps.benchmarks.floor import conv_equal_votes, equal_votes, in_place_of_votes
-from torchcaps.benchmarks.textbook import FORMULATIONS
-from torchcaps.benchmarks.textbook_em import stored_votes
+from benchmarks.floor import conv_equal_votes, equal_votes, in_place_of_votes
+from benchmarks.textbook import FORMULATIONS
+from benchmarks.textbook_em import stored_votes
 from torchcaps.checks import check_choice
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.layers.routings import ROUTINGS, Routing
@@ -124,7 +124,7 @@ def take(model: nn.Module, contender: str) -> None:
     Args:
         model: a capsule network, or one without routed layers, which stays as it is.
         contender: "ours", "reference", "compiled" (the reference through torch.compile), "floor", one of
-            :data:`~torchcaps.benchmarks.textbook.FORMULATIONS`, or "stored_votes" for EM routing.
+            :data:`~benchmarks.textbook.FORMULATIONS`, or "stored_votes" for EM routing.
 
     Raises:
         ValueError: an unknown one.

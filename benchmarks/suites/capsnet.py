@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchcaps.benchmarks.conditions import Conditions
-from torchcaps.benchmarks.result import Found, Row
-from torchcaps.benchmarks.work import Net, Vectors, Work
+from benchmarks.conditions import Conditions
+from benchmarks.result import Found, Row
+from benchmarks.work import Net, Vectors, Work
 
 
 def capsnet(conditions: Conditions) -> Found:

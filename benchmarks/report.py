@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from torchcaps.benchmarks.clock import Measured
-from torchcaps.benchmarks.result import Found, Row
+from benchmarks.clock import Measured
+from benchmarks.result import Found, Row
 from torchcaps.experiments.markdown import markdown_table
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.benchmarks.contenders import known_to_layers, take, torchs_convolutions, vectors
+from benchmarks.contenders import known_to_layers, take, torchs_convolutions, vectors
 from torchcaps.models import Output, build
 from torchcaps.ops import conv_em_routing, margin_loss, reconstruction_loss, spread_loss
 
@@ -24,7 +24,7 @@ class Vectors:
     """Dynamic routing alone.
 
     Attributes:
-        contender: see :data:`~torchcaps.benchmarks.contenders.DYNAMIC`, or "compiled".
+        contender: see :data:`~benchmarks.contenders.DYNAMIC`, or "compiled".
         batch: B.
         n_in: I.
         n_out: J.
@@ -107,7 +107,7 @@ class Net:
 
     Attributes:
         model: one of ``torchcaps.models.MODELS``.
-        contender: how its layers route, see :func:`~torchcaps.benchmarks.contenders.take`.
+        contender: how its layers route, see :func:`~benchmarks.contenders.take`.
         batch: images.
         image_shape: (channels, height, width).
         n_classes: of the model.

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from torchcaps.benchmarks.conditions import Conditions
-from torchcaps.benchmarks.draw import draw
-from torchcaps.benchmarks.report import as_json, as_markdown
-from torchcaps.benchmarks.result import Found
-from torchcaps.benchmarks.suites import SUITES
+from benchmarks.conditions import Conditions
+from benchmarks.draw import draw
+from benchmarks.report import as_json, as_markdown
+from benchmarks.result import Found
+from benchmarks.suites import SUITES
 from torchcaps.checks import check_at_least, check_choice
 from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.files import require_place, write_json, write_picture, write_text
@@ -34,7 +34,7 @@ def bench(
     """Measure, and write ``bench.json``, ``bench.md`` and ``bench.png`` into a folder.
 
     Args:
-        names: of :data:`~torchcaps.benchmarks.suites.SUITES`; all of them where none is named.
+        names: of :data:`~benchmarks.suites.SUITES`; all of them where none is named.
         out: the folder, new or empty. What is found is there as soon as its suite is done.
         device: "cpu", "cuda" or "auto", which is a CUDA device where there is one.
         threads: on a CPU.
@@ -64,7 +64,7 @@ def bench(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"out must be a new folder or an empty one, got {folder}: name another by --out")
     require_place("out", folder)
-    origin = {"threads": threads, "repeats": repeats, "versions": versions(), "commit": commit()}
+    origin = {"threads": threads, "repeats": repeats, "versions": versions(), "commit": commit("benchmarks")}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -86,9 +86,9 @@ def bench(
     flags += [f"--{name}" for name, asked in (("compile", compile), ("smoke", smoke)) if asked]
     words = (
         f"{where}; torch {torch.__version__}; medians of {repeats} interleaved repetitions (of memory fewer); commit "
-        f"{origin['commit']}. Made by `torchcaps bench {' '.join([*found, *flags])}`; "
+        f"{origin['commit']}. Made by `python -m benchmarks {' '.join([*found, *flags])}`; "
         f"ours: {' and '.join(f'impl={used!r} ({routing})' for routing, used in impl.items())}; must and "
-        "aim: limits that were set before anything was measured; contenders: torchcaps/benchmarks/textbook.py."
+        "aim: limits that were set before anything was measured; contenders: benchmarks/textbook.py."
     )
     table = as_markdown(found, words, smoke=smoke)
     write_text(folder / "bench.md", table)

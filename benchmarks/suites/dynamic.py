@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchcaps.benchmarks.clock import Measured
-from torchcaps.benchmarks.conditions import Conditions
-from torchcaps.benchmarks.result import Found, Row
-from torchcaps.benchmarks.textbook import FORMULATIONS
-from torchcaps.benchmarks.work import Vectors
+from benchmarks.clock import Measured
+from benchmarks.conditions import Conditions
+from benchmarks.result import Found, Row
+from benchmarks.textbook import FORMULATIONS
+from benchmarks.work import Vectors
 
 
 def dynamic(conditions: Conditions) -> Found:

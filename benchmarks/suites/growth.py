@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from torchcaps.benchmarks.clock import summary
-from torchcaps.benchmarks.conditions import Conditions
-from torchcaps.benchmarks.peak import peak
-from torchcaps.benchmarks.result import Found, Point, Row
-from torchcaps.benchmarks.suites.memory import REPEATS
-from torchcaps.benchmarks.work import Net, Vectors, Work
+from benchmarks.clock import summary
+from benchmarks.conditions import Conditions
+from benchmarks.peak import peak
+from benchmarks.result import Found, Point, Row
+from benchmarks.suites.memory import REPEATS
+from benchmarks.work import Net, Vectors, Work
 
 #: Time and memory a unit may be this much more at the largest size than at the smallest and still count as linear.
 LINEAR = 1.25

@@ -1,0 +1,22 @@
+"""What can be measured: each suite measures under given conditions and returns what it found."""
+
+from __future__ import annotations
+
+from benchmarks.suites.capsnet import capsnet
+from benchmarks.suites.dynamic import dynamic
+from benchmarks.suites.em import em
+from benchmarks.suites.growth import growth
+from benchmarks.suites.memory import memory
+from benchmarks.suites.threads import threads
+
+#: Every suite, by the name under which ``python -m benchmarks`` takes it.
+SUITES = {
+    "dynamic": dynamic,
+    "capsnet": capsnet,
+    "em": em,
+    "memory": memory,
+    "growth": growth,
+    "threads": threads,
+}
+
+__all__ = ["SUITES"]
