@@ -14,7 +14,7 @@ from benchmarks.report import as_json, as_markdown
 from benchmarks.result import Found
 from benchmarks.suites import SUITES
 from torchcaps.checks import check_at_least, check_choice
-from torchcaps.experiments.devices import choose_device, device_in_words
+from torchcaps.experiments.devices import choose_device, device_in_words, tf32
 from torchcaps.experiments.files import require_place, write_json, write_picture, write_text
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.ops import which_impl
@@ -64,7 +64,13 @@ def bench(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"out must be a new folder or an empty one, got {folder}: name another by --out")
     require_place("out", folder)
-    origin = {"threads": threads, "repeats": repeats, "versions": versions(), "commit": commit("benchmarks")}
+    origin = {
+        "tf32": list(tf32()),
+        "threads": threads,
+        "repeats": repeats,
+        "versions": versions(),
+        "commit": commit("benchmarks"),
+    }
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

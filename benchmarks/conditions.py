@@ -10,7 +10,9 @@ from torch import Tensor
 
 from benchmarks.check import relative_errors, require_agreement
 from benchmarks.clock import Measured, interleaved, stopwatch
+from benchmarks.contenders import why_no_triton
 from benchmarks.peak import peak
+from benchmarks.tf32 import without_tf32
 from benchmarks.work import Net, Vectors, Work
 
 
@@ -32,6 +34,15 @@ class Conditions:
     compile: bool = False
     smoke: bool = False
 
+    def others(self, routing: str) -> tuple[str, ...]:
+        """The contenders that are not measured everywhere: torch.compile where it was asked for, and GPU kernels."""
+        return ("compiled",) * self.compile + ("triton",) * (why_no_triton(routing, self.device) is None)
+
+    def left_out(self, routing: str) -> list[str]:
+        """Why there are no times of the GPU kernels, in a sentence."""
+        reason = why_no_triton(routing, self.device)
+        return [] if reason is None else [f"No times of the Triton kernels of {routing} routing: {reason}."]
+
     def seconds(self, works: Mapping[str, Work]) -> dict[str, Measured]:
         """Time all, in turns."""
         calls = {name: work.prepare(self.device) for name, work in works.items()}
@@ -44,11 +55,16 @@ class Conditions:
     def checked(self, works: Mapping[str, Vectors | Net], batch: int) -> dict[str, float]:
         """Hold each to the reference in float64, on a smaller batch; relative errors by name.
 
-        The floor is routing of one iteration, with equal weights.
+        The floor is routing of one iteration, with equal weights. Whatever the user allows, TF32 is off here: times
+        are taken with what the user allows.
 
         Raises:
             Disagreement: one computes something else.
         """
+        with without_tf32():
+            return self._checked(works, batch)
+
+    def _checked(self, works: Mapping[str, Vectors | Net], batch: int) -> dict[str, float]:
         exact: dict[Vectors | Net, dict[str, Tensor]] = {}
         errors = {}
         for name, given in works.items():

@@ -7,15 +7,17 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from benchmarks.compiled import compiled
 from benchmarks.floor import conv_equal_votes, equal_votes, in_place_of_votes
 from benchmarks.textbook import FORMULATIONS
 from benchmarks.textbook_em import stored_votes
 from torchcaps.checks import check_choice
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.layers.routings import ROUTINGS, Routing
-from torchcaps.ops import Routed, conv, dynamic_routing, safe_norm
+from torchcaps.ops import Routed, conv, dynamic_routing, safe_norm, which_impl
 
 Vectors = Callable[[Tensor, Tensor, Tensor | None, int], Tensor]
 
@@ -30,6 +32,20 @@ def vectors(contender: str) -> Vectors:
     return DYNAMIC[contender]
 
 
+def why_no_triton(routing: str, device: torch.device) -> str | None:
+    """Why the GPU kernels of a routing cannot be timed on a device; None where they can.
+
+    Args:
+        routing: "dynamic" or "em".
+        device: where it would run.
+    """
+    try:
+        which_impl(routing, "triton", torch.empty(1, device=device))
+    except (ValueError, RuntimeError) as error:  # Unavailable is a RuntimeError
+        return str(error)
+    return None if device.type == "cuda" else "they run in Triton's interpreter here, whose times say nothing"
+
+
 def _library(u: Tensor, weight: Tensor, bias: Tensor | None, n_iters: int, *, impl: str) -> Tensor:
     return dynamic_routing(u, weight, bias=bias, n_iters=n_iters, impl=impl).pose
 
@@ -38,6 +54,7 @@ def _library(u: Tensor, weight: Tensor, bias: Tensor | None, n_iters: int, *, im
 DYNAMIC: dict[str, Vectors] = {
     "ours": partial(_library, impl="auto"),
     "reference": partial(_library, impl="reference"),
+    "triton": partial(_library, impl="triton"),
     "floor": equal_votes,
     **FORMULATIONS,
 }
@@ -90,6 +107,8 @@ def _routing(by: Vectors) -> Routing:
     return ROUTINGS["dynamic"]._replace(dense=partial(_dense, by=by), conv=_no_maps)
 
 
+#: The library's own ways, by contender.
+_IMPLS = {"ours": "auto", "reference": "reference", "compiled": "reference", "triton": "triton"}
 _EM = {"floor": conv_equal_votes, "stored_votes": stored_votes}
 _ADDED = {f"dynamic by {name}": _routing(by) for name, by in DYNAMIC.items()} | {
     f"em by {name}": ROUTINGS["em"]._replace(dense=partial(_em_dense, by=by), conv=partial(_em_maps, by=by))
@@ -123,17 +142,17 @@ def take(model: nn.Module, contender: str) -> None:
 
     Args:
         model: a capsule network, or one without routed layers, which stays as it is.
-        contender: "ours", "reference", "compiled" (the reference through torch.compile), "floor", one of
+        contender: "ours", "reference", "compiled" (the reference through torch.compile), "triton", "floor", one of
             :data:`~benchmarks.textbook.FORMULATIONS`, or "stored_votes" for EM routing.
 
     Raises:
         ValueError: an unknown one.
     """
     for layer in (layer for layer in model.modules() if isinstance(layer, RoutedLayer)):
-        if contender in ("ours", "reference", "compiled"):
-            layer.impl = "auto" if contender == "ours" else "reference"
+        if contender in _IMPLS:
+            layer.impl = _IMPLS[contender]
             if contender == "compiled":
-                layer.compile()
+                layer.forward = compiled(layer.forward)
             continue
         prefix = f"{layer.routing} by "
         check_choice("contender", prefix + contender, [name for name in _ADDED if name.startswith(prefix)])

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.compiled import compiled
 from benchmarks.contenders import known_to_layers, take, torchs_convolutions, vectors
 from torchcaps.models import Output, build
 from torchcaps.ops import conv_em_routing, margin_loss, reconstruction_loss, spread_loss
@@ -52,7 +53,7 @@ class Vectors:
         d_pose = random(self.batch, self.n_out, self.d_out)
         route = vectors("reference" if self.contender == "compiled" else self.contender)
         if self.contender == "compiled":
-            route = torch.compile(route)
+            route = compiled(route)
 
         def call() -> dict[str, Tensor]:
             pose = route(u, weight, None, self.n_iters)

@@ -13,7 +13,7 @@ def capsnet(conditions: Conditions) -> Found:
     """CapsNet's training step and forward pass, batch 64, decoder and Adam included."""
     net = Net(batch=4, small=True) if conditions.smoke else Net()
     textbook = ("few_at_a_time", "einsum")
-    fp32 = ("floor", "ours", *textbook, *(("compiled",) if conditions.compile else ()))
+    fp32 = ("floor", "ours", *textbook, *conditions.others("dynamic"))
     steps = {f"{name}, step": replace(net, contender=name) for name in fp32}
     steps |= {f"{name}, step in bf16": replace(net, contender=name, precision="bf16") for name in ("floor", "ours")}
     by_torch = {"step": "32", "step in bf16": "bf16"} if conditions.device.type == "cpu" else {}
@@ -28,6 +28,7 @@ def capsnet(conditions: Conditions) -> Found:
     if not conditions.smoke:
         others["the paper's CNN, 35.4 M parameters, step"] = replace(net, model="baseline_cnn")
     found = Found(f"CapsNet on 28×28, batch {net.batch}", errors=errors)
+    found.notes += conditions.left_out("dynamic")
     found.seconds = conditions.seconds(steps | others | forwards)
     median = {name: measured.median for name, measured in found.seconds.items()}
     floor, bf16 = median["floor, step"], median["ours, step in bf16"]

@@ -14,12 +14,13 @@ from benchmarks.work import Vectors
 def dynamic(conditions: Conditions) -> Found:
     """Dynamic routing alone: 1152×8 → 10×16, batch 64, 3 iterations."""
     sizes = Vectors(batch=6, n_in=24) if conditions.smoke else Vectors()
-    names = ("ours", "floor", *FORMULATIONS, *(("compiled",) if conditions.compile else ()))
+    names = ("ours", "floor", *FORMULATIONS, *conditions.others("dynamic"))
     works = {name: replace(sizes, contender=name) for name in names}
     found = Found(
         f"Dynamic routing alone: {sizes.n_in}×{sizes.d_in} → {sizes.n_out}×{sizes.d_out}, batch {sizes.batch}",
         errors=conditions.checked(works, batch=min(6, sizes.batch)),
     )
+    found.notes += conditions.left_out("dynamic")
     for way, backward, must, aim in (("forward", False, 4, 8), ("forward + backward", True, 5, 10)):
         times = conditions.seconds({name: replace(work, backward=backward) for name, work in works.items()})
         found.seconds |= {f"{name}, {way}": value for name, value in times.items()}

@@ -26,7 +26,8 @@ def em(conditions: Conditions) -> Found:
     net = replace(net, batch=2, small=True) if conditions.smoke else net
     found = Found(f"Matrix capsules on 2×32×32, batch {net.batch}", errors={"floor": _check_floor()})
     works: dict[str, Net] = {}
-    contenders = ("ours", "stored_votes", *(("compiled",) if conditions.compile else ()))
+    contenders = ("ours", "stored_votes", *conditions.others("em"))
+    found.notes += conditions.left_out("em")
     for model, (size, _, _) in NETS.items():
         works |= {f"{size}: {name}, step": replace(net, model=model, contender=name) for name in contenders}
     found.errors |= conditions.checked(works, batch=1)

@@ -11,13 +11,16 @@ from torch import Tensor
 
 from benchmarks import contenders
 from benchmarks.check import Disagreement
+from benchmarks.compiled import compiled, nothing_compiled
 from benchmarks.conditions import Conditions
-from benchmarks.contenders import known_to_layers, take, torchs_convolutions, vectors
+from benchmarks.contenders import known_to_layers, take, torchs_convolutions, vectors, why_no_triton
 from benchmarks.floor import conv_equal_votes
 from benchmarks.textbook import FORMULATIONS
 from benchmarks.textbook_em import stored_votes
 from benchmarks.work import Net
+from tests.impls import needs_interpreter
 from torchcaps.layers import ROUTINGS
+from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.models import build
 from torchcaps.ops import Routed, conv2d, conv_em_routing, dynamic_routing
 
@@ -34,7 +37,7 @@ def random(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("n_iters", [1, 2, 3])
-@pytest.mark.parametrize("name", ["ours", "floor", *FORMULATIONS])
+@pytest.mark.parametrize("name", ["ours", "floor", pytest.param("triton", marks=needs_interpreter), *FORMULATIONS])
 def test_dynamic_routing(name: str, n_iters: int) -> None:
     inputs = random(7, 13, 5), random(13, 3, 5, 4), random(3, 4)
     u, weight, bias = inputs
@@ -127,3 +130,46 @@ def test_a_floor_that_iterates_is_found_out_in_bfloat16_too(monkeypatch: pytest.
     monkeypatch.setitem(contenders._ADDED, "dynamic by floor", contenders._ADDED["dynamic by tiled"])
     with pytest.raises(Disagreement, match="floor, bf16: .* must be within"):
         conditions.checked(works, batch=4)
+
+
+def test_gpu_kernels_are_left_out_with_the_reason() -> None:
+    for routing in ("dynamic", "em"):
+        reason = why_no_triton(routing, torch.device("cpu"))
+        assert reason is not None and ("triton" in reason or "interpreter" in reason)
+        (note,) = Conditions().left_out(routing)
+        assert reason in note and Conditions(compile=True).others(routing) == ("compiled",)
+
+
+@pytest.mark.parametrize(
+    ("model", "contender", "impl"),
+    [("capsnet_small", "triton", "triton"), ("matrix_capsnet_small", "reference", "reference")],
+)
+def test_models_take_an_implementation(model: str, contender: str, impl: str) -> None:
+    made = build(model, (1, 28, 28), 5)
+    take(made, contender)
+    layers = [layer for layer in made.modules() if isinstance(layer, RoutedLayer)]
+    assert layers and {layer.impl for layer in layers} == {impl}
+
+
+def test_what_is_compiled_is_whole_and_for_each_size() -> None:
+    sizes: list[tuple[int, ...]] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
+        sizes.append(tuple(inputs[0].shape))
+        return graph
+
+    twice = compiled(lambda x: 2 * x, backend)
+    for n in range(2, 14):  # more than torch would take by itself
+        twice(torch.ones(n))
+    assert sizes == [(n,) for n in range(2, 14)]
+    with nothing_compiled():
+        twice(torch.ones(3))
+        with pytest.raises(RuntimeError, match="recompile"):
+            twice(torch.ones(20))
+
+    def broken(x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return 2 * x
+
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        compiled(broken, backend)(torch.ones(2))

@@ -12,6 +12,9 @@ import torch
 from torchcaps.checks import check_choice
 from torchcaps.experiments.choices import DEVICES
 
+#: Compute capability from which a GPU has TF32: Ampere.
+TF32_CAPABILITY = (8, 0)
+
 
 def choose_device(name: str) -> torch.device:
     """The device that was named; "auto" is a GPU where there is one.
@@ -69,10 +72,31 @@ def undisturbed() -> Iterator[None]:
         yield
 
 
+def tf32() -> tuple[str, ...]:
+    """What float32 operations PyTorch may run in TF32 on a GPU: of "convolutions" and "products"; by default the first.
+
+    From 2.9 on PyTorch has two interfaces to these switches, and reading the old one raises where the new one was used.
+    """
+    if hasattr(torch.backends.cudnn, "conv"):
+        allowed = {
+            "convolutions": torch.backends.cudnn.conv.fp32_precision == "tf32",
+            "products": torch.backends.cuda.matmul.fp32_precision == "tf32",
+        }
+    else:
+        allowed = {
+            "convolutions": torch.backends.cudnn.allow_tf32,
+            "products": torch.backends.cuda.matmul.allow_tf32,
+        }
+    return tuple(name for name, on in allowed.items() if on)
+
+
 def device_in_words(device: torch.device) -> str:
-    """Such as "NVIDIA H200" or "Intel(R) Xeon(R) Processor, 1 thread"."""
+    """Such as "NVIDIA H200, TF32 convolutions" or "Intel(R) Xeon(R) Processor, 1 thread"."""
     if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+        name = torch.cuda.get_device_name(device)
+        if torch.cuda.get_device_capability(device) < TF32_CAPABILITY or torch.version.hip:
+            return name
+        return f"{name}, TF32 {' and '.join(tf32())}" if tf32() else f"{name}, no TF32"
     if device.type == "mps":
         return f"{platform.machine()} GPU (mps)"
     n = torch.get_num_threads()
