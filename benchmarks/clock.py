@@ -40,7 +40,9 @@ def summary(values: Sequence[float]) -> Measured:
     return Measured(median, lower, upper, len(values))
 
 
-def interleaved(functions: Mapping[str, Function], repeats: int, stopwatch: Stopwatch) -> dict[str, Measured]:
+def interleaved(
+    functions: Mapping[str, Function], repeats: int, stopwatch: Stopwatch, least: float = LEAST
+) -> dict[str, Measured]:
     """Time every function once, then every one again, and so on; seconds for a call.
 
     Every round has an order of its own, drawn from a seed, so that none always follows the same one. A first round
@@ -51,12 +53,13 @@ def interleaved(functions: Mapping[str, Function], repeats: int, stopwatch: Stop
         functions: by name.
         repeats: rounds that count.
         stopwatch: of the device, see :func:`stopwatch`.
+        least: seconds that a measurement takes at least.
     """
     names = list(functions)
     calls = {}
     for name in names:
         functions[name]()
-        calls[name] = max(1, math.ceil(LEAST / max(stopwatch(functions[name], 1), 1e-9)))
+        calls[name] = max(1, math.ceil(least / max(stopwatch(functions[name], 1), 1e-9)))
     seconds: dict[str, list[float]] = {name: [] for name in names}
     order = random.Random(0)
     for _ in range(repeats):

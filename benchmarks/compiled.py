@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 #: Sizes that one function may be compiled for; torch stops at 8.
 SIZES = 64
 
 
-def compiled(function: Function, backend: Any = "inductor") -> Function:
+def compiled(function: Callable[..., Any], backend: Any = "inductor") -> Callable[..., Any]:
     """Compile for each size by itself, and whole: a graph that would break is an error."""
     torch._dynamo.config.cache_size_limit = max(SIZES, torch._dynamo.config.cache_size_limit)
     return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)

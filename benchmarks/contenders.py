@@ -17,7 +17,7 @@ from benchmarks.textbook_em import stored_votes
 from torchcaps.checks import check_choice
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.layers.routings import ROUTINGS, Routing
-from torchcaps.ops import Routed, conv, dynamic_routing, safe_norm, which_impl
+from torchcaps.ops import Routed, conv, conv_em_routing, dynamic_routing, safe_norm, which_impl
 
 Vectors = Callable[[Tensor, Tensor, Tensor | None, int], Tensor]
 
@@ -30,6 +30,16 @@ def vectors(contender: str) -> Vectors:
     """
     check_choice("contender", contender, DYNAMIC)
     return DYNAMIC[contender]
+
+
+def maps(contender: str) -> Callable[..., Routed]:
+    """EM routing of maps by a contender's name; called as :func:`torchcaps.ops.conv_em_routing`.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    check_choice("contender", contender, EM)
+    return EM[contender]
 
 
 def why_no_triton(routing: str, device: torch.device) -> str | None:
@@ -107,6 +117,13 @@ def _routing(by: Vectors) -> Routing:
     return ROUTINGS["dynamic"]._replace(dense=partial(_dense, by=by), conv=_no_maps)
 
 
+#: EM routing of maps of matrices, by contender.
+EM: dict[str, Callable[..., Routed]] = {
+    "ours": partial(conv_em_routing, impl="auto"),
+    "reference": partial(conv_em_routing, impl="reference"),
+    "triton": partial(conv_em_routing, impl="triton"),
+    "stored_votes": stored_votes,
+}
 #: The library's own ways, by contender.
 _IMPLS = {"ours": "auto", "reference": "reference", "compiled": "reference", "triton": "triton"}
 _EM = {"floor": conv_equal_votes, "stored_votes": stored_votes}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 
@@ -32,7 +33,7 @@ def without_tf32() -> Iterator[None]:
 
 @contextmanager
 def _without_convolutions() -> Iterator[None]:
-    cudnn = torch.backends.cudnn
+    cudnn: Any = torch.backends.cudnn  # its module has what its stub has not
     try:
         _ = cudnn.allow_tf32
     except RuntimeError:  # the caller set the new switch

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.compiled import compiled
-from benchmarks.contenders import known_to_layers, take, torchs_convolutions, vectors
+from benchmarks.contenders import known_to_layers, maps, take, torchs_convolutions, vectors
 from torchcaps.models import Output, build
-from torchcaps.ops import conv_em_routing, margin_loss, reconstruction_loss, spread_loss
+from torchcaps.ops import margin_loss, reconstruction_loss, spread_loss
 
 #: One call of what is measured; returns its results and gradients by name.
 Call = Callable[[], dict[str, Tensor]]
@@ -33,6 +33,7 @@ class Vectors:
         d_out: of the upper ones.
         n_iters: passes.
         backward: with the gradients of u and W.
+        backend: of torch.compile, where the contender is "compiled".
     """
 
     contender: str = "ours"
@@ -43,17 +44,20 @@ class Vectors:
     d_out: int = 16
     n_iters: int = 3
     backward: bool = True
+    backend: str = "inductor"
 
-    def prepare(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Call:
-        """Make the inputs, and return the call."""
-        random = _random(device, dtype)
+    def prepare(
+        self, device: torch.device, dtype: torch.dtype = torch.float32, rounded: torch.dtype | None = None
+    ) -> Call:
+        """Make the inputs, and return the call; inputs are first ``rounded`` to that dtype, if one is given."""
+        random = _random(device, dtype, rounded)
         # Votes of such a size that they pull couplings far from equal: an iteration less would show.
         u = random(self.batch, self.n_in, self.d_in).requires_grad_(self.backward)
-        weight = random(self.n_in, self.n_out, self.d_in, self.d_out).mul_(0.3).requires_grad_(self.backward)
+        weight = random(self.n_in, self.n_out, self.d_in, self.d_out, scale=0.3).requires_grad_(self.backward)
         d_pose = random(self.batch, self.n_out, self.d_out)
         route = vectors("reference" if self.contender == "compiled" else self.contender)
         if self.contender == "compiled":
-            route = compiled(route)
+            route = compiled(route, self.backend)
 
         def call() -> dict[str, Tensor]:
             pose = route(u, weight, None, self.n_iters)
@@ -67,37 +71,59 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Maps:
-    """EM routing alone, of a map of 4×4 matrices, forward and backward.
+    """EM routing alone, of a map of 4×4 matrices.
 
     Attributes:
+        contender: see :data:`~benchmarks.contenders.EM`, or "compiled".
         batch: B.
         n_types: T of the lower map.
         size: H and W.
         n_out: T of the upper one.
         kernel_size: K.
         stride: places from one receptive field to the next.
+        n_iters: passes.
+        settings: of :func:`torchcaps.ops.conv_em_routing`.
+        backward: with the gradients of all inputs.
+        backend: of torch.compile, where the contender is "compiled".
     """
 
+    contender: str = "ours"
     batch: int = 8
     n_types: int = 32
     size: int = 14
     n_out: int = 32
     kernel_size: int = 3
     stride: int = 2
+    n_iters: int = 3
+    settings: str = "released"
+    backward: bool = True
+    backend: str = "inductor"
 
-    def prepare(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Call:
-        """Make the inputs, and return the call."""
-        random = _random(device, dtype)
-        pose = random(self.batch, self.n_types, self.size, self.size, 4, 4).requires_grad_()
-        activation = random(self.batch, self.n_types, self.size, self.size).sigmoid().requires_grad_()
-        weight = random(self.n_types, self.kernel_size, self.kernel_size, self.n_out, 4, 4).mul_(0.3).requires_grad_()
-        beta_u, beta_a = (torch.zeros(self.n_out, dtype=dtype, device=device).requires_grad_() for _ in range(2))
-        inputs = (pose, activation, weight, beta_u, beta_a)
+    def prepare(
+        self, device: torch.device, dtype: torch.dtype = torch.float32, rounded: torch.dtype | None = None
+    ) -> Call:
+        """Make the inputs, and return the call; inputs are first ``rounded`` to that dtype, if one is given."""
+        random = _random(device, dtype, rounded)
+        pose = random(self.batch, self.n_types, self.size, self.size, 4, 4)
+        activation = random(self.batch, self.n_types, self.size, self.size, change=torch.sigmoid)
+        weight = random(self.n_types, self.kernel_size, self.kernel_size, self.n_out, 4, 4, scale=0.3)
+        beta_u, beta_a = (torch.zeros(self.n_out, dtype=dtype, device=device) for _ in range(2))
+        inputs = {"pose": pose, "activation": activation, "weight": weight, "beta_u": beta_u, "beta_a": beta_a}
+        leaves = [x.requires_grad_(self.backward) for x in inputs.values()]
+        route = maps("reference" if self.contender == "compiled" else self.contender)
+        if self.contender == "compiled":
+            route = compiled(route, self.backend)
+        n_places = (self.size - self.kernel_size) // self.stride + 1
+        d_pose = random(self.batch, self.n_out, n_places, n_places, 4, 4)
+        d_activation = random(self.batch, self.n_out, n_places, n_places)
 
         def call() -> dict[str, Tensor]:
-            made = conv_em_routing(*inputs, stride=self.stride, settings="released")
-            gradients = torch.autograd.grad(made.pose.square().sum() + made.activation.sum(), inputs)
-            return {str(k): x for k, x in enumerate(gradients)}
+            made = route(*leaves, stride=self.stride, n_iters=self.n_iters, settings=self.settings)
+            results = {"pose": made.pose.detach(), "activation": made.activation.detach()}
+            if not self.backward:
+                return results
+            gradients = torch.autograd.grad((made.pose, made.activation), leaves, (d_pose, d_activation))
+            return results | {f"gradient of {name}": x for name, x in zip(inputs, gradients, strict=True)}
 
         return call
 
@@ -116,6 +142,7 @@ class Net:
         train: a step; else the forward pass, without gradients.
         n_iters: of every routing; None leaves it to the model.
         small: a network of the same kind with few channels, for tests.
+        capturable: with an optimizer whose step a CUDA graph can hold.
         frequencies: let large convolutions go by :func:`torchcaps.ops.spectral.spectral_conv2d`; else by torch.
     """
 
@@ -129,6 +156,7 @@ class Net:
     n_iters: int | None = None
     small: bool = False
     frequencies: bool = True
+    capturable: bool = False
 
     def prepare(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Call:
         """Make the network, its optimizer and one batch, and return the call."""
@@ -148,7 +176,7 @@ class Net:
 
         if not self.train:
             return forward
-        optimizer = torch.optim.Adam(model.parameters(), fused=True)
+        optimizer = torch.optim.Adam(model.parameters(), fused=True, capturable=self.capturable)
 
         def step() -> dict[str, Tensor]:
             optimizer.zero_grad()
@@ -195,7 +223,13 @@ def _loss(model: nn.Module, output: Output, images: Tensor, labels: Tensor) -> T
     return margin_loss(scores, labels) + 0.0005 * reconstruction_loss(again, images)
 
 
-def _random(device: torch.device, dtype: torch.dtype) -> Callable[..., Tensor]:
-    """Normal numbers, the same in every dtype and on every device."""
+def _random(device: torch.device, dtype: torch.dtype, rounded: torch.dtype | None = None) -> Callable[..., Tensor]:
+    """Normal numbers, the same in every dtype and on every device; rounded to one first, if it is given."""
     generator = torch.Generator().manual_seed(0)
-    return lambda *shape: torch.randn(*shape, generator=generator).to(device, dtype)
+
+    def random(*shape: int, scale: float = 1.0, change: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        made = scale * torch.randn(*shape, generator=generator)
+        made = made if change is None else change(made)
+        return made.to(rounded or torch.float32).to(device, dtype)
+
+    return random

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -77,14 +78,15 @@ def tf32() -> tuple[str, ...]:
 
     From 2.9 on PyTorch has two interfaces to these switches, and reading the old one raises where the new one was used.
     """
-    if hasattr(torch.backends.cudnn, "conv"):
+    cudnn: Any = torch.backends.cudnn  # its module has what its stub has not
+    if hasattr(cudnn, "conv"):
         allowed = {
-            "convolutions": torch.backends.cudnn.conv.fp32_precision == "tf32",
+            "convolutions": cudnn.conv.fp32_precision == "tf32",
             "products": torch.backends.cuda.matmul.fp32_precision == "tf32",
         }
     else:
         allowed = {
-            "convolutions": torch.backends.cudnn.allow_tf32,
+            "convolutions": cudnn.allow_tf32,
             "products": torch.backends.cuda.matmul.allow_tf32,
         }
     return tuple(name for name, on in allowed.items() if on)
