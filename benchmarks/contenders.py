@@ -49,11 +49,19 @@ def why_no_triton(routing: str, device: torch.device) -> str | None:
         routing: "dynamic" or "em".
         device: where it would run.
     """
+    reason = why_triton_fails(routing, device)
+    if reason is None and device.type != "cuda":
+        return "they run in Triton's interpreter here, whose times say nothing"
+    return reason
+
+
+def why_triton_fails(routing: str, device: torch.device) -> str | None:
+    """Why the GPU kernels of a routing cannot run on a device, not even interpreted; None where they can."""
     try:
         which_impl(routing, "triton", torch.empty(1, device=device))
     except (ValueError, RuntimeError) as error:  # Unavailable is a RuntimeError
         return str(error)
-    return None if device.type == "cuda" else "they run in Triton's interpreter here, whose times say nothing"
+    return None
 
 
 def _library(u: Tensor, weight: Tensor, bias: Tensor | None, n_iters: int, *, impl: str) -> Tensor:

@@ -15,6 +15,9 @@ from torchcaps.memory import keep_memory
 #: In the order of their worth.
 STAGES = ("doctor", "tests", "ceilings", "exact", "speed", "steps", "epoch", "mnist", "smallnorb", "multimnist")
 
+#: Of a smoke run, where all that train are alike.
+SMOKED = STAGES[: STAGES.index("epoch") + 1]
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run stages until they or the time are over, and write the table.
@@ -78,7 +81,9 @@ def _run(parsed: argparse.Namespace) -> int:
     )
     if not session.cuda and not parsed.smoke:
         raise ValueError("there must be a GPU, got none: --smoke tries the stages on a CPU")
-    todo = list(dict.fromkeys(parsed.stages or STAGES))
+    todo = list(dict.fromkeys(parsed.stages or (SMOKED if parsed.smoke else STAGES)))
+    for name in todo:  # what is of another card or commit is refused before anything is measured
+        session.record(name)
     functions = stages()
     while todo:
         before = time.monotonic()

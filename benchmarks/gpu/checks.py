@@ -1,4 +1,4 @@
-"""Stages ``doctor`` and ``tests``: the library's own report of the machine, and the tests of the kernels on the card."""
+"""Stages ``doctor`` and ``tests``: the library's report of the machine, and the kernels' tests on the card."""
 
 from __future__ import annotations
 
@@ -40,25 +40,13 @@ def kernel_tests(session: Session) -> None:
 
 def _tests(session: Session) -> dict[str, Any]:
     what = "tests/ops/test_squash.py" if session.smoke else "tests/ops/fused"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-W",
-        "default",
-        "-rfE",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-        what,
-    ]
+    options = ["-q", "-W", "default", "-rfE", "--no-header", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, what]
     if importlib.util.find_spec("xdist") and not session.smoke:
         command += ["-n", str(min(MOST_PROCESSES, os.cpu_count() or 1))]
     done = _run(session, command, TESTS_SECONDS)
-    counts = {
-        name: int(n) for n, name in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", _end(done["output"], 300))
-    }
+    found = re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", _end(done["output"], 300))
+    counts = {name: int(n) for n, name in found}
     if not counts:
         raise ValueError(f"pytest counted nothing: {_end(done['output'] + done['errors'], 400)}")
     failed = [line[:300] for line in done["output"].splitlines() if line.startswith(("FAILED", "ERROR"))]

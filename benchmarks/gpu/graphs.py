@@ -30,6 +30,7 @@ def captured(call: Function, seconds: float) -> tuple[Callable[[], None], int]:
         for _ in range(3):
             call()
     torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.empty_cache()  # the graph has memory of its own
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(n):

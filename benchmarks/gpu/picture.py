@@ -1,4 +1,7 @@
-"""The table of speed as bars, one group for each problem, on a logarithmic scale."""
+"""The table of speed as bars, one group for each problem, on a logarithmic scale.
+
+Such a scale has no foot: bars begin at the bound, and so their length is how many times longer something takes.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: The kernels stand out; what others write is of one family.
-COLOURS = dict(zip(SHOWN, (SERIES[7], SERIES[3], SERIES[1], SERIES[4], SERIES[4], SERIES[0]), strict=True))
+COLOURS = dict(zip(SHOWN, (SERIES[7], SERIES[3], SERIES[1], SERIES[4], SERIES[2], SERIES[0]), strict=True))
 _HEIGHT = 0.8
 
 
 def draw_speeds(times: Mapping[str, Mapping[str, float]], title: str) -> Figure:
-    """Bars of milliseconds by problem and contender; a tick is the bound.
+    """Bars of milliseconds by problem and contender, from the bound on.
 
     Args:
         times: see :func:`benchmarks.gpu.table.speeds`.
@@ -38,7 +41,8 @@ def draw_speeds(times: Mapping[str, Mapping[str, float]], title: str) -> Figure:
         first = y
         for name in SHOWN:
             if name in row:
-                axes.barh(y, row[name] - low, left=low, height=_HEIGHT, color=COLOURS[name], label=name)
+                foot = row.get("bound", low)
+                axes.barh(y, row[name] - foot, left=foot, height=_HEIGHT, color=COLOURS[name], label=name)
                 axes.text(row[name] * 1.06, y, f"{row[name]:.3g}", va="center", fontsize=SMALL - 1, color=INK)
                 y += 1
         ticks.append((first + y - 1) / 2)
@@ -54,5 +58,8 @@ def draw_speeds(times: Mapping[str, Mapping[str, float]], title: str) -> Figure:
     axes.tick_params(axis="x", which="minor", labelbottom=False)
     axes.grid(axis="y", visible=False)
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    axes.legend(handles.values(), handles, fontsize=SMALL, frameon=False, labelcolor=MUTED, loc="lower right")
+    shown = [name for name in (*SHOWN, "bound") if name in handles]
+    axes.legend(
+        [handles[name] for name in shown], shown, fontsize=SMALL, frameon=False, labelcolor=MUTED, loc="lower right"
+    )
     return figure

@@ -56,7 +56,7 @@ EXACT: dict[str, Problem] = {
 }
 SMOKE: dict[str, Problem] = {
     "dynamic tiny": Vectors(batch=3, n_in=7, n_out=3, d_in=4, d_out=4, n_iters=2),
-    "EM tiny": Maps(batch=2, n_types=2, size=3, n_out=3, kernel_size=2, stride=1, n_iters=2),
+    "EM tiny": Maps(batch=1, n_types=2, size=2, n_out=2, kernel_size=2, stride=1, n_iters=2),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,6 @@ def in_words(content: dict[str, Any]) -> str:
 
 def _version_of_triton() -> str:
     try:
-        import triton
-    except ImportError:
+        return version("triton")
+    except PackageNotFoundError:
         return "none"
-    return triton.__version__

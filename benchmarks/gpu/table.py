@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +70,12 @@ def _exact(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     rows = _rows(found, "exact")
     if not rows:
         return []
-    keys = ("triton", "reference", "right", "bits stay", "another stream", "graph", "compiled")
-    cells = [
-        (
-            name,
-            *(_cell(row.get(key, row.get("error", row.get("left out")) if key == "triton" else None)) for key in keys),
-        )
-        for name, row in rows.items()
-    ]
-    return ["", "## Errors against float64", "", *markdown_table(("problem", *keys), cells)]
+    keys = ("reference", "right", "bits stay", "another stream", "graph", "compiled")
+    cells = []
+    for name, row in rows.items():
+        ours = row.get("triton", row.get("error", row.get("left out")))
+        cells.append((name, _cell(ours), *(_cell(row.get(key)) for key in keys)))
+    return ["", "## Errors against float64", "", *markdown_table(("problem", "triton", *keys), cells)]
 
 
 def _speed(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -115,17 +112,8 @@ def _steps(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
         ]
         measured = (_cell(row.get("graph ms", row.get("no graph"))), _cell(row.get("ms", row.get("error"))))
         cells.append((net, precision, contender, *measured, _cell(row.get("MB")), *ratios))
-    header = (
-        "network",
-        "precision",
-        "routing",
-        "graph ms",
-        "ms",
-        "MB",
-        "graph over floor",
-        "ms over floor",
-        "MB over floor",
-    )
+    over = ("graph over floor", "ms over floor", "MB over floor")
+    header = ("network", "precision", "routing", "graph ms", "ms", "MB", *over)
     return ["", "## Training steps", "", *markdown_table(header, cells)] if cells else []
 
 
@@ -142,8 +130,3 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "**no**"
     return f"{value:.3g}" if isinstance(value, float) else str(value)[:90].replace("|", "/")
-
-
-def longest(names: Iterable[str]) -> int:
-    """Letters of the longest."""
-    return max(map(len, names), default=0)

@@ -1,4 +1,4 @@
-"""Stages that train: an epoch of MNIST, MNIST in full, small NORB and MultiMNIST, several runs side by side on one card.
+"""Stages that train: an epoch of MNIST, all of it, small NORB and MultiMNIST, runs side by side on one card.
 
 A run that is not done when time is over goes on in the next call, from its folder.
 """
@@ -70,7 +70,7 @@ def train(session: Session, stage: str) -> None:
     processes = {one: _start(session, one, len(todo)) for one in todo}
     try:
         for one, process in processes.items():
-            process.wait(timeout=max(1.0, session.left() + SAVING_SECONDS))
+            process.wait(timeout=max(1.0, session.left()))
             record.keep(one.name, _outcome(session, one, process.returncode, time.monotonic() - started))
     except subprocess.TimeoutExpired:
         pass  # below
@@ -79,7 +79,7 @@ def train(session: Session, stage: str) -> None:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-                record.keep(one.name, _outcome(session, one, process.returncode, time.monotonic() - started))
+                record.keep(one.name, _outcome(session, one, None, time.monotonic() - started))
     if any("error" not in record.rows[one.name] and not record.rows[one.name]["done"] for one in todo):
         raise OutOfTime
 
