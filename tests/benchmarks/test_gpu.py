@@ -85,6 +85,18 @@ def test_what_was_killed_goes_on(session: Session) -> None:
     assert {name: row["value"] for name, row in rows.items()} == {"a": 1, "b": 3, "c": 5}
 
 
+def test_the_doctors_report_is_kept(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(_: Session, command: list[str], seconds: float) -> dict[str, Any]:
+        write_json(Path(command[-1]), {"verdict": "fine"})
+        return {"output": "all is well", "errors": "", "status": 0}
+
+    monkeypatch.setattr(checks, "_run", run)
+    checks.doctor(session)
+    row = session.record("doctor").rows["doctor"]
+    assert row["report"] == {"verdict": "fine"} and row["output"] == "all is well" and row["status"] == 0
+    assert session.origin()["device"] in table(session.out)  # the report beside is no record
+
+
 def test_what_goes_wrong_is_in_its_row(session: Session) -> None:
     def fail() -> dict[str, Any]:
         raise RuntimeError("of a bug\nin two lines")
