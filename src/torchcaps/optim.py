@@ -13,14 +13,14 @@ Liu et al. 2025, "Muon is scalable for LLM training", section 2.2, with which Ad
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_number, check_positive, check_two
+from torchcaps.checks import check_flag, check_number, check_positive, check_two
 from torchcaps.layers import MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.routed_layer import RoutedLayer
 from torchcaps.ops.precision import at_least_float32, without_autocast
@@ -127,6 +127,8 @@ class Muon(torch.optim.Optimizer):
         eps: Adam's.
         weight_decay: factor of ½‖w‖² in the loss, of groups that have none of their own: it is added to the gradient,
             of both. (Liu et al. shrink the weight beside the step instead.)
+        capturable: count steps on the device and never read from there, so that a step can be captured in a CUDA graph.
+            A learning rate that is to change is then a tensor there, which is changed in place.
 
     Raises:
         ValueError: no group that is stepped by Muon, or a number out of range.
@@ -140,18 +142,20 @@ class Muon(torch.optim.Optimizer):
     def __init__(
         self,
         params: Iterable[dict[str, Any]],
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        capturable: bool = False,
     ) -> None:
         check_positive("lr", lr)
         check_positive("eps", eps)
+        check_flag("capturable", capturable)
         check_two("betas", betas)
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be two numbers from 0 up to, but not, 1; got {betas}")
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "capturable": capturable}
         super().__init__(params, defaults | Layout(0)._asdict())
         for group in self.param_groups:
             check_number("weight_decay", group["weight_decay"], 0)
@@ -165,39 +169,98 @@ class Muon(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    decay = group["weight_decay"]
-                    gradient = weight.grad.add(weight, alpha=decay) if decay else weight.grad
-                    (self._turn if group["rows"] else self._scale)(weight, gradient, group)
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if not weights:
+                continue
+            gradients = [weight.grad for weight in weights]
+            if group["weight_decay"]:
+                gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+            (self._turn if group["rows"] else self._scale)(weights, gradients, group)
         return loss
 
-    def _turn(self, weight: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _turn(self, weights: list[nn.Parameter], gradients: list[Tensor], group: dict[str, Any]) -> None:
         """Jordan et al. 2024, algorithm 2, with Nesterov's momentum."""
-        layout, state = Layout(group["rows"], group["swapped"]), self.state[weight]
-        if not state:
-            state["momentum"] = torch.zeros_like(weight)
-        momentum = _without_least(state["momentum"].lerp_(gradient, 1 - _MOMENTUM))
-        view = layout.view(gradient.lerp(momentum, _MOMENTUM))
-        matrix = view.reshape(math.prod(view.shape[: layout.rows]), -1)
-        step = orthogonalized(matrix).reshape(view.shape)
-        layout.view(weight).add_(step, alpha=-float(group["lr"]) * _RMS * math.sqrt(max(matrix.shape)))
+        layout, lr = Layout(group["rows"], group["swapped"]), _rate(group)
+        for weight in weights:
+            if not self.state[weight]:
+                self.state[weight]["momentum"] = torch.zeros_like(weight)
+        momenta = [self.state[weight]["momentum"] for weight in weights]
+        torch._foreach_lerp_(momenta, gradients, 1 - _MOMENTUM)
+        views = map(layout.view, torch._foreach_lerp(gradients, _without_least(momenta), _MOMENTUM))
+        shapes, matrices = [], []
+        for view in views:
+            shapes.append(view.shape)
+            matrices.append(view.reshape(math.prod(view.shape[: layout.rows]), -1))
+        for weight, shape, step in zip(weights, shapes, orthogonalized_each(matrices), strict=True):
+            by = lr * (_RMS * math.sqrt(max(step.shape)))
+            if isinstance(by, Tensor):
+                step, by = step * by, 1.0
+            layout.view(weight).sub_(step.reshape(shape), alpha=by)
 
-    def _scale(self, weight: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _scale(self, weights: list[nn.Parameter], gradients: list[Tensor], group: dict[str, Any]) -> None:
         """Kingma, Ba 2015, algorithm 1."""
-        state, (beta1, beta2) = self.state[weight], group["betas"]
-        if not state:
-            state |= {"step": 0, "mean": torch.zeros_like(weight), "square": torch.zeros_like(weight)}
-        state["step"] += 1
-        mean = _without_least(state["mean"].lerp_(gradient, 1 - beta1))
-        square = state["square"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = square.sqrt().div_(math.sqrt(1 - beta2 ** state["step"])).add_(group["eps"])
-        weight.addcdiv_(mean, root, value=-float(group["lr"]) / (1 - beta1 ** state["step"]))
+        beta1, beta2 = group["betas"]
+        for weight in weights:
+            if not self.state[weight]:
+                self.state[weight] |= {"step": 0, "mean": torch.zeros_like(weight), "square": torch.zeros_like(weight)}
+        means, squares = ([self.state[weight][name] for weight in weights] for name in ("mean", "square"))
+        torch._foreach_lerp_(means, gradients, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+        done = [self._count(weight, group) for weight in weights]
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_div_(roots, [corrected**0.5 for corrected in _corrections(beta2, done)])
+        torch._foreach_add_(roots, group["eps"])
+        by = [-_rate(group) / corrected for corrected in _corrections(beta1, done)]
+        if isinstance(by[0], Tensor):
+            torch._foreach_div_(roots, by)
+            by = [1.0] * len(roots)
+        torch._foreach_addcdiv_(weights, _without_least(means), roots, by)
+
+    def _count(self, weight: nn.Parameter, group: dict[str, Any]) -> Any:
+        """The number of this step: of Python's, or beside the weight where it is counted there."""
+        state = self.state[weight]
+        if not group["capturable"]:
+            state["step"] = int(state["step"]) + 1  # what was saved may have been counted there
+        elif isinstance(state["step"], Tensor):
+            state["step"] += 1
+        else:
+            state["step"] = torch.full((), state["step"] + 1.0, dtype=torch.float32, device=weight.device)
+        return state["step"]
 
 
-def _without_least(momentum: Tensor) -> Tensor:
-    """The momentum, in place, with zero for what is no more than a remnant."""
-    return torch.hardshrink(momentum, _LEAST, out=momentum)
+def _rate(group: dict[str, Any]) -> Any:
+    """The learning rate: a tensor is read only where nothing is to be captured."""
+    return group["lr"] if group["capturable"] else float(group["lr"])
+
+
+def _corrections(beta: float, done: list[Any]) -> Any:
+    """1 − βᵗ for each of several numbers of steps t."""
+    if not isinstance(done[0], Tensor):
+        return [1 - beta**step for step in done]
+    # In float32 a power of β near 1 would leave few digits of the difference.
+    found = torch._foreach_mul(done, math.log(beta) if beta else -math.inf)
+    torch._foreach_expm1_(found)
+    torch._foreach_neg_(found)
+    return found
+
+
+def _without_least(momenta: list[Tensor]) -> list[Tensor]:
+    """Momenta, in place, with zero for what is no more than a remnant."""
+    return [torch.hardshrink(momentum, _LEAST, out=momentum) for momentum in momenta]
+
+
+def orthogonalized_each(matrices: Sequence[Tensor]) -> list[Tensor]:
+    """:func:`orthogonalized` of several: those of one shape, dtype and device together."""
+    alike, found = dict[Any, list[int]](), list(matrices)
+    for k, matrix in enumerate(matrices):
+        alike.setdefault((matrix.shape, matrix.dtype, matrix.device), []).append(k)
+    for places in alike.values():
+        together = matrices[places[0]] if len(places) == 1 else torch.stack([matrices[k] for k in places])
+        steps = orthogonalized(together)
+        for k, step in zip(places, [steps] if len(places) == 1 else steps.unbind(), strict=True):
+            found[k] = step
+    return found
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
@@ -208,17 +271,17 @@ def orthogonalized(matrix: Tensor) -> Tensor:
     bfloat16 the product of the passes would run away.
 
     Args:
-        matrix: ``[n, m]``.
+        matrix: ``[..., n, m]``.
     """
-    if matrix.shape[0] < matrix.shape[1]:
-        return orthogonalized(matrix.T).T
+    if matrix.shape[-2] < matrix.shape[-1]:
+        return orthogonalized(matrix.mT).mT
     with without_autocast(matrix):
         x = at_least_float32(matrix)
-        x = x / x.abs().amax().clamp_min(1e-30)  # squares neither overflow nor vanish
+        x = x / x.abs().amax(dim=(-2, -1), keepdim=True).clamp_min(1e-30)  # squares neither overflow nor vanish
         x = F.hardshrink(x, _REMNANT)
-        gram = x.T @ x
-        norm = gram.trace().sqrt().clamp_min(1e-15)  # no singular value is larger
-        gram = gram / norm**2
+        gram = x.mT @ x
+        norm = gram.diagonal(dim1=-2, dim2=-1).sum(dim=-1)[..., None, None].sqrt().clamp_min(1e-15)
+        gram = gram / norm**2  # no singular value is larger than the norm
         total = once = _quintic(gram)
         for _ in range(_TIMES - 1):
             gram = once @ gram @ once
@@ -230,6 +293,7 @@ def orthogonalized(matrix: Tensor) -> Tensor:
 def _quintic(gram: Tensor) -> Tensor:
     """What a pass multiplies by: aI + bG + cG²."""
     a, b, c = _QUINTIC
-    made = (gram * b).addmm_(gram, gram, alpha=c)
-    made.diagonal().add_(a)
+    product = torch.addmm if gram.dim() == 2 else torch.baddbmm
+    made = product(gram, gram, gram, beta=b, alpha=c)
+    made.diagonal(dim1=-2, dim2=-1).add_(a)
     return made

@@ -58,7 +58,7 @@ def test_fields_number_children_by_type_row_column() -> None:
     assert fields.places == (2, 2) and fields.n_children == 8 and fields.n_lower == 24
     assert fields.child.tolist()[0] == [0, 1, 4, 5, 12, 13, 16, 17]
     assert fields.child.tolist()[3] == [6, 7, 10, 11, 18, 19, 22, 23]
-    assert fields.seen_by.tolist()[0] == [1, 1, 2, 2, 1, 1, 2, 2]  # the middle row lies in two fields
+    assert fields.seen_by().tolist()[0] == [1, 1, 2, 2, 1, 1, 2, 2]  # the middle row lies in two fields
 
 
 def test_fields_gather_what_they_number() -> None:

@@ -94,6 +94,4 @@ def hand_down(
     total = weight.sum(dim=2, keepdim=True)
     share = torch.where(total > 0, weight / total.where(total > 0, 1), 1 / fields.n_children)
     each = torch.einsum("bjtp,bpnt->bjpn", amount.flatten(3), share)
-    handed = each.new_zeros(*each.shape[:2], fields.n_lower)
-    handed.index_add_(2, fields.child.flatten().to(each.device), each.flatten(2))
-    return handed.unflatten(2, activation.shape[1:])
+    return fields.total(each.movedim(1, 3)).movedim(4, 1)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.ops.affine import resample
+from torchcaps.ops.constant import constant
 
 
 def shift(images: Tensor, offsets: Tensor, pad: int) -> Tensor:
@@ -113,7 +114,7 @@ def random_flip(images: Tensor, generator: torch.Generator, channels: Sequence[i
     """
     mirrored = torch.rand(len(images), 1, 1, 1, generator=generator, device="cpu") < 0.5
     mirror = images.flip(3)
-    mirror = mirror if channels is None else mirror[:, list(channels)]
+    mirror = mirror if channels is None else torch.stack([mirror[:, channel] for channel in channels], dim=1)
     return torch.where(mirrored.to(images.device), mirror, images)
 
 
@@ -202,6 +203,6 @@ def random_affine(
     x_row = torch.stack((cos, (sin + slant * cos) * height / width), dim=1)
     y_row = torch.stack((-sin * width / height, cos - slant * sin), dim=1)
     linear = torch.stack((x_row, y_row), dim=1)  # [B, 2, 2]
-    shift = 2 * translate * draw[:, 3:] / draw.new_tensor([width, height])  # of the output, after all else
+    shift = 2 * translate * draw[:, 3:] / constant((width, height), draw)  # of the output, after all else
     offset = -(linear * shift[:, None]).sum(dim=2, keepdim=True)  # no product of matrices: autocast would round it
     return resample(images, torch.cat((linear, offset), dim=2)).to(images.dtype)

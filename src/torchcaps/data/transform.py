@@ -15,6 +15,8 @@ from torch import Tensor
 
 from torchcaps.checks import check_positive, check_shapes
 from torchcaps.ops.affine import resample
+from torchcaps.ops.constant import constant
+from torchcaps.ops.precision import at_least_float32
 
 #: How many times finer the grid is on which thickness is changed, and all changes by name.
 _FINER = 4
@@ -119,5 +121,5 @@ def _warp(images: Tensor, rows: tuple[tuple[float, float, float], tuple[float, f
     height, width = images.shape[2:]
     (xx, xy, x0), (yx, yy, y0) = rows
     unit = ((xx, xy * height / width, 2 * x0 / width), (yx * width / height, yy, 2 * y0 / height))
-    halves = torch.tensor(unit, dtype=torch.promote_types(images.dtype, torch.float32), device=images.device)
+    halves = torch.stack([constant(row, at_least_float32(images[:0])) for row in unit])
     return resample(images, halves.expand(len(images), 2, 3), padding="border").to(images.dtype)

@@ -95,17 +95,18 @@ class ClassCaps(RoutedLayer):
         options = self.call_options(n_iters, return_coupling)
         for name in self.per_child:
             options[name] = options[name].repeat_interleave(height * width, dim=0)  # [T·H·W, J, ...]
-        offset = self.offset(height, width, lower.pose.dtype)
+        offset = self.offset(height, width, lower.pose.dtype, lower.pose.device)
         if offset is not None:
-            offset = offset.to(lower.pose.device)
             options["offset"] = offset.unflatten(1, (4, 4)) if self.options["pose"] == "matrix" else offset
         return ROUTINGS[self.routing].dense(Routed(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3)), **options)
 
-    def offset(self, height: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor | None:
+    def offset(
+        self, height: int, width: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> Tensor | None:
         """What coordinate addition adds to the votes of each capsule of a map of this size.
 
         Returns:
-            ``[T·H·W, d_out]`` of ``dtype``, or None without coordinates.
+            ``[T·H·W, d_out]`` of ``dtype``, made on ``device``; or None without coordinates.
         """
         if self.coordinates is None:
             return None
@@ -118,6 +119,7 @@ class ClassCaps(RoutedLayer):
             centre=self.centre,
             scale=self.coordinate_scale,
             dtype=dtype,
+            device=device,
         )
         return offset.flatten(0, 1).repeat(self.n_in, 1)
 

@@ -61,12 +61,21 @@ class Windows:
         #: rows above and columns left of the first window
         self.outside = [(size - span) // 2 for size, span in zip(self.size, spans, strict=True)]
         self.canvas = (spans[0] + 2 * self.padding, spans[1] + 2 * self.padding)  #: of all that is painted
+        self.places = places  #: rows and columns of windows
+        sides = zip(self.outside, self.field, self.size, strict=True)
+        #: (y, x) of the first window's centre
+        self.first = [float(first + (side - size) / 2) for first, side, size in sides]
         rows, columns = (
-            [first + self.stride * k + (side - size) / 2 for k in range(n)]
-            for first, n, side, size in zip(self.outside, places, self.field, self.size, strict=True)
+            [first + self.stride * k for k in range(n)] for first, n in zip(self.first, places, strict=True)
         )
         #: (x, y) of each window's centre in pixels from the image's: P of them
-        self.centres = [(float(x), float(y)) for y in rows for x in columns]
+        self.centres = [(x, y) for y in rows for x in columns]
+
+    def centres_on(self, like: Tensor) -> Tensor:
+        """The centres as a tensor ``[P, 2]``, of the dtype and on the device of ``like`` and made there."""
+        sides = zip(self.first, self.places, strict=True)
+        y, x = (first + self.stride * torch.arange(n, dtype=like.dtype, device=like.device) for first, n in sides)
+        return torch.stack((x.expand(len(y), -1), y[:, None].expand(-1, len(x))), dim=2).flatten(0, 1)
 
     def take(self, images: Tensor) -> Tensor:
         """What is in each window: ``[B, C, H, W]`` to ``[B, P, n_seen]``."""

@@ -14,7 +14,7 @@ from torchcaps.layers.init import reset_layers
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.output import Transformed
 from torchcaps.ops import Routed
-from torchcaps.ops.fused.constant import is_traced
+from torchcaps.ops.fused.constant import can_look
 
 
 class PlainAutoencoder(nn.Module):
@@ -52,8 +52,9 @@ class PlainAutoencoder(nn.Module):
         """Paint images ``[B, C, H, W]`` again. It has no way to follow a transformation: it must be None or identity.
 
         Raises:
-            ValueError: images of another shape than the model was made for; a transformation (looked for neither in
-                compiled code nor within ``torch.func``, which cannot look).
+            ValueError: images of another shape than the model was made for; a transformation (looked for on
+                the CPU alone, where that stops no device; and not in code that is compiled or within ``torch.func``, which
+                cannot look).
         """
         if transformation is not None:
             check_shapes(x=(x, "B C H W"), transformation=(transformation, "B 3 3"))
@@ -72,7 +73,7 @@ class PlainAutoencoder(nn.Module):
 
 def _is_identity(transformation: Tensor) -> bool:
     """Whether nothing is to be done, of matrices ``[B, 3, 3]``; yes if none can look."""
-    if transformation.is_meta or torch.compiler.is_compiling() or is_traced():
+    if not can_look(transformation):
         return True
     nothing = torch.eye(3, dtype=transformation.dtype, device=transformation.device)
     return torch.equal(transformation, nothing.expand_as(transformation))

@@ -14,6 +14,7 @@ from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.transforming import Transforming
 from torchcaps.ops import Routed
 from torchcaps.ops.affine import affine_inverse, affine_matrix, affine_parts_of, sample
+from torchcaps.ops.constant import constant
 from torchcaps.ops.precision import at_least_float32
 
 #: Numbers read for each capsule: angle, two scales, shear, two shifts, presence.
@@ -105,7 +106,7 @@ class TemplateAutoencoder(Transforming):
     def _half_sides(self) -> Tensor:
         """What makes columns in the template's pixels such in half its sides."""
         half = self.templates.shape[-1] / 2
-        return self.templates.new_tensor((half, half, 1.0))
+        return constant((half, half, 1.0), self.templates)
 
 
 def _spot(templates: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.transforming import Transforming
 from torchcaps.ops import Routed
 from torchcaps.ops.affine import affine_matrix, affine_parts_of
+from torchcaps.ops.constant import constant
 from torchcaps.ops.precision import at_least_float32
 
 #: Kinds of pose, and how many numbers are read of each.
@@ -101,7 +102,7 @@ class TransformingAutoencoder(Transforming):
     def _pose_of(self, numbers: Tensor) -> Tensor:
         """What was read, at first near the window's centre and unturned, as a pose in pixels."""
         numbers = at_least_float32(numbers)  # bfloat16 knows pixels to an eighth or worse
-        centre = numbers.new_tensor(self.centres)  # [J, 2]
+        centre = self._centres(numbers)
         if self.pose == "translation":
             return numbers * self.unit + centre
         if self.pose == "parts":
@@ -113,14 +114,18 @@ class TransformingAutoencoder(Transforming):
     def _numbers_of(self, pose: Tensor) -> Tensor:
         """The inverse, as the generation units take it."""
         pose = at_least_float32(pose)
-        centre = pose.new_tensor(self.centres)
+        centre = self._centres(pose)
         if self.pose == "translation":
             return (pose - centre) / self.unit
         return (_shifted(pose, -centre) / self._rows(pose)).flatten(2)
 
+    def _centres(self, like: Tensor) -> Tensor:
+        """(x, y) of each capsule's window, ``[J, 2]``."""
+        return self.windows.centres_on(like).repeat_interleave(self.n_capsules // self.windows.n, dim=0)
+
     def _rows(self, like: Tensor) -> Tensor:
         """Pixels in a unit, for each row of a matrix."""
-        return like.new_tensor(((self.unit,), (self.unit,), (1.0,)))
+        return constant((self.unit, self.unit, 1.0), like).unsqueeze(1)
 
 
 def _shifted(matrix: Tensor, by: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import check_floating, check_shapes, check_tensor, check_two
+from torchcaps.ops.constant import constant
 from torchcaps.ops.precision import at_least_float32, without_autocast
 
 
@@ -142,8 +143,8 @@ def sample(images: Tensor, back: Tensor, size: tuple[int, int] | None = None) ->
     to = size or (height, width)
     dtype = torch.promote_types(images.dtype, back.dtype)
     back = at_least_float32(back.to(dtype))
-    halves = back.new_tensor((to[1] / 2, to[0] / 2, 1.0))
-    per_pixel = back.new_tensor(((2 / width,), (2 / height,)))
+    halves = constant((to[1] / 2, to[0] / 2, 1.0), back)
+    per_pixel = constant((2 / width, 2 / height), back).unsqueeze(1)
     return resample(images, back[:, :2] * halves * per_pixel, to).to(dtype)
 
 
@@ -166,7 +167,38 @@ def resample(images: Tensor, rows: Tensor, size: tuple[int, int] | None = None, 
         return images.new_zeros(0, images.shape[1], *size) + 0 * rows.sum()
     with without_autocast(images):  # bfloat16 would round places by a tenth of a pixel
         grid = torch.bmm(_pixels(size, rows).expand(rows.shape[0], -1, -1), rows.mT).unflatten(1, size)
+        if _in_order(images, rows):
+            return _sample_by_products(images, grid, padding)
         return F.grid_sample(images, grid, padding_mode=padding, align_corners=False)
+
+
+def _in_order(*tensors: Tensor) -> bool:
+    """Whether sums must be the same each time, as those of ``grid_sample``'s gradient are not but on a CPU."""
+    asked = torch.are_deterministic_algorithms_enabled() and torch.is_grad_enabled()
+    return asked and any(x.requires_grad and x.device.type != "cpu" for x in tensors)
+
+
+def _sample_by_products(images: Tensor, grid: Tensor, padding: str) -> Tensor:
+    """As ``grid_sample``, of which no two pixels write to the same place: rows and columns weighed by matrices.
+
+    Args:
+        images: ``[B, C, h, w]``.
+        grid: ``[B, H, W, 2]``.
+        padding: "zeros" or "border".
+    """
+    x, y = (
+        _weights(((at + 1) * size - 1) / 2, size, padding)
+        for at, size in zip(grid.flatten(1, 2).unbind(2), images.shape[:1:-1], strict=True)
+    )
+    found = torch.einsum("bchw,bpw->bchp", images, x)
+    return (found * y.mT.unsqueeze(1)).sum(dim=2).unflatten(2, grid.shape[1:3])
+
+
+def _weights(at: Tensor, size: int, padding: str) -> Tensor:
+    """What each of a row of pixels counts at places ``[B, P]`` between them: ``[B, P, size]``."""
+    at = (at.clamp(0, size - 1) if padding == "border" else at).unsqueeze(2)
+    low, pixel = at.detach().floor(), torch.arange(size, device=at.device)
+    return torch.where(pixel == low, low + 1 - at, 0) + torch.where(pixel == low + 1, at - low, 0)
 
 
 def _pixels(size: tuple[int, int], like: Tensor) -> Tensor:
@@ -181,7 +213,7 @@ def _pixels(size: tuple[int, int], like: Tensor) -> Tensor:
 
 def _with_last_row(top: Tensor) -> Tensor:
     """``[..., 2, 3]`` with the row 0, 0, 1 under it."""
-    last = top.new_tensor((0.0, 0.0, 1.0)).expand(*top.shape[:-2], 1, 3)
+    last = constant((0.0, 0.0, 1.0), top).expand(*top.shape[:-2], 1, 3)
     return torch.cat((top, last), dim=-2)
 
 

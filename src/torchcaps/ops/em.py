@@ -246,8 +246,9 @@ def _route(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Procedure 1 of the paper. Votes ``[B, P, N, J, D]`` of the N children in each of P receptive fields."""
     ratio = len(beta_u) * fields.n_places / max(1, fields.n_lower) if given.normalise else 1.0
-    n_parents = len(beta_u) * (fields.seen_by if given.start == "parents" else torch.ones_like(fields.seen_by))
-    r = (1 / n_parents.to(votes))[..., None].expand(votes.shape[:4])  # R_ij, [B, P, N, J]
+    one = votes.new_ones(votes.shape[1:3])  # [P, N]
+    n_parents = len(beta_u) * (fields.seen_by(votes.device).to(one.dtype) if given.start == "parents" else one)
+    r = (1 / n_parents)[..., None].expand(votes.shape[:4])  # R_ij, [B, P, N, J]
     mu = logit = votes.new_zeros(())
     for t in range(n_iters):
         last = t == n_iters - 1

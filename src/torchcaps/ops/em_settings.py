@@ -108,7 +108,8 @@ def em_settings(settings: str | EMSettings, *, dense: bool, **changes: Any) -> E
     """
     if not isinstance(settings, EMSettings):
         check_choice("settings", settings, EM_SETTINGS)
-        settings = EM_SETTINGS[settings][dense]
+        of_maps, of_all = EM_SETTINGS[settings]  # some versions of torch.compile know no truth values as indices
+        settings = of_all if dense else of_maps
     for name in changes:
         check_choice("a setting of EM routing", name, _FIELDS)
     return replace(settings, **changes) if changes else settings

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import check_choice, check_number, check_positive, check_shapes, check_tensor
+from torchcaps.ops.constant import constant
 from torchcaps.ops.mask import multi_hot
 from torchcaps.ops.precision import at_least_float32
 
@@ -72,7 +73,7 @@ def spread_loss(activations: Tensor, target: Tensor, margin: float) -> Tensor:
     check_positive("margin", margin)
     activations = at_least_float32(activations)
     true = multi_hot(target, sizes["J"]).bool()  # [B, J]
-    a_t = activations.gather(1, target[:, None])  # [B, 1]
+    a_t = activations.where(true, 0).sum(dim=1, keepdim=True)  # [B, 1]; the gradient of an index would be scattered
     too_near = (margin - (a_t - activations)).clamp_min(0).square()
     return too_near.masked_fill(true, 0).sum() / max(1, sizes["B"])
 
@@ -149,7 +150,7 @@ def pose_loss(found: Tensor, wanted: Tensor, unit: float = 1.0) -> Tensor:
     found, wanted = at_least_float32(found), at_least_float32(wanted)
     if found.dim() == 3:  # points are columns (x, y, 1)
         found, wanted = (F.pad(pose, (0, 1), value=1.0).unsqueeze(-1) for pose in (found, wanted))
-    weights = wanted.new_tensor(((1.0,), (1.0,), (unit,)))
+    weights = constant((1.0, 1.0, unit), wanted).unsqueeze(1)
     error = ((found - wanted) * weights).square().sum(dim=-2).mean(dim=0)  # [J, columns]
     squares = (wanted * weights).square().mean(dim=0)  # [J, 3, columns]
     size = torch.cat((squares[..., :-1].sum(dim=-2), squares[..., 2, -1:]), dim=-1)

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from torchcaps.ops.fused.constant import constant_when_compiled
+
 
 def at_least_float32(x: Tensor) -> Tensor:
     """Widen half precision: sums over many numbers lose too much in it."""
@@ -16,4 +18,9 @@ def at_least_float32(x: Tensor) -> Tensor:
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     """Where autocast rounds nothing on the device of x; some, such as "meta", know of no autocast."""
     kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+    return torch.autocast(kind, enabled=False) if _has_autocast(kind) else nullcontext()
+
+
+@constant_when_compiled  # torch.compile of torch 2.11, for one, cannot trace the question
+def _has_autocast(kind: str) -> bool:
+    return torch.amp.is_autocast_available(kind)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_choice, check_positive, check_shapes, check_tensor, check_two
@@ -110,6 +112,7 @@ def coordinate_offset(
     centre: tuple[float, float] = (0.0, 0.0),
     scale: float = 100.0,
     dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
 ) -> Tensor:
     """Coordinate addition: what the place of a capsule adds to all its votes.
 
@@ -126,9 +129,10 @@ def coordinate_offset(
         centre: where the map's centre lies, in pixels down and right from the image's centre.
         scale: pixels for which 1 is added; 100 in the released code.
         dtype: of what is returned.
+        device: where it is computed, to the same numbers everywhere; nothing is copied there and nothing waits.
 
     Returns:
-        ``[H, W, d_out]``, on the CPU.
+        ``[H, W, d_out]``.
 
     Raises:
         ValueError: an unknown placement; "column" of a vote that is not a square matrix; sizes that are too small, or
@@ -147,11 +151,14 @@ def coordinate_offset(
         raise ValueError(f"placement 'column' needs votes that are square matrices, got {d_out} elements")
     check_positive("scale", scale)
     row, column = (0, 1) if placement == "row" else (side - 1, 2 * side - 1)
-    down, right = (torch.arange(n, device="cpu", dtype=torch.float64) - (n - 1) / 2 for n in (height, width))
-    offset = torch.zeros(height, width, d_out, device="cpu", dtype=torch.float64)
-    offset[:, :, row] += (down * spacing[0] + centre[0])[:, None] / scale
-    offset[:, :, column] += (right * spacing[1] + centre[1]) / scale
-    return offset.to(dtype)
+    at = torch.device("cpu" if torch.device(device).type == "mps" else device)  # which knows no float64
+    down, right = (torch.arange(n, device=at, dtype=torch.float64) - (n - 1) / 2 for n in (height, width))
+    # A tensor, as CUDA multiplies by the reciprocal of a number instead.
+    pixels = torch.full((), scale, device=at, dtype=torch.float64)
+    offset = torch.zeros(height, width, d_out, device=at, dtype=torch.float64)
+    offset[:, :, row] += (down * spacing[0] + centre[0])[:, None] / pixels
+    offset[:, :, column] += (right * spacing[1] + centre[1]) / pixels
+    return offset.to(device, dtype)
 
 
 class Fields:
@@ -167,33 +174,48 @@ class Fields:
         n_places: P = H'·W'.
         n_children: N = T·K_h·K_w, in the order type, row, column.
         n_lower: T·H·W.
-        child: ``[P, N]``, the number of each child in the flattened lower map.
-        seen_by: ``[P, N]``, from how many places each child is seen.
 
     Raises:
         ValueError: sizes below 1, or a kernel larger than the map.
     """
 
     def __init__(self, map_shape: Sequence[int], kernel_size: Sequence[int], stride: tuple[int, int]) -> None:
+        self.map_shape = n_types, height, width = map_shape[0], map_shape[1], map_shape[2]
         self.kernel_size, self.stride = (kernel_size[0], kernel_size[1]), stride
-        self.n_lower = math.prod(map_shape)
-        child = self.gather(torch.arange(self.n_lower, device="cpu").reshape(1, *map_shape))[0]
-        self.places = tuple(
-            (extent - kernel) // step + 1
-            for extent, kernel, step in zip(map_shape[1:], kernel_size, stride, strict=True)
-        )
-        self.n_places, self.n_children = child.shape
-        self.child = child
-        rows, columns = (
-            _seen(extent, kernel, step) for extent, kernel, step in zip(map_shape[1:], kernel_size, stride, strict=True)
-        )
-        self.seen_by = self.gather((rows[:, None] * columns).expand(1, *map_shape))[0]
+        check_two("stride", stride, 1)
+        check_fields((height, width), self.kernel_size, stride)
+        self.n_lower = n_types * height * width
+        self.places = (height - kernel_size[0]) // stride[0] + 1, (width - kernel_size[1]) // stride[1] + 1
+        self.n_places, self.n_children = self.places[0] * self.places[1], n_types * kernel_size[0] * kernel_size[1]
+
+    @property
+    def child(self) -> Tensor:
+        """``[P, N]``, the number of each child in the flattened lower map."""
+        return self.gather(torch.arange(self.n_lower, device="cpu").reshape(1, *self.map_shape))[0]
+
+    def seen_by(self, device: torch.device | str = "cpu") -> Tensor:
+        """``[P, N]``, from how many places each child is seen; made where it is wanted, so that nothing waits."""
+        sizes = zip(self.map_shape[1:], self.kernel_size, self.stride, strict=True)
+        rows, columns = (_seen(extent, kernel, step, device) for extent, kernel, step in sizes)
+        return self.gather((rows[:, None] * columns).expand(1, *self.map_shape))[0]
 
     def gather(self, x: Tensor) -> Tensor:
         """Something of each lower capsule, ``[B, T, H, W, ...]``, for each field: ``[B, P, N, ...]``."""
         vectors = x.flatten(4) if x.dim() > 4 else x.unsqueeze(4)
         fields = receptive_fields(vectors, self.kernel_size, self.stride).flatten(1, 2)  # [B, P, N, ...]
         return fields.unflatten(-1, x.shape[4:]) if x.dim() > 4 else fields.squeeze(-1)
+
+    def total(self, x: Tensor) -> Tensor:
+        """The other way: what each place says of its children, ``[B, P, N, J]``, summed for each lower capsule.
+
+        Maps are laid over each other: a GPU adds in the same order each time, as it would not with scattered indices.
+
+        Returns:
+            ``[B, T, H, W, J]``, 0 where nothing sees a capsule.
+        """
+        seen = self._overlaid(x, torch.add, 0.0)
+        rows, columns = (size - there for size, there in zip(self.map_shape[1:], seen.shape[2:4], strict=True))
+        return F.pad(seen, (0, 0, 0, columns, 0, rows))  # a negative size cuts off
 
     def logsumexp(self, x: Tensor) -> Tensor:
         """Log of the sum of exponentials over all places that see a child.
@@ -206,18 +228,42 @@ class Fields:
         """
         if self.n_places == 1:
             return x
-        child = self.child.flatten().to(x.device)
-        terms = x.flatten(1, 2)  # [B, P·N, J]
-        none = terms.new_full((x.shape[0], self.n_lower, x.shape[3]), -math.inf)
-        index = child[None, :, None].expand_as(terms)
-        highest = none.scatter_reduce(1, index, terms.detach(), "amax")[:, child]  # [B, P·N, J]
-        total = torch.zeros_like(none).index_add(1, child, (terms - highest).exp())
-        # Taken at the children only: the logarithm of 0, for capsules that nothing sees, has no gradient.
-        return (highest + total[:, child].log()).unflatten(1, (self.n_places, self.n_children))
+        highest = self._overlaid(x.detach(), torch.maximum, -math.inf)
+        total = self._overlaid((x - self.gather(highest)).exp(), torch.add, 0.0)
+        # The logarithm of 0, for capsules that nothing sees, has no gradient.
+        return self.gather(highest + total.where(total != 0, 1).log())
+
+    def _overlaid(self, x: Tensor, join: Callable[[Tensor, Tensor], Tensor], nothing: float) -> Tensor:
+        """``[B, P, N, J]`` as maps ``[B, T, h, w, J]`` that reach as far as fields do, or a little further."""
+        n_types, (height, width), (rows, columns) = self.map_shape[0], self.places, self.kernel_size
+        x = x.reshape(-1, height, width, n_types, rows, columns, x.shape[3]).movedim(
+            3, 1
+        )  # [B, T, H', W', K_h, K_w, J]
+        x = _along(x.movedim(4, 3), self.stride[0], join, nothing)  # [B, T, h, W', K_w, J]
+        return _along(x.movedim(2, 4), self.stride[1], join, nothing).movedim(3, 2)
 
 
-def _seen(extent: int, kernel: int, stride: int) -> Tensor:
+def _along(x: Tensor, step: int, join: Callable[[Tensor, Tensor], Tensor], nothing: float) -> Tensor:
+    """Lay fields of K that lie a step apart over each other: ``[B, T, P, K, ...]`` to ``[B, T, n, ...]``.
+
+    Place s·p + k, the k-th of field p, is the r-th of the (p + a)-th group of s places, where k = s·a + r.
+    """
+    behind = (0, 0) * (x.dim() - 4)
+    if x.shape[3] < step:  # places between fields, which nothing sees
+        x = F.pad(x, (*behind, 0, step - x.shape[3]), value=nothing)
+    kernel = x.shape[3]
+    last = (kernel - 1) // step
+
+    def places(r: int) -> Tensor:
+        parts = (x[:, :, :, k] for k in range(r, kernel, step))
+        moved = (F.pad(part, (*behind, a, last - a), value=nothing) for a, part in enumerate(parts))
+        return functools.reduce(join, moved)  # [B, T, P + A, ...]
+
+    return torch.stack([places(r) for r in range(step)], dim=3).flatten(2, 3)
+
+
+def _seen(extent: int, kernel: int, stride: int, device: torch.device | str) -> Tensor:
     """From how many receptive fields each of a row of places is seen."""
-    first = torch.arange(0, extent - kernel + 1, stride, device="cpu")[:, None]
-    place = torch.arange(extent, device="cpu")
+    first = torch.arange(0, extent - kernel + 1, stride, device=device)[:, None]
+    place = torch.arange(extent, device=device)
     return ((first <= place) & (place < first + kernel)).sum(dim=0)
