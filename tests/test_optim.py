@@ -16,7 +16,7 @@ from torchcaps.experiments import Experiment, Optim
 from torchcaps.layers import ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.local import Local
 from torchcaps.models import capsnet, matched_cnn, matrix_capsnet_small
-from torchcaps.optim import Layout, Muon, groups, is_weight, layouts, orthogonalized
+from torchcaps.optim import Layout, Muon, groups, is_weight, layouts, orthogonalized, orthogonalized_each
 
 
 def quintic(matrix: Tensor) -> Tensor:
@@ -349,3 +349,45 @@ def test_weight_decay_is_the_groups_own_or_the_optimizers() -> None:
     for name, kept in without.items():
         assert all(torch.equal(alike[0][name], other[name]) for other in alike)
         assert torch.equal(kept, alike[0][name]) == name.endswith("bias"), name
+
+
+def test_steps_that_are_counted_on_the_device_are_the_same(tmp_path: Path) -> None:
+    """With a learning rate that is a tensor and changes in place, as a captured step reads it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.Linear(5, 2))
+    other = copy.deepcopy(model)
+    usual, rate = Muon(groups(model, 0.1), lr=0.1), torch.tensor(0.1)
+    counted = Muon(groups(other, 0.1), lr=rate, capturable=True)
+    schedules = [torch.optim.lr_scheduler.LambdaLR(each, lambda step: 1 - step / 4) for each in (usual, counted)]
+    for step in range(5):  # of which the last one's rate is 0
+        for each, optimizer, schedule in zip((model, other), (usual, counted), schedules, strict=True):
+            filled(each, step)
+            optimizer.step()
+            schedule.step()
+        for a, b in zip(model.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    assert all(group["lr"] is rate for group in counted.param_groups)
+    assert counted.state[other[3].bias]["step"].equal(torch.tensor(5.0))
+    # Either goes on from what the other saved, and from what was saved before there was a choice.
+    for optimizer, name in ((usual, "usual"), (counted, "counted")):
+        saved = optimizer.state_dict()
+        for group in saved["param_groups"]:
+            del group["capturable"]
+        torch.save(saved, tmp_path / name)
+    for each, optimizer, name in ((model, usual, "counted"), (other, counted, "usual")):
+        optimizer.load_state_dict(torch.load(tmp_path / name, weights_only=True))
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(0.1)
+        filled(each, 9)
+        optimizer.step()
+        assert optimizer.state[each[3].bias]["step"] == 6
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_matrices_of_one_shape_are_stepped_as_each_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (6, 20), (20, 6), (6, 20), (4, 4), (6, 20)
+    matrices = [torch.randn(shape, generator=generator) * 10**k for k, shape in enumerate(shapes)]
+    for found, matrix in zip(orthogonalized_each(matrices), matrices, strict=True):
+        torch.testing.assert_close(found, orthogonalized(matrix), rtol=1e-5, atol=1e-6)

@@ -10,6 +10,9 @@ Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural netw
 Liu et al. 2025, "Muon is scalable for LLM training", section 2.2, with which Adam's learning rates carry over.
 """
 
+# Operations on several tensors at once, ``torch._foreach_…``, have no other name; torch documents them.
+# pyright: reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 import math
@@ -127,8 +130,9 @@ class Muon(torch.optim.Optimizer):
         eps: Adam's.
         weight_decay: factor of ½‖w‖² in the loss, of groups that have none of their own: it is added to the gradient,
             of both. (Liu et al. shrink the weight beside the step instead.)
-        capturable: count steps on the device and never read from there, so that a step can be captured in a CUDA graph.
-            A learning rate that is to change is then a tensor there, which is changed in place.
+        capturable: count steps on the device and never read from there, so that a step can be captured in a CUDA graph,
+            after a first one that makes the state. A learning rate that is to change is then a tensor there, which is
+            changed in place.
 
     Raises:
         ValueError: no group that is stepped by Muon, or a number out of range.
@@ -169,18 +173,18 @@ class Muon(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
+            weights: list[Tensor] = [weight for weight in group["params"] if weight.grad is not None]
             if not weights:
                 continue
-            gradients = [weight.grad for weight in weights]
+            gradients: list[Tensor] = [weight.grad for weight in weights]  # type: ignore[misc]
             if group["weight_decay"]:
                 gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
             (self._turn if group["rows"] else self._scale)(weights, gradients, group)
         return loss
 
-    def _turn(self, weights: list[nn.Parameter], gradients: list[Tensor], group: dict[str, Any]) -> None:
+    def _turn(self, weights: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         """Jordan et al. 2024, algorithm 2, with Nesterov's momentum."""
-        layout, lr = Layout(group["rows"], group["swapped"]), _rate(group)
+        layout, lr = Layout(group["rows"], group["swapped"]), self._rate(group)
         for weight in weights:
             if not self.state[weight]:
                 self.state[weight]["momentum"] = torch.zeros_like(weight)
@@ -192,12 +196,13 @@ class Muon(torch.optim.Optimizer):
             shapes.append(view.shape)
             matrices.append(view.reshape(math.prod(view.shape[: layout.rows]), -1))
         for weight, shape, step in zip(weights, shapes, orthogonalized_each(matrices), strict=True):
-            by = lr * (_RMS * math.sqrt(max(step.shape)))
+            by, place = lr * (_RMS * math.sqrt(max(step.shape))), layout.view(weight)
             if isinstance(by, Tensor):
-                step, by = step * by, 1.0
-            layout.view(weight).sub_(step.reshape(shape), alpha=by)
+                place.sub_((step * by).reshape(shape))
+            else:
+                place.sub_(step.reshape(shape), alpha=by)
 
-    def _scale(self, weights: list[nn.Parameter], gradients: list[Tensor], group: dict[str, Any]) -> None:
+    def _scale(self, weights: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         """Kingma, Ba 2015, algorithm 1."""
         beta1, beta2 = group["betas"]
         for weight in weights:
@@ -207,31 +212,35 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_lerp_(means, gradients, 1 - beta1)
         torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
-        done = [self._count(weight, group) for weight in weights]
+        done = [self._count(weight) for weight in weights]
         roots = torch._foreach_sqrt(squares)
         torch._foreach_div_(roots, [corrected**0.5 for corrected in _corrections(beta2, done)])
         torch._foreach_add_(roots, group["eps"])
-        by = [-_rate(group) / corrected for corrected in _corrections(beta1, done)]
+        by = [-self._rate(group) / corrected for corrected in _corrections(beta1, done)]
         if isinstance(by[0], Tensor):
             torch._foreach_div_(roots, by)
             by = [1.0] * len(roots)
         torch._foreach_addcdiv_(weights, _without_least(means), roots, by)
 
-    def _count(self, weight: nn.Parameter, group: dict[str, Any]) -> Any:
+    @property
+    def _capturable(self) -> bool:
+        """As it was made, whatever the groups of a state that is loaded say."""
+        return bool(self.defaults["capturable"])
+
+    def _count(self, weight: Tensor) -> Any:
         """The number of this step: of Python's, or beside the weight where it is counted there."""
         state = self.state[weight]
-        if not group["capturable"]:
-            state["step"] = int(state["step"]) + 1  # what was saved may have been counted there
-        elif isinstance(state["step"], Tensor):
+        if not self._capturable:
+            state["step"] = int(state["step"]) + 1
+        elif isinstance(state["step"], Tensor) and state["step"].device == weight.device:
             state["step"] += 1
-        else:
-            state["step"] = torch.full((), state["step"] + 1.0, dtype=torch.float32, device=weight.device)
+        else:  # at first, or loaded from elsewhere
+            state["step"] = torch.full((), float(state["step"]) + 1, dtype=torch.float32, device=weight.device)
         return state["step"]
 
-
-def _rate(group: dict[str, Any]) -> Any:
-    """The learning rate: a tensor is read only where nothing is to be captured."""
-    return group["lr"] if group["capturable"] else float(group["lr"])
+    def _rate(self, group: dict[str, Any]) -> Any:
+        """The learning rate, which is read only where nothing is to be captured."""
+        return group["lr"] if self._capturable else float(group["lr"])
 
 
 def _corrections(beta: float, done: list[Any]) -> Any:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import pickle
+
 import pytest
 import torch
 
@@ -108,3 +112,32 @@ def test_two_images_of_the_same_class_are_two_images():
         Pairs(source(0), same=True)
     with pytest.raises(ValueError, match="at least two images of each class to make pairs of the same class"):
         Pairs(Images(images.contiguous()[:4], labels[:4]), same=True)
+
+
+@pytest.mark.parametrize(
+    ("same", "labels", "brightness"),
+    [
+        (False, [[4, 0], [2, 4], [2, 1], [0, 3]], [5509, 5676, 4874, 5509, 5300, 5420, 5676, 5652]),
+        (True, [[4, 4], [2, 2], [2, 2], [0, 0]], [5509, 5388, 4874, 5688, 5300, 5715, 5676, 4609]),
+    ],
+)
+def test_pairs_remain_those_of_recorded_runs(same: bool, labels: list[list[int]], brightness: list[int]) -> None:
+    generator = torch.Generator().manual_seed(5)
+    drawn = torch.randint(5, (50,), generator=generator)
+    images = torch.randint(256, (50, 1, 6, 7), generator=generator, dtype=torch.uint8)
+    batch = Pairs(Images(images, drawn), seed=7, most=2, same=same).batch(11, 4)
+    assert batch.labels.tolist() == labels
+    assert (batch.parts.double().sum(dim=(2, 3, 4)) * 255).round().flatten().tolist() == brightness
+
+
+def test_images_are_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not in a copy, which goes to another process without what it can make again."""
+    pairs, wanted = Pairs(source(), seed=3), Pairs(source(), seed=3).batch(5, 20)
+    pairs.batch(0, 2)
+    size = len(pickle.dumps(Pairs(source(), seed=3)))
+    assert len(pickle.dumps(pairs)) == size
+    copies = pickle.loads(pickle.dumps(pairs)), copy.deepcopy(pairs)
+    assert all(torch.equal(each.batch(5, 20).images, wanted.images) for each in copies)
+    assert dataclasses.replace(pairs, source=source(8, 2)).batch(0, 50).labels.max() == 1
+    monkeypatch.setattr(torch.Tensor, "argsort", None)
+    assert torch.equal(pairs.batch(5, 20).images, wanted.images)

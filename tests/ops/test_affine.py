@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from torchcaps.ops import AffineParts, affine_inverse, affine_matrix, affine_parts, pose_loss, transform_pose, warp
-from torchcaps.ops.affine import affine_parts_of, shift_matrix
+from torchcaps.ops.affine import _sample_by_products, affine_parts_of, shift_matrix
 
 
 def drawn(n: int, dtype: torch.dtype = torch.float64) -> AffineParts:
@@ -214,3 +215,21 @@ def test_poses_and_matrices_of_two_dtypes() -> None:
         assert moved.dtype == torch.float64
         if pose.dim() == 3:
             torch.testing.assert_close(moved, 2 * pose.double())
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+def test_sampling_by_products_is_sampling(padding: str) -> None:
+    """At places between, on and beyond pixels; with the gradients of ``grid_sample``."""
+    images = torch.rand(3, 2, 5, 7, dtype=torch.float64, requires_grad=True)
+    grid = 3 * torch.rand(3, 4, 6, 2, dtype=torch.float64) - 1.5
+    grid[0] = torch.stack(torch.meshgrid(torch.arange(6) * 2 / 7, torch.arange(4) * 0.4, indexing="xy"), dim=2)
+    grid.requires_grad_()
+    found = _sample_by_products(images, grid, padding)
+    wanted = F.grid_sample(images, grid, padding_mode=padding, align_corners=False)
+    torch.testing.assert_close(found, wanted)
+    weight = torch.randn_like(wanted)
+    gradients = [torch.autograd.grad(y, (images, grid), weight) for y in (found, wanted)]
+    torch.testing.assert_close(gradients[0][0], gradients[1][0])
+    torch.testing.assert_close(
+        gradients[0][1][1:], gradients[1][1][1:]
+    )  # on a pixel's centre the slope is either side's

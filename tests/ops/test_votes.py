@@ -75,6 +75,47 @@ def test_logsumexp_over_the_places_that_see_a_child() -> None:
     torch.testing.assert_close(fields.logsumexp(x), torch.tensor([[[[0.0], [both]], [[both], [-1000.0]]]]))
 
 
+FIELDS = [
+    ((2, 5, 6), (2, 3), (2, 1)),
+    ((1, 7, 9), (3, 3), (2, 2)),
+    ((3, 9, 8), (3, 2), (1, 2)),
+    ((2, 9, 9), (2, 2), (3, 3)),  # between fields are capsules that nothing sees
+    ((1, 7, 7), (5, 1), (2, 3)),
+    ((2, 4, 4), (4, 4), (1, 1)),
+]
+
+
+@pytest.mark.parametrize(("map_shape", "kernel_size", "stride"), FIELDS)
+def test_sums_over_the_places_that_see_a_capsule(
+    map_shape: tuple[int, int, int], kernel_size: tuple[int, int], stride: tuple[int, int]
+) -> None:
+    """As sums at the numbers of the children."""
+    fields = Fields(map_shape, kernel_size, stride)
+    x = torch.randn(2, fields.n_places, fields.n_children, 3, dtype=torch.float64, requires_grad=True)
+
+    def numbered(x: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(2, fields.n_lower, 3).index_add(1, fields.child.flatten(), x.flatten(1, 2))
+
+    torch.testing.assert_close(fields.total(x), numbered(x).unflatten(1, map_shape))
+    found, wanted = fields.logsumexp(x), numbered(x.exp())[:, fields.child].log()
+    torch.testing.assert_close(found, wanted)
+    weight = torch.randn_like(found)
+    torch.testing.assert_close(*(torch.autograd.grad(y, x, weight)[0] for y in (found, wanted)))
+    assert torch.autograd.gradcheck(fields.logsumexp, (x[:1, :, :, :1].detach().requires_grad_(),))
+    assert fields.seen_by().equal(numbered(torch.ones_like(x))[0, :, 0][fields.child].long())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # which torch itself calls for this
+def test_sums_of_exponentials_under_transforms() -> None:
+    fields = Fields((2, 5, 6), (2, 3), (2, 1))
+    x, along = torch.randn(2, 3, fields.n_places, fields.n_children, 2, dtype=torch.float64).unbind()
+    one = torch.func.vmap(lambda each: fields.logsumexp(each[None])[0])
+    torch.testing.assert_close(one(x), fields.logsumexp(x))
+    wanted = (fields.logsumexp(x + 1e-6 * along) - fields.logsumexp(x - 1e-6 * along)) / 2e-6
+    torch.testing.assert_close(torch.func.jvp(fields.logsumexp, (x,), (along,))[1], wanted, rtol=1e-6, atol=1e-8)
+    assert torch.autograd.gradgradcheck(fields.logsumexp, (x[:1, :, :, :1].clone().requires_grad_(),))
+
+
 def test_coordinates_in_the_right_hand_column() -> None:
     # Two rows 8 pixels apart about a centre 1 pixel below the image's: −3 and 5; three columns 4 apart: −4, 0, 4.
     # The centre lies 2 to the left of it besides: −6, −2, 2.

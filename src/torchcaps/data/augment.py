@@ -13,6 +13,13 @@ from torchcaps.ops.affine import resample
 from torchcaps.ops.constant import constant
 
 
+def to_device(drawn: Tensor, device: torch.device) -> Tensor:
+    """What was drawn on the CPU, where the images live; the host does not wait until a GPU has it."""
+    if device.type != "cuda":
+        return drawn.to(device)
+    return drawn.pin_memory().to(device, non_blocking=True)
+
+
 def shift(images: Tensor, offsets: Tensor, pad: int) -> Tensor:
     """Move each image by its own whole number of pixels on a canvas ``pad`` larger on every side.
 
@@ -63,7 +70,7 @@ def random_corners(images: Tensor, size: tuple[int, int], generator: torch.Gener
     n, _, height, width = images.shape
     rows = torch.randint(height - size[0] + 1, (n,), generator=generator, device="cpu")
     columns = torch.randint(width - size[1] + 1, (n,), generator=generator, device="cpu")
-    return torch.stack((rows, columns), dim=1).to(images.device)
+    return to_device(torch.stack((rows, columns), dim=1), images.device)
 
 
 #: Where windows to average over lie, as (down, right) of the central one: that one, then four each
@@ -99,8 +106,8 @@ def random_shift(images: Tensor, most: int, generator: torch.Generator) -> Tenso
     """
     if most == 0:
         return images
-    offsets = torch.randint(-most, most + 1, (len(images), 2), generator=generator, device="cpu").to(images.device)
-    return shift(images, offsets, most)[:, :, most:-most, most:-most]
+    offsets = torch.randint(-most, most + 1, (len(images), 2), generator=generator, device="cpu")
+    return shift(images, to_device(offsets, images.device), most)[:, :, most:-most, most:-most]
 
 
 def random_flip(images: Tensor, generator: torch.Generator, channels: Sequence[int] | None = None) -> Tensor:
@@ -115,7 +122,7 @@ def random_flip(images: Tensor, generator: torch.Generator, channels: Sequence[i
     mirrored = torch.rand(len(images), 1, 1, 1, generator=generator, device="cpu") < 0.5
     mirror = images.flip(3)
     mirror = mirror if channels is None else torch.stack([mirror[:, channel] for channel in channels], dim=1)
-    return torch.where(mirrored.to(images.device), mirror, images)
+    return torch.where(to_device(mirrored, images.device), mirror, images)
 
 
 def random_gamma(images: Tensor, most: float, generator: torch.Generator) -> Tensor:
@@ -127,7 +134,8 @@ def random_gamma(images: Tensor, most: float, generator: torch.Generator) -> Ten
         generator: on the CPU, so that every device draws the same.
     """
     log_gamma = most * (2 * torch.rand(len(images), 1, 1, 1, generator=generator, device="cpu") - 1)
-    return images.clamp_min(0) ** log_gamma.exp().to(images)  # of less than 0, NaN would come
+    gamma = to_device(log_gamma.exp(), images.device).to(images.dtype)
+    return images.clamp_min(0) ** gamma  # of less than 0, NaN would come
 
 
 def random_shading(images: Tensor, most: float, generator: torch.Generator) -> Tensor:
@@ -140,7 +148,8 @@ def random_shading(images: Tensor, most: float, generator: torch.Generator) -> T
         generator: on the CPU, so that every device draws the same.
     """
     n, _, height, width = images.shape
-    down, right = (most * (2 * torch.rand(n, 2, generator=generator, device="cpu") - 1)).to(images.device).T
+    drawn = most * (2 * torch.rand(n, 2, generator=generator, device="cpu") - 1)
+    down, right = to_device(drawn, images.device).T
     rows, columns = (torch.linspace(-1, 1, size, device=images.device) for size in (height, width))
     slope = down[:, None, None] * rows[:, None] + right[:, None, None] * columns  # [B, H, W]
     return images * slope.exp().to(images.dtype).unsqueeze(1)
@@ -157,7 +166,7 @@ def random_brightness(images: Tensor, most: float, generator: torch.Generator) -
     Source: ``tf.image.random_brightness``; 63 of 255 in the released code of Hinton et al. 2018.
     """
     by = most * (2 * torch.rand(len(images), 1, 1, 1, generator=generator, device="cpu") - 1)
-    return images + by.to(images)
+    return images + to_device(by, images.device).to(images.dtype)
 
 
 def random_contrast(images: Tensor, factors: tuple[float, float], generator: torch.Generator) -> Tensor:
@@ -173,7 +182,7 @@ def random_contrast(images: Tensor, factors: tuple[float, float], generator: tor
     least, most = factors
     factor = least + (most - least) * torch.rand(len(images), 1, 1, 1, generator=generator, device="cpu")
     mean = images.mean(dim=(2, 3), keepdim=True)  # [B, C, 1, 1]
-    return mean + (images - mean) * factor.to(images)
+    return mean + (images - mean) * to_device(factor, images.device).to(images.dtype)
 
 
 def random_affine(
@@ -196,7 +205,7 @@ def random_affine(
         translate: shift within ± that many pixels, fractions too.
     """
     n, _, height, width = images.shape
-    draw = (2 * torch.rand(n, 5, generator=generator, device="cpu") - 1).to(images.device)  # [B, 5] in −1 … 1
+    draw = to_device(2 * torch.rand(n, 5, generator=generator, device="cpu") - 1, images.device)  # [B, 5] in −1 … 1
     angle, size, slant = math.radians(degrees) * draw[:, 0], 1 + scale * draw[:, 1], shear * draw[:, 2]
     cos, sin = angle.cos() / size, angle.sin() / size
     # Rows of the inverse map from output to input, in units of half the image's width and height.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_choice, check_flag
-from torchcaps.data.augment import shift
+from torchcaps.data.augment import shift, to_device
 from torchcaps.data.images import Images, to_float
 
 BLENDS = ("sum", "max")
@@ -91,21 +93,51 @@ class Pairs:
         # A counter-based generator: pair k owns the raw numbers 8k … 8k + 7 of its key, the seed.
         raw = np.random.Philox(key=self.seed).advance(2 * first).random_raw(8 * n).reshape(n, 8)
         draws = torch.from_numpy((raw >> np.uint64(2)).astype(np.int64))  # [n, 8], not negative
-        labels = self.source.labels.cpu()
-        one = draws[:, 0] % len(labels)
-        two = self._others(labels, one, draws[:, 1])
-        pair = torch.stack((one, two), dim=1).to(self.source.images.device)  # [n, 2]
-        offsets = (draws[:, 2:6] % (2 * self.most + 1) - self.most).reshape(-1, 2).to(pair.device)
+        one = draws[:, 0] % len(self.source)
+        two = self._others(one, draws[:, 1])
+        offsets = draws[:, 2:6] % (2 * self.most + 1) - self.most
+        drawn = to_device(torch.cat((one[:, None], two[:, None], offsets), dim=1), self.source.images.device)
+        pair, offsets = drawn[:, :2], drawn[:, 2:].reshape(-1, 2)
         parts = shift(to_float(self.source.images[pair.flatten()]), offsets, self.most).unflatten(0, (n, 2))
         images = parts.sum(dim=1).clamp_max(1) if self.blend == "sum" else parts.amax(dim=1)
         return PairBatch(images, self.source.labels[pair], parts)
 
-    def _others(self, labels: Tensor, one: Tensor, draw: Tensor) -> Tensor:
+    @cached_property
+    def _sorted(self) -> _Sorted:
+        return _Sorted.of(self.source.labels.cpu())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it was made of: a copy sorts anew."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def _others(self, one: Tensor, draw: Tensor) -> Tensor:
         """The second image of each pair, drawn among those of other classes, or of the same one but itself."""
-        order, counts = labels.argsort(stable=True), labels.bincount()
-        start, count = (counts.cumsum(0) - counts)[labels[one]], counts[labels[one]]  # of the first one's class
+        order, place, start, size = self._sorted
+        start, count = start[one], size[one]
         if self.same:
             step = 1 + draw % (count - 1)
-            return order[start + (order.argsort()[one] - start + step) % count]
-        rank = draw % (len(labels) - count)
+            return order[start + (place[one] - start + step) % count]
+        rank = draw % (len(order) - count)
         return order[torch.where(rank < start, rank, rank + count)]
+
+
+class _Sorted(NamedTuple):
+    """Images by class, on the CPU, where pairs are drawn.
+
+    Attributes:
+        order: the images, sorted by their labels, ``[N]``.
+        place: where in that order each image stands, ``[N]``.
+        start: where in that order its class begins, ``[N]``.
+        size: how many images its class has, ``[N]``.
+    """
+
+    order: Tensor
+    place: Tensor
+    start: Tensor
+    size: Tensor
+
+    @classmethod
+    def of(cls, labels: Tensor) -> _Sorted:
+        """Sort images by their labels ``[N]``."""
+        order, counts = labels.argsort(stable=True), labels.bincount()
+        return cls(order, order.argsort(), (counts.cumsum(0) - counts)[labels], counts[labels])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.checks import check_number
+from torchcaps.data.augment import to_device
 from torchcaps.ops.affine import AffineParts, affine_inverse, affine_matrix, warp
 from torchcaps.ops.precision import without_autocast
 
@@ -82,7 +83,7 @@ def transformed_pairs(
         generator: on the CPU, so that every device draws the same.
         size: (H, W) of both results, cut about the centre; that of the images by default.
     """
-    first, second = (limits.draw(len(images), generator).to(images.device) for _ in range(2))
+    first, second = (to_device(limits.draw(len(images), generator), images.device) for _ in range(2))
     with without_autocast(first):  # bfloat16 would round it
         told = second @ affine_inverse(first)
     return TransformedPair(warp(images, first, size), told, warp(images, second, size))

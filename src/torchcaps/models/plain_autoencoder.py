@@ -52,8 +52,8 @@ class PlainAutoencoder(nn.Module):
         """Paint images ``[B, C, H, W]`` again. It has no way to follow a transformation: it must be None or identity.
 
         Raises:
-            ValueError: images of another shape than the model was made for; a transformation (looked for on
-                the CPU alone, where that stops no device; and not in code that is compiled or within ``torch.func``, which
+            ValueError: images of another shape than the model was made for; a transformation (looked for on the CPU
+                alone, where that stops no device; and not in code that is compiled or within ``torch.func``, which
                 cannot look).
         """
         if transformation is not None:
