@@ -23,7 +23,7 @@ KINDS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float64: "*fp64"
 
 def start(kernel: Any, *values: Any, grid: Any, warmup: bool, **named: Any) -> None:
     """In the place of ``JITFunction.run``."""
-    options = {name: named.pop(name) for name in ("num_warps", "enable_fp_fusion")}
+    options = {name: named.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion") if name in named}
     bound = inspect.signature(kernel.fn).bind(*values, **named).arguments
     signature, constants, aligned = {}, {}, {}
     for k, parameter in enumerate(kernel.params):

@@ -26,7 +26,7 @@ from tests.pairing import Inputs, assert_paired, outcome
 from torchcaps.ops import conv_em_routing, dynamic_routing, em_routing, which_impl
 from torchcaps.ops.fused import choose
 from torchcaps.ops.fused.triton import library
-from torchcaps.ops.fused.triton.dynamic import _Blocks
+from torchcaps.ops.fused.triton.tiles import Sizes, launch
 from torchcaps.ops.fused.unavailable import Unavailable
 
 #: B, (T, H, W), kernel, J, stride: dense; an oblong kernel and unequal strides with children that no parent sees.
@@ -54,12 +54,11 @@ def test_dynamic_options(extras: bool, options: dict[str, Any], gradient: str) -
     assert_paired(dynamic.routing(gradient=gradient, **options), tensors, "triton")
 
 
-def test_too_many_capsules_for_a_tile() -> None:
+def test_too_large_matrices_for_a_tile() -> None:
     """Refused, before anything is compiled for minutes."""
-    u, weight = torch.empty(1, 2, 4, device="meta"), torch.empty(2, 1000, 4, 17, device="meta")
-    with pytest.raises(ValueError, match="at most 16,384 numbers .*, got J=1000, d_out=17: take impl='reference'"):
-        _Blocks.of(u, weight)
-    assert _Blocks.of(u, weight[..., :16]).images == 1
+    assert launch("weight_gradient_pass", Sizes(1, 2, 100_000, 128, 128)).constants["N"] == 16
+    with pytest.raises(ValueError, match="at most 16,384 numbers .*, got d_in=129, d_out=65: take impl='reference'"):
+        launch("weight_gradient_pass", Sizes(1, 2, 1, 129, 65))
 
 
 @needs_interpreter
@@ -273,6 +272,6 @@ def test_every_kernel_compiles_for_a_gpu() -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     compiled = set(done.stdout.split())
     assert compiled == {
-        *("forward_pass", "backward_pass", "final_pass", "squash_pass", "squash_backward_pass"),
+        *("logits_pass", "sums_pass", "pose_gradient_pass", "weight_gradient_pass", "squash_pass", "squash_backward_pass"),
         *("child_pass", "parent_pass", "pose_pass", "weight_pass"),
     }

@@ -1,26 +1,20 @@
 """Dynamic routing on CUDA devices, as operators that torch knows; the algebra is in ``ops/fused/dynamic.py``.
 
 Kept for the backward pass are the weighted sums of all iterations and the sums of outputs that their logits came
-from, V: 2·n_iters times the size of the result.
+from, V: 2·n_iters times the size of the result. Votes are never made. While an iteration runs, its logits ``[B, I, J]``
+take memory, and in the backward pass two such tensors of each iteration.
 """
 
 from __future__ import annotations
-
-import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchcaps.ops.fused.dynamic_operator import gradients, outputs, register
-from torchcaps.ops.fused.operators import refuse_forward_derivative
-from torchcaps.ops.fused.triton.cuts import FUSED, cut, power
+from torchcaps.ops.fused.operators import computed_in, refuse_forward_derivative
 from torchcaps.ops.fused.triton.library import load, on
+from torchcaps.ops.fused.triton.tiles import TILES, Sizes, launch, rows
 
-#: Numbers of a tile, and how many of them a warp holds: the five tiles of the last pass are to stay in registers.
-TILE, OF_WARP = 4096, 512
-#: Of the capsules of one image, which a tile holds at the least: larger ones would be compiled for minutes, and spill.
-LARGEST = 16384
 #: Tensors of the pose's size that are kept of each iteration: s and V.
 KEPT = 2
 
@@ -49,40 +43,27 @@ def routed(
     refuse_forward_derivative(u, weight, bias, prior)
     made = outputs(u, weight, n_iters, return_coupling, KEPT)
     pose, activation, coupling, states = made
-    u, weight = u.contiguous(), weight.contiguous()
-    bias, prior = (None if x is None else x.contiguous() for x in (bias, prior))
     if not pose.numel():
         return made
-    kernels, blocks = load("dynamic"), _Blocks.of(u, weight)
-    sums, so_far = states
-    parts = torch.empty((blocks.parts, *pose.shape), dtype=pose.dtype, device=pose.device)
+    bias = None if bias is None else bias.contiguous()
+    passes = _Passes(u, weight, prior, pose.dtype, leaky)
+    (sums, so_far), coupled = states, passes.coupled
     so_far[0].zero_()
+    if return_coupling and n_iters == coupled:
+        coupling.fill_(1 / (passes.sizes.upper + leaky))
     with on(u.device):
+        logits = passes.empty(1, passes.sizes.upper)[0] if n_iters > coupled else None
         for t in range(n_iters):
-            last = t == n_iters - 1
-            if blocks.parts:
-                kernels.forward_pass[blocks.images, blocks.parts](
-                    u,
-                    weight,
-                    prior,
-                    so_far[t],
-                    parts,
-                    coupling if last and return_coupling else None,
-                    *blocks.sizes,
-                    **blocks.tile,
-                    LEAKY=leaky,
-                )
-            kernels.squash_pass[blocks.rows](
+            last, given = t == n_iters - 1, logits if t >= coupled else None
+            softmax = None if given is None else passes.logits(so_far[t], None, None, given)
+            parts = passes.sums(given, softmax, coupling if last and return_coupling and t >= coupled else None)
+            passes.squash(
                 parts,
                 bias,
                 so_far[t],
                 sums[t],
                 pose if last else so_far[t + 1],
                 activation if last else None,
-                blocks.parts,
-                activation.numel(),
-                weight.shape[1],
-                **blocks.row_tile,
             )
     return made
 
@@ -100,101 +81,168 @@ def routed_backward(
     full: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of :func:`routed`: u, weight, bias and prior, the last ``[0]`` where there is none."""
-    made = gradients(u, weight, prior)
     if not d_pose.numel():
-        return tuple(x.zero_() for x in made)  # type: ignore[return-value]
-    given = d_pose, d_activation, d_coupling, u, weight, prior
-    d_pose, d_activation, d_coupling, u, weight, prior = (None if x is None else x.contiguous() for x in given)  # type: ignore[assignment]
-    kernels, blocks, n_iters = load("dynamic"), _Blocks.of(u, weight), states.shape[1]
-    (sums, so_far), n_rows = states, d_activation.numel()
-    ds, dv = torch.empty(sums.shape, dtype=sums.dtype, device=sums.device), torch.zeros_like(d_pose)
-    parts = torch.empty((blocks.parts, *d_pose.shape), dtype=ds.dtype, device=ds.device)
-    # In the dtype of the sums: rounded to that of the inputs once, at the end.
-    du, d_weight = (torch.empty(x.shape, dtype=ds.dtype, device=ds.device) for x in (u, weight))
-    d_prior = None if prior is None else made[3]
+        return tuple(x.zero_() for x in gradients(u, weight, prior))  # type: ignore[return-value]
+    passes = _Passes(u, weight, prior, states.dtype, leaky)
+    d_pose, d_activation = d_pose.contiguous(), d_activation.contiguous()
+    d_coupling = None if d_coupling is None else d_coupling.contiguous()
+    (sums, so_far), last = states, states.shape[1] - 1
+    first = 0 if full else last
+    coupled = max(first, passes.coupled)
     with on(u.device):
-        last = n_iters - 1
-        kernels.squash_backward_pass[blocks.rows](
-            None, sums[last], d_pose, d_activation, ds[last], 0, n_rows, **blocks.row_tile
-        )
-        for t in range(last, 0, -1) if full else ():
-            if blocks.parts:
-                kernels.backward_pass[blocks.images, blocks.parts](
-                    u,
-                    weight,
-                    prior,
-                    so_far[t],
-                    ds[t],
-                    d_coupling if t == last else None,
-                    parts,
-                    *blocks.sizes,
-                    **blocks.tile,
-                    LEAKY=leaky,
-                )
-            kernels.squash_backward_pass[blocks.rows](
-                parts, sums[t - 1], dv, None, ds[t - 1], blocks.parts, n_rows, **blocks.row_tile
-            )
-        if blocks.parts:
-            kernels.final_pass[(u.shape[1],)](
-                u,
-                weight,
-                prior,
-                so_far,
-                ds,
-                d_coupling,
-                du,
-                d_weight,
-                d_prior,
-                *blocks.sizes[:2],
-                **blocks.tile,
-                N_ITERS=n_iters,
-                FULL=full,
-                LEAKY=leaky,
-            )
-    d_bias = (ds if full else ds[-1:]).sum(dim=(0, 1))
-    return du.to(u.dtype), d_weight.to(weight.dtype), d_bias, made[3]
+        ds, dv = torch.empty_like(sums), torch.zeros_like(d_pose)
+        passes.squash_backward(None, sums[last], d_pose, d_activation, ds[last])
+        couplings = passes.empty(last + 1 - coupled, 2, passes.sizes.upper)  # b and dc, then c and db
+        for t in range(last, coupled - 1, -1):
+            here, asked = couplings[t - coupled], d_coupling if t == last else None
+            softmax = passes.logits(so_far[t], ds[t], asked, here)
+            parts = passes.sums(here, softmax, None, backward=True)
+            if full and t > 0:
+                passes.squash_backward(parts, sums[t - 1], dv, None, ds[t - 1])
+        span = {"FIRST": first, "COUPLED": coupled, "N_ITERS": last + 1, "FULL": full}
+        du = passes.pose(so_far, ds, couplings, span)
+        return du, *passes.weight(so_far, ds, couplings, span)
 
 
 register(routed, routed_backward, "triton", KEPT)
 
 
-class _Blocks(NamedTuple):
-    """How the work is cut: by the sizes alone, so that results depend on nothing else.
+class _Passes:
+    """The kernels, started on one problem.
 
     Attributes:
-        images: blocks of images.
-        parts: cuts of the sum over lower capsules.
-        rows: programs over rows (image, upper capsule).
-        sizes: B, I, and lower capsules of a part.
-        tile: constants of the passes over lower capsules.
-        row_tile: those of the passes over rows.
+        coupled: the first iteration whose couplings differ.
     """
 
-    images: int
-    parts: int
-    rows: tuple[int]
-    sizes: tuple[int, int, int]
-    tile: dict[str, int]
-    row_tile: dict[str, int]
-
-    @classmethod
-    def of(cls, u: Tensor, weight: Tensor) -> _Blocks:
+    def __init__(self, u: Tensor, weight: Tensor, prior: Tensor | None, dtype: torch.dtype, leaky: bool) -> None:
         (n_images, n_in, d_in), (n_out, d_out) = u.shape, weight.shape[1::2]
-        upper, elements = power(n_out), power(d_out)
-        if upper * elements > LARGEST:
-            raise ValueError(
-                f"impl='triton' takes at most {LARGEST:,} numbers of upper capsules an image, J and d_out each rounded "
-                f"up to a power of two, got J={n_out}, d_out={d_out}: take impl='reference'"
+        self.u, self.w = u.contiguous(), weight.contiguous()
+        self.prior = None if prior is None else prior.contiguous()
+        self.coupled = 1 if prior is None else 0
+        self.dtype = dtype
+        self.kernels = load("dynamic")
+        self.sizes = Sizes(n_images, n_in, n_out, d_in, d_out, dtype.itemsize)
+        self.options = {"LEAKY": leaky, "PRECISION": precision(u, weight)}
+
+    def empty(self, *shape: int) -> Tensor:
+        """Memory for numbers of each image and lower capsule, ``[*shape, B, I]``."""
+        return self.memory(*shape, self.sizes.images, self.sizes.lower)
+
+    def memory(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.empty(shape, dtype=dtype or self.dtype, device=self.u.device)
+
+    def logits(self, v: Tensor, ds: Tensor | None, d_coupling: Tensor | None, logits: Tensor) -> Tensor:
+        """Fill ``logits`` with b ``[J, B, I]``, or b and dc where ds is given; gives what makes couplings of them."""
+        cuts, softmax = launch("logits_pass", self.sizes), self.empty(3)
+        if cuts.chunks:
+            self.kernels.logits_pass[(cuts.blocks * cuts.chunks,)](
+                self.u,
+                self.w,
+                self.prior,
+                v,
+                ds,
+                d_coupling,
+                logits,
+                softmax,
+                self.sizes.images,
+                self.sizes.lower,
+                cuts.blocks,
+                **cuts.constants,
+                **self.options,
             )
-        block = min(max(1, TILE // (upper * elements)), power(n_images), 64)
-        images = math.ceil(n_images / block)
-        per_part = cut(n_in, images)
-        parts = math.ceil(n_in / per_part)
-        tile = {"D": d_in, "J": n_out, "E": d_out, "N": block, "JP": upper, "EP": elements}
-        warps = min(max(block * upper * elements // OF_WARP, 1), 16)
-        together = min(max(1, 1024 // elements), power(parts), 64)
-        row_tile = {"E": d_out, "R": 4, "PP": together, "EP": elements, "num_warps": 4 if together > 4 else 1}
-        rows = (math.ceil(n_images * n_out / 4),)
-        return cls(
-            images, parts, rows, (n_images, n_in, per_part), tile | {"num_warps": warps} | FUSED, row_tile | FUSED
+        return softmax
+
+    def sums(
+        self, logits: Tensor | None, softmax: Tensor | None, coupling: Tensor | None, backward: bool = False
+    ) -> Tensor:
+        """Parts ``[., B, J, d_out]`` of Σ_i c û; backward, of Σ_i db û, and ``logits`` becomes c and db."""
+        cuts = launch("sums_pass", self.sizes)
+        n_parts, per_part = cuts.parts(cuts.chunks, cuts.blocks * self.sizes.upper, TILES["sums_pass"].programs)
+        parts = self.memory(n_parts, self.sizes.images, self.sizes.upper, self.sizes.d_out)
+        if n_parts:
+            self.kernels.sums_pass[cuts.blocks, n_parts, self.sizes.upper](
+                self.u,
+                self.w,
+                logits,
+                softmax,
+                coupling,
+                parts,
+                self.sizes.images,
+                self.sizes.lower,
+                per_part,
+                **cuts.constants,
+                **self.options,
+                BACKWARD=backward,
+            )
+        return parts
+
+    def squash(self, parts: Tensor, bias: Tensor | None, *rest: Tensor | None) -> None:
+        """s of an iteration from its parts, and v."""
+        grid, constants = rows(self.sizes, len(parts))
+        n_rows = self.sizes.images * self.sizes.upper
+        self.kernels.squash_pass[grid](parts, bias, *rest, len(parts), n_rows, J=self.sizes.upper, **constants)
+
+    def squash_backward(self, parts: Tensor | None, *rest: Tensor | None) -> None:
+        """ds of an iteration, from dv and the parts that are added to it."""
+        n_parts = 0 if parts is None else len(parts)
+        grid, constants = rows(self.sizes, n_parts)
+        n_rows = self.sizes.images * self.sizes.upper
+        self.kernels.squash_backward_pass[grid](parts, *rest, n_parts, n_rows, **constants)
+
+    def pose(self, v: Tensor, ds: Tensor, couplings: Tensor, span: dict[str, int]) -> Tensor:
+        """du of all iterations in ``span``."""
+        cuts, du = launch("pose_gradient_pass", self.sizes), torch.empty_like(self.u)
+        if cuts.chunks:
+            self.kernels.pose_gradient_pass[(cuts.blocks * cuts.chunks,)](
+                self.w,
+                v,
+                ds,
+                couplings,
+                du,
+                self.sizes.images,
+                self.sizes.lower,
+                cuts.blocks,
+                **cuts.constants,
+                **self.options,
+                **span,
+            )
+        return du
+
+    def weight(self, v: Tensor, ds: Tensor, couplings: Tensor, span: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
+        """dW, and the gradients of bias and prior, the last ``[0]`` where there is none."""
+        if not self.sizes.lower:
+            d_prior = self.memory(0) if self.prior is None else torch.empty_like(self.prior)
+            return torch.empty_like(self.w), ds[span["FIRST"] :].sum(dim=(0, 1)), d_prior
+        cuts = launch("weight_gradient_pass", self.sizes)
+        others = cuts.chunks * self.sizes.upper
+        n_parts, per_part = cuts.parts(cuts.blocks, others, TILES["weight_gradient_pass"].programs)
+        d_weight = self.memory(n_parts, *self.w.shape, dtype=self.w.dtype if n_parts == 1 else self.dtype)
+        d_bias = self.memory(n_parts, *self.w.shape[1::2])
+        d_prior = None if self.prior is None else self.memory(n_parts, *self.prior.shape)
+        self.kernels.weight_gradient_pass[cuts.chunks, self.sizes.upper, n_parts](
+            self.u,
+            v,
+            ds,
+            couplings,
+            d_weight,
+            d_prior,
+            d_bias,
+            self.sizes.images,
+            self.sizes.lower,
+            per_part,
+            **cuts.constants,
+            **self.options,
+            **span,
         )
+        made = d_weight, d_bias, self.memory(1, 0) if d_prior is None else d_prior
+        d_weight, d_bias, d_prior = (x[0] if len(x) == 1 else x.sum(0) for x in made)
+        return d_weight.to(self.w.dtype), d_bias, d_prior
+
+
+def precision(u: Tensor, weight: Tensor) -> str:
+    """How matrices are multiplied: as in float32, unless the user lets torch do so in TF32."""
+    if computed_in(u, weight) == torch.float64:
+        return "ieee"
+    if u.dtype == weight.dtype == torch.bfloat16:
+        return "bfloat16"
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"

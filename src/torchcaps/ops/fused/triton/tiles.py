@@ -1,0 +1,103 @@
+"""How dynamic routing is cut into programs: by the sizes and the dtypes alone, so that results depend on nothing else."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from torchcaps.ops.fused.triton.cuts import FUSED, power
+
+#: Numbers of a tile [K, EP] of matrices, at most, where one capsule's fit; larger ones are compiled for minutes.
+LARGEST = 16384
+#: The least that a product of matrices takes.
+LEAST = 16
+
+
+class Tile(NamedTuple):
+    """How a kernel is cut.
+
+    Attributes:
+        images: images of a block, at most.
+        elements: of poses of a chunk of lower capsules, at most, but one capsule at the least.
+        warps: of a program.
+        stages: of loads that run ahead of a loop.
+        programs: wanted at the least; sums are cut into parts until there are as many.
+    """
+
+    images: int
+    elements: int
+    warps: int
+    stages: int
+    programs: int = 528
+
+
+#: For each kernel, in float32; to be tuned on a GPU.
+TILES = {
+    "logits_pass": Tile(32, 64, 4, 3),
+    "sums_pass": Tile(32, 64, 4, 3),
+    "pose_gradient_pass": Tile(32, 64, 4, 3),
+    "weight_gradient_pass": Tile(32, 64, 4, 3),
+}
+
+
+class Sizes(NamedTuple):
+    """B, I, J, d_in and d_out of a problem, and bytes of the numbers that are computed with."""
+
+    images: int
+    lower: int
+    upper: int
+    d_in: int
+    d_out: int
+    itemsize: int = 4
+
+
+class Launch(NamedTuple):
+    """What one kernel is started with.
+
+    Attributes:
+        blocks: of images.
+        chunks: of lower capsules.
+        constants: of the kernel, and options of the compiler.
+    """
+
+    blocks: int
+    chunks: int
+    constants: dict[str, int]
+
+    def parts(self, terms: int, others: int, programs: int, least: int = 2) -> tuple[int, int]:
+        """Parts of a sum, done by so many ``others`` each, and terms of a part, ``least`` of them if there are."""
+        parts = max(1, min(math.ceil(programs / max(1, others)), terms // least))
+        per_part = max(1, math.ceil(terms / parts))
+        return math.ceil(terms / per_part), per_part
+
+
+def launch(kernel: str, sizes: Sizes) -> Launch:
+    """Cut the work of a kernel.
+
+    Raises:
+        ValueError: the matrix of one pair of capsules is too large for a tile.
+    """
+    tile = TILES[kernel]
+    inputs, outputs = power(sizes.d_in), max(power(sizes.d_out), LEAST)
+    if max(inputs, LEAST) * outputs > LARGEST:
+        raise ValueError(
+            f"impl='triton' takes at most {LARGEST:,} numbers of a matrix, d_in and d_out each rounded up to a power "
+            f"of two of at least {LEAST}, got d_in={sizes.d_in}, d_out={sizes.d_out}: take impl='reference'"
+        )
+    room = max(LEAST, min(tile.elements, tile.elements * 16 // outputs) * 4 // sizes.itemsize)
+    together = min(max(inputs, room), max(LEAST, power(sizes.lower) * inputs)) // inputs
+    images = max(LEAST, min(tile.images, power(sizes.images)) * 4 // sizes.itemsize)
+    constants = {"D": sizes.d_in, "J": sizes.upper, "E": sizes.d_out}
+    constants |= {"N": images, "KI": together, "DP": inputs, "EP": outputs}
+    options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    return Launch(
+        math.ceil(sizes.images / images), math.ceil(sizes.lower / together), constants | options | FUSED
+    )
+
+
+def rows(sizes: Sizes, parts: int) -> tuple[tuple[int], dict[str, int]]:
+    """Programs of the passes over rows (image, upper capsule), and their constants."""
+    elements = power(sizes.d_out)
+    together = min(max(1, 1024 // elements), power(parts), 64)
+    constants = {"E": sizes.d_out, "R": 4, "PP": together, "EP": elements, "num_warps": 4 if together > 4 else 1}
+    return (math.ceil(sizes.images * sizes.upper / 4),), constants | FUSED
