@@ -22,6 +22,7 @@ class Tile(NamedTuple):
         warps: of a program.
         stages: of loads that run ahead of a loop.
         programs: wanted at the least; sums are cut into parts until there are as many.
+        registers: of a thread, at most; None leaves it to the compiler, which may take so many that few programs fit.
     """
 
     images: int
@@ -29,14 +30,15 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     programs: int = 528
+    registers: int | None = None
 
 
 #: For each kernel, in float32; to be tuned on a GPU.
 TILES = {
     "logits_pass": Tile(32, 64, 4, 3),
-    "sums_pass": Tile(32, 64, 4, 3),
+    "sums_pass": Tile(32, 32, 2, 2),
     "pose_gradient_pass": Tile(32, 64, 4, 3),
-    "weight_gradient_pass": Tile(32, 64, 4, 3),
+    "weight_gradient_pass": Tile(16, 64, 4, 3),
 }
 
 
@@ -90,6 +92,7 @@ def launch(kernel: str, sizes: Sizes) -> Launch:
     constants = {"D": sizes.d_in, "J": sizes.upper, "E": sizes.d_out}
     constants |= {"N": images, "KI": together, "DP": inputs, "EP": outputs}
     options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    options |= {} if tile.registers is None else {"maxnreg": tile.registers}
     return Launch(
         math.ceil(sizes.images / images), math.ceil(sizes.lower / together), constants | options | FUSED
     )

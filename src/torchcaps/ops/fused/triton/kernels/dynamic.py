@@ -28,53 +28,80 @@ __all__ = [
     "weight_gradient_pass",
 ]
 
-
-@triton.jit
-def images_of(block, n_images, N: tl.constexpr):
-    """Numbers of a block's images [N], of 64 bits, and which are there."""
-    b = (block * N + tl.arange(0, N)).to(tl.int64)
-    return b, b < n_images
+#: Below every finite logit, and not -inf, from which nothing can be subtracted that is.
+LOWEST = tl.constexpr(-3e38)
 
 
 @triton.jit
-def capsules_of(chunk, n_in, KI: tl.constexpr):
-    """Numbers of a chunk's lower capsules [KI], of 64 bits, and which are there."""
-    i = (chunk * KI + tl.arange(0, KI)).to(tl.int64)
-    return i, i < n_in
+def there_of(block, n_images, N: tl.constexpr):
+    """Which images of a block are there [N]."""
+    return block * N + tl.arange(0, N) < n_images
 
 
 @triton.jit
-def elements_of(chunk, n_in, D: tl.constexpr, KI: tl.constexpr, DP: tl.constexpr):
-    """Lower capsule of each of a chunk's elements [K], of 64 bits, its place in the pose, and which are there."""
-    k = tl.arange(0, KI * DP)
-    i = (chunk * KI + k // DP).to(tl.int64)
-    return i, k % DP, (i < n_in) & (k % DP < D)
+def known_of(chunk, n_in, KI: tl.constexpr):
+    """Which lower capsules of a chunk are there [KI]."""
+    return chunk * KI + tl.arange(0, KI) < n_in
 
 
 @triton.jit
-def load_poses(u, b, there, chunk, n_in, D: tl.constexpr, KI: tl.constexpr, DP: tl.constexpr):
-    """Poses of a chunk [N, K]; 0 where there is none."""
-    i, d, known = elements_of(chunk, n_in, D, KI, DP)
-    return tl.load(u + (b * n_in * D)[:, None] + (i * D + d)[None, :], mask=there[:, None] & known[None, :], other=0.0)
+def pair_places(block, chunk, n_in, N: tl.constexpr, KI: tl.constexpr):
+    """Where a block of images and a chunk begin in [B, I], of 64 bits, and offsets from there [N, KI]."""
+    n, i = tl.arange(0, N), tl.arange(0, KI)
+    return tl.full((), N, tl.int64) * block * n_in + chunk * KI, n[:, None] * n_in + i[None, :]
 
 
 @triton.jit
-def places_of_matrices(
+def pose_places(block, chunk, n_images, n_in, D: tl.constexpr, N: tl.constexpr, KI: tl.constexpr, DP: tl.constexpr):
+    """The same in [B, I, D] with offsets [N, K], and which are there."""
+    n, k = tl.arange(0, N), tl.arange(0, KI * DP)
+    known = (chunk * KI + k // DP < n_in) & (k % DP < D)
+    first = (tl.full((), N, tl.int64) * block * n_in + chunk * KI) * D
+    offsets = n[:, None] * (n_in * D) + (k // DP * D + k % DP)[None, :]
+    return first, offsets, there_of(block, n_images, N)[:, None] & known[None, :]
+
+
+@triton.jit
+def load_poses(u, block, chunk, n_images, n_in, D: tl.constexpr, N: tl.constexpr, KI: tl.constexpr, DP: tl.constexpr):
+    """Poses of a block and a chunk [N, K]; 0 where there is none."""
+    first, offsets, inside = pose_places(block, chunk, n_images, n_in, D, N, KI, DP)
+    return tl.load(u + first + offsets, mask=inside, other=0.0)
+
+
+@triton.jit
+def matrix_places(
     j, chunk, n_in, D: tl.constexpr, J: tl.constexpr, E: tl.constexpr, KI: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr
 ):
-    """Offsets [K, EP] of a chunk's matrices to upper capsule j, and which are there."""
-    i, d, known = elements_of(chunk, n_in, D, KI, DP)
-    e = tl.arange(0, EP)
-    return (((i * J + j) * D + d) * E)[:, None] + e[None, :], known[:, None] & (e < E)[None, :]
+    """The same in [I, J, D, E] for upper capsule j, with offsets [K, EP]."""
+    k, e = tl.arange(0, KI * DP), tl.arange(0, EP)
+    known = (chunk * KI + k // DP < n_in) & (k % DP < D)
+    first = tl.full((), KI * J, tl.int64) * chunk * (D * E) + j * (D * E)
+    offsets = (k // DP * (J * D * E) + k % DP * E)[:, None] + e[None, :]
+    return first, offsets, known[:, None] & (e < E)[None, :]
 
 
 @triton.jit
-def load_states(states, b, there, j, J: tl.constexpr, E: tl.constexpr, EP: tl.constexpr):
-    """V or ds [N, EP] of upper capsule j in some images; 0 where there is none."""
-    e = tl.arange(0, EP)
-    return tl.load(
-        states + ((b * J + j) * E)[:, None] + e[None, :], mask=there[:, None] & (e < E)[None, :], other=0.0
-    )
+def load_matrices(
+    weight, j, chunk, n_in, D: tl.constexpr, J: tl.constexpr, E: tl.constexpr, KI: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr
+):
+    """Matrices of a chunk to upper capsule j, [K, EP]; 0 where there is none."""
+    first, offsets, inside = matrix_places(j, chunk, n_in, D, J, E, KI, DP, EP)
+    return tl.load(weight + first + offsets, mask=inside, other=0.0)
+
+
+@triton.jit
+def state_places(block, j, n_images, J: tl.constexpr, E: tl.constexpr, N: tl.constexpr, EP: tl.constexpr):
+    """The same in [B, J, E], with offsets [N, EP]."""
+    n, e = tl.arange(0, N), tl.arange(0, EP)
+    first = tl.full((), N * J, tl.int64) * block * E + j * E
+    return first, n[:, None] * (J * E) + e[None, :], there_of(block, n_images, N)[:, None] & (e < E)[None, :]
+
+
+@triton.jit
+def load_states(states, block, j, n_images, J: tl.constexpr, E: tl.constexpr, N: tl.constexpr, EP: tl.constexpr):
+    """V or ds of upper capsule j [N, EP]; 0 where there is none."""
+    first, offsets, inside = state_places(block, j, n_images, J, E, N, EP)
+    return tl.load(states + first + offsets, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -126,41 +153,40 @@ def logits_pass(
     """
     kind: tl.constexpr = outputs.dtype.element_ty
     chunk = tl.program_id(0) // n_blocks
-    b, there = images_of(tl.program_id(0) % n_blocks, n_images, N)
-    i, known = capsules_of(chunk, n_in, KI)
-    inside = there[:, None] & known[None, :]
-    at = (b * n_in)[:, None] + i[None, :]
-    size = n_in.to(tl.int64) * n_images
-    x = load_poses(u, b, there, chunk, n_in, D, KI, DP)
+    block = tl.program_id(0) % n_blocks
+    known = known_of(chunk, n_in, KI)
+    inside = there_of(block, n_images, N)[:, None] & known[None, :]
+    first, pairs = pair_places(block, chunk, n_in, N, KI)
+    size = tl.full((), 1, tl.int64) * n_in * n_images
+    x = load_poses(u, block, chunk, n_images, n_in, D, N, KI, DP)
     # The place of no upper capsule has logit 0.
-    top = tl.full((N, KI), 0.0 if LEAKY else float("-inf"), kind)
+    top = tl.full((N, KI), 0.0 if LEAKY else LOWEST, kind)
     total = tl.full((N, KI), 1.0 if LEAKY else 0.0, kind)
     mean = tl.zeros((N, KI), kind)
     for j in range(J):
-        place, stored = places_of_matrices(j, chunk, n_in, D, J, E, KI, DP, EP)
-        matrices = tl.load(weight + place, mask=stored, other=0.0)
-        v = load_states(outputs, b, there, j, J, E, EP)
+        matrices = load_matrices(weight, j, chunk, n_in, D, J, E, KI, DP, EP)
+        v = load_states(outputs, block, j, n_images, J, E, N, EP)
         logit = agreements(x, v, matrices, N, KI, DP, PRECISION)
         if prior is not None:
-            logit += tl.load(prior + i * J + j, mask=known, other=0.0)[None, :]
-        tl.store(logits + j * size + at, logit, mask=inside)
-        highest = tl.maximum(top, logit)
-        shift = tl.where(highest == float("-inf"), 0.0, highest)
-        shrink = tl.exp(top - shift)
-        share = tl.exp(logit - shift)
+            logit += tl.load(prior + (chunk * KI + tl.arange(0, KI)) * J + j, mask=known, other=0.0)[None, :]
+        tl.store(logits + (j * size + first) + pairs, logit, mask=inside)
+        # One of the two exponentials is that of 0.
+        rise = logit - top
+        small = tl.exp(-tl.abs(rise))
+        shrink, share = tl.where(rise > 0, small, 1.0), tl.where(rise > 0, 1.0, small)
         total = total * shrink + share
         if ds is not None:
-            g = load_states(ds, b, there, j, J, E, EP)
+            g = load_states(ds, block, j, n_images, J, E, N, EP)
             dc = agreements(x, g, matrices, N, KI, DP, PRECISION)
             if d_coupling is not None:
-                dc += tl.load(d_coupling + at * J + j, mask=inside, other=0.0)
-            tl.store(logits + (J + j) * size + at, dc, mask=inside)
+                dc += tl.load(d_coupling + (first * J + j) + pairs * J, mask=inside, other=0.0)
+            tl.store(logits + ((J + j) * size + first) + pairs, dc, mask=inside)
             mean = mean * shrink + share * dc
-        top = highest
-    tl.store(softmax + at, tl.where(top == float("-inf"), 0.0, top), mask=inside)
-    tl.store(softmax + size + at, over(tl.full(total.shape, 1.0, kind), total), mask=inside)
+        top = tl.where(rise > 0, logit, top)
+    tl.store(softmax + first + pairs, top, mask=inside)
+    tl.store(softmax + (size + first) + pairs, over(tl.full(total.shape, 1.0, kind), total), mask=inside)
     if ds is not None:
-        tl.store(softmax + 2 * size + at, over(mean, total), mask=inside)
+        tl.store(softmax + (2 * size + first) + pairs, over(mean, total), mask=inside)
 
 
 @triton.jit(do_not_specialize=["n_images", "per_part"])
@@ -192,36 +218,33 @@ def sums_pass(
     """
     kind: tl.constexpr = parts.dtype.element_ty
     part, j = tl.program_id(1), tl.program_id(2)
-    b, there = images_of(tl.program_id(0), n_images, N)
-    size = n_in.to(tl.int64) * n_images
+    block = tl.program_id(0)
+    size = tl.full((), 1, tl.int64) * n_in * n_images
     total = tl.zeros((N, EP), kind)
     for chunk in range(part * per_part, tl.minimum(tl.cdiv(n_in, KI), (part + 1) * per_part)):
-        x = load_poses(u, b, there, chunk, n_in, D, KI, DP)
-        place, stored = places_of_matrices(j, chunk, n_in, D, J, E, KI, DP, EP)
-        matrices = tl.load(weight + place, mask=stored, other=0.0)
+        x = load_poses(u, block, chunk, n_images, n_in, D, N, KI, DP)
+        matrices = load_matrices(weight, j, chunk, n_in, D, J, E, KI, DP, EP)
         if logits is not None:
-            i, known = capsules_of(chunk, n_in, KI)
-            inside = there[:, None] & known[None, :]
-            at = (b * n_in)[:, None] + i[None, :]
-            shift = tl.load(softmax + at, mask=inside, other=0.0)
-            scale = tl.load(softmax + size + at, mask=inside, other=0.0)
-            c = tl.exp(tl.load(logits + j * size + at, mask=inside, other=0.0) - shift) * scale
+            inside = there_of(block, n_images, N)[:, None] & known_of(chunk, n_in, KI)[None, :]
+            first, pairs = pair_places(block, chunk, n_in, N, KI)
+            shift = tl.load(softmax + first + pairs, mask=inside, other=0.0)
+            scale = tl.load(softmax + (size + first) + pairs, mask=inside, other=0.0)
+            c = tl.exp(tl.load(logits + (j * size + first) + pairs, mask=inside, other=0.0) - shift) * scale
             if coupling is not None:
-                tl.store(coupling + at * J + j, c, mask=inside)
+                tl.store(coupling + (first * J + j) + pairs * J, c, mask=inside)
             if BACKWARD:
-                dc = tl.load(logits + (J + j) * size + at, mask=inside, other=0.0)
-                db = c * (dc - tl.load(softmax + 2 * size + at, mask=inside, other=0.0))
-                tl.store(logits + j * size + at, c, mask=inside)
-                tl.store(logits + (J + j) * size + at, db, mask=inside)
+                dc = tl.load(logits + ((J + j) * size + first) + pairs, mask=inside, other=0.0)
+                db = c * (dc - tl.load(softmax + (2 * size + first) + pairs, mask=inside, other=0.0))
+                tl.store(logits + (j * size + first) + pairs, c, mask=inside)
+                tl.store(logits + ((J + j) * size + first) + pairs, db, mask=inside)
                 c = db
             total = product(spread(c, N, KI, DP) * x.to(kind), matrices, total, PRECISION)
         else:
             total = product(x, matrices, total, PRECISION)
     if logits is None:
         total = equal_share(total, J, LEAKY)
-    e = tl.arange(0, EP)
-    to = parts + (((part.to(tl.int64) * n_images + b) * J + j) * E)[:, None] + e[None, :]
-    tl.store(to, total, mask=there[:, None] & (e < E)[None, :])
+    start, offsets, stored = state_places(block, j, n_images, J, E, N, EP)
+    tl.store(parts + (part.to(tl.int64) * n_images * (J * E) + start) + offsets, total, mask=stored)
 
 
 @triton.jit(do_not_specialize=["n_images", "n_blocks"])
@@ -255,32 +278,30 @@ def pose_gradient_pass(
     """
     kind: tl.constexpr = ds.dtype.element_ty
     chunk = tl.program_id(0) // n_blocks
-    b, there = images_of(tl.program_id(0) % n_blocks, n_images, N)
-    i, known = capsules_of(chunk, n_in, KI)
-    inside = there[:, None] & known[None, :]
-    at = (b * n_in)[:, None] + i[None, :]
-    size = n_in.to(tl.int64) * n_images
+    block = tl.program_id(0) % n_blocks
+    known = known_of(chunk, n_in, KI)
+    inside = there_of(block, n_images, N)[:, None] & known[None, :]
+    first, pairs = pair_places(block, chunk, n_in, N, KI)
+    size = tl.full((), 1, tl.int64) * n_in * n_images
     step = tl.full((), J * E, tl.int64) * n_images
     total = tl.zeros((N, KI * DP), kind)
     zero = tl.zeros((N, KI * DP), kind)
     for j in range(J):
-        place, stored = places_of_matrices(j, chunk, n_in, D, J, E, KI, DP, EP)
-        turned = tl.trans(tl.load(weight + place, mask=stored, other=0.0))
+        turned = tl.trans(load_matrices(weight, j, chunk, n_in, D, J, E, KI, DP, EP))
         for t in tl.static_range(FIRST, N_ITERS):
-            g = load_states(ds + t * step, b, there, j, J, E, EP)
+            g = load_states(ds + t * step, block, j, n_images, J, E, N, EP)
             if t < COUPLED:
                 total = product(equal_share(g, J, LEAKY), turned, total, PRECISION)
             else:
-                here = couplings + ((t - COUPLED) * 2 * J + j) * size + at
+                here = couplings + (((t - COUPLED) * 2 * J + j) * size + first) + pairs
                 c = tl.load(here, mask=inside, other=0.0)
                 total += spread(c, N, KI, DP) * product(g, turned, zero, PRECISION)
                 if FULL and t > 0:
-                    v = load_states(outputs + t * step, b, there, j, J, E, EP)
+                    v = load_states(outputs + t * step, block, j, n_images, J, E, N, EP)
                     db = tl.load(here + J * size, mask=inside, other=0.0)
                     total += spread(db, N, KI, DP) * product(v, turned, zero, PRECISION)
-    i, d, known = elements_of(chunk, n_in, D, KI, DP)
-    to = du + (b * n_in * D)[:, None] + (i * D + d)[None, :]
-    tl.store(to, total.to(du.dtype.element_ty), mask=there[:, None] & known[None, :])
+    start, offsets, stored = pose_places(block, chunk, n_images, n_in, D, N, KI, DP)
+    tl.store(du + start + offsets, total.to(du.dtype.element_ty), mask=stored)
 
 
 @triton.jit(do_not_specialize=["n_images", "per_part"])
@@ -315,42 +336,41 @@ def weight_gradient_pass(
     """
     kind: tl.constexpr = ds.dtype.element_ty
     chunk, j, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i, known = capsules_of(chunk, n_in, KI)
-    size = n_in.to(tl.int64) * n_images
+    known = known_of(chunk, n_in, KI)
+    size = tl.full((), 1, tl.int64) * n_in * n_images
     step = tl.full((), J * E, tl.int64) * n_images
-    total = tl.zeros((KI * DP, EP), kind)
+    total = tl.zeros((EP, KI * DP), kind)  # with few rows: every warp has some columns, and no operand is turned but g
     total_prior = tl.zeros((N, KI), kind)
     for block in range(part * per_part, tl.minimum(tl.cdiv(n_images, N), (part + 1) * per_part)):
-        b, there = images_of(block, n_images, N)
-        inside = there[:, None] & known[None, :]
-        at = (b * n_in)[:, None] + i[None, :]
-        x = load_poses(u, b, there, chunk, n_in, D, KI, DP)
+        inside = there_of(block, n_images, N)[:, None] & known[None, :]
+        first, pairs = pair_places(block, chunk, n_in, N, KI)
+        x = load_poses(u, block, chunk, n_images, n_in, D, N, KI, DP)
         for t in tl.static_range(FIRST, N_ITERS):
-            g = load_states(ds + t * step, b, there, j, J, E, EP)
+            g = load_states(ds + t * step, block, j, n_images, J, E, N, EP)
             if t < COUPLED:
-                total = product(tl.trans(x), equal_share(g, J, LEAKY), total, PRECISION)
+                total = product(tl.trans(equal_share(g, J, LEAKY)), x, total, PRECISION)
             else:
-                here = couplings + ((t - COUPLED) * 2 * J + j) * size + at
+                here = couplings + (((t - COUPLED) * 2 * J + j) * size + first) + pairs
                 c = spread(tl.load(here, mask=inside, other=0.0), N, KI, DP)
-                total = product(tl.trans(c * x.to(kind)), g, total, PRECISION)
+                total = product(tl.trans(g), c * x.to(kind), total, PRECISION)
                 if FULL and t > 0 or d_prior is not None:
                     db = tl.load(here + J * size, mask=inside, other=0.0)
                     if d_prior is not None:
                         total_prior += db
                     if FULL and t > 0:
-                        v = load_states(outputs + t * step, b, there, j, J, E, EP)
-                        total = product(tl.trans(spread(db, N, KI, DP) * x.to(kind)), v, total, PRECISION)
-    place, stored = places_of_matrices(j, chunk, n_in, D, J, E, KI, DP, EP)
-    to = d_weight + part.to(tl.int64) * n_in * (J * D * E) + place
-    tl.store(to, total.to(d_weight.dtype.element_ty), mask=stored)
+                        v = load_states(outputs + t * step, block, j, n_images, J, E, N, EP)
+                        total = product(tl.trans(v), spread(db, N, KI, DP) * x.to(kind), total, PRECISION)
+    start, offsets, stored = matrix_places(j, chunk, n_in, D, J, E, KI, DP, EP)
+    to = d_weight + (part.to(tl.int64) * n_in * (J * D * E) + start) + offsets
+    tl.store(to, tl.trans(total).to(d_weight.dtype.element_ty), mask=stored)
     if d_prior is not None:
+        i = chunk * KI + tl.arange(0, KI)
         tl.store(d_prior + (part.to(tl.int64) * n_in + i) * J + j, tl.sum(total_prior, 0), mask=known)
     if chunk == 0:
         total_bias = tl.zeros((N, EP), kind)
         for bias_block in range(part * per_part, tl.minimum(tl.cdiv(n_images, N), (part + 1) * per_part)):
-            image, real = images_of(bias_block, n_images, N)
             for t in tl.static_range(FIRST, N_ITERS):
-                total_bias += load_states(ds + t * step, image, real, j, J, E, EP)
+                total_bias += load_states(ds + t * step, bias_block, j, n_images, J, E, N, EP)
         e = tl.arange(0, EP)
         tl.store(d_bias + (part * J + j) * E + e, tl.sum(total_bias, 0), mask=e < E)
 
