@@ -13,7 +13,7 @@ from torch import Tensor
 from torchcaps.ops.fused.dynamic_operator import gradients, outputs, register
 from torchcaps.ops.fused.operators import computed_in, refuse_forward_derivative
 from torchcaps.ops.fused.triton.library import load, on
-from torchcaps.ops.fused.triton.tiles import TILES, Sizes, launch, rows
+from torchcaps.ops.fused.triton.tiles import Sizes, launch, rows
 
 #: Tensors of the pose's size that are kept of each iteration: s and V.
 KEPT = 2
@@ -121,8 +121,9 @@ class _Passes:
         self.coupled = 1 if prior is None else 0
         self.dtype = dtype
         self.kernels = load("dynamic")
-        self.sizes = Sizes(n_images, n_in, n_out, d_in, d_out, dtype.itemsize)
-        self.options = {"LEAKY": leaky, "PRECISION": precision(u, weight)}
+        mode = precision(u, weight)
+        self.sizes = Sizes(n_images, n_in, n_out, d_in, d_out, dtype.itemsize, mode == "bfloat16")
+        self.options = {"LEAKY": leaky, "PRECISION": mode}
 
     def empty(self, *shape: int) -> Tensor:
         """Memory for numbers of each image and lower capsule, ``[*shape, B, I]``."""
@@ -157,7 +158,7 @@ class _Passes:
     ) -> Tensor:
         """Parts ``[., B, J, d_out]`` of Σ_i c û; backward, of Σ_i db û, and ``logits`` becomes c and db."""
         cuts = launch("sums_pass", self.sizes)
-        n_parts, per_part = cuts.parts(cuts.chunks, cuts.blocks * self.sizes.upper, TILES["sums_pass"].programs)
+        n_parts, per_part = cuts.parts(cuts.chunks, cuts.blocks * self.sizes.upper)
         parts = self.memory(n_parts, self.sizes.images, self.sizes.upper, self.sizes.d_out)
         if n_parts:
             self.kernels.sums_pass[cuts.blocks, n_parts, self.sizes.upper](
@@ -215,7 +216,7 @@ class _Passes:
             return torch.empty_like(self.w), ds[span["FIRST"] :].sum(dim=(0, 1)), d_prior
         cuts = launch("weight_gradient_pass", self.sizes)
         others = cuts.chunks * self.sizes.upper
-        n_parts, per_part = cuts.parts(cuts.blocks, others, TILES["weight_gradient_pass"].programs)
+        n_parts, per_part = cuts.parts(cuts.blocks, others)
         d_weight = self.memory(n_parts, *self.w.shape, dtype=self.w.dtype if n_parts == 1 else self.dtype)
         d_bias = self.memory(n_parts, *self.w.shape[1::2])
         d_prior = None if self.prior is None else self.memory(n_parts, *self.prior.shape)

@@ -1,4 +1,4 @@
-"""How dynamic routing is cut into programs: by the sizes and the dtypes alone, so that results depend on nothing else."""
+"""How dynamic routing is cut into programs: by sizes and dtypes alone, so that results depend on nothing else."""
 
 from __future__ import annotations
 
@@ -33,17 +33,24 @@ class Tile(NamedTuple):
     registers: int | None = None
 
 
-#: For each kernel, in float32; to be tuned on a GPU.
+#: For each kernel, where float32 or float64 is multiplied.
 TILES = {
     "logits_pass": Tile(32, 64, 4, 3),
     "sums_pass": Tile(32, 32, 2, 2),
     "pose_gradient_pass": Tile(32, 64, 4, 3),
     "weight_gradient_pass": Tile(16, 64, 4, 3),
 }
+#: The same where bfloat16 is.
+NARROW_TILES = TILES | {"weight_gradient_pass": Tile(16, 64, 4, 2)}
 
 
 class Sizes(NamedTuple):
-    """B, I, J, d_in and d_out of a problem, and bytes of the numbers that are computed with."""
+    """B, I, J, d_in and d_out of a problem.
+
+    Attributes:
+        itemsize: bytes of the numbers that are computed with.
+        narrow: whether u and weight are of bfloat16.
+    """
 
     images: int
     lower: int
@@ -51,6 +58,7 @@ class Sizes(NamedTuple):
     d_in: int
     d_out: int
     itemsize: int = 4
+    narrow: bool = False
 
 
 class Launch(NamedTuple):
@@ -60,15 +68,17 @@ class Launch(NamedTuple):
         blocks: of images.
         chunks: of lower capsules.
         constants: of the kernel, and options of the compiler.
+        programs: wanted at the least.
     """
 
     blocks: int
     chunks: int
     constants: dict[str, int]
+    programs: int
 
-    def parts(self, terms: int, others: int, programs: int, least: int = 2) -> tuple[int, int]:
+    def parts(self, terms: int, others: int, least: int = 2) -> tuple[int, int]:
         """Parts of a sum, done by so many ``others`` each, and terms of a part, ``least`` of them if there are."""
-        parts = max(1, min(math.ceil(programs / max(1, others)), terms // least))
+        parts = max(1, min(math.ceil(self.programs / max(1, others)), terms // least))
         per_part = max(1, math.ceil(terms / parts))
         return math.ceil(terms / per_part), per_part
 
@@ -79,7 +89,7 @@ def launch(kernel: str, sizes: Sizes) -> Launch:
     Raises:
         ValueError: the matrix of one pair of capsules is too large for a tile.
     """
-    tile = TILES[kernel]
+    tile = (NARROW_TILES if sizes.narrow else TILES)[kernel]
     inputs, outputs = power(sizes.d_in), max(power(sizes.d_out), LEAST)
     if max(inputs, LEAST) * outputs > LARGEST:
         raise ValueError(
@@ -94,7 +104,7 @@ def launch(kernel: str, sizes: Sizes) -> Launch:
     options = {"num_warps": tile.warps, "num_stages": tile.stages}
     options |= {} if tile.registers is None else {"maxnreg": tile.registers}
     return Launch(
-        math.ceil(sizes.images / images), math.ceil(sizes.lower / together), constants | options | FUSED
+        math.ceil(sizes.images / images), math.ceil(sizes.lower / together), constants | options | FUSED, tile.programs
     )
 
 

@@ -70,7 +70,15 @@ def load_poses(u, block, chunk, n_images, n_in, D: tl.constexpr, N: tl.constexpr
 
 @triton.jit
 def matrix_places(
-    j, chunk, n_in, D: tl.constexpr, J: tl.constexpr, E: tl.constexpr, KI: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr
+    j,
+    chunk,
+    n_in,
+    D: tl.constexpr,
+    J: tl.constexpr,
+    E: tl.constexpr,
+    KI: tl.constexpr,
+    DP: tl.constexpr,
+    EP: tl.constexpr,
 ):
     """The same in [I, J, D, E] for upper capsule j, with offsets [K, EP]."""
     k, e = tl.arange(0, KI * DP), tl.arange(0, EP)
@@ -82,7 +90,16 @@ def matrix_places(
 
 @triton.jit
 def load_matrices(
-    weight, j, chunk, n_in, D: tl.constexpr, J: tl.constexpr, E: tl.constexpr, KI: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr
+    weight,
+    j,
+    chunk,
+    n_in,
+    D: tl.constexpr,
+    J: tl.constexpr,
+    E: tl.constexpr,
+    KI: tl.constexpr,
+    DP: tl.constexpr,
+    EP: tl.constexpr,
 ):
     """Matrices of a chunk to upper capsule j, [K, EP]; 0 where there is none."""
     first, offsets, inside = matrix_places(j, chunk, n_in, D, J, E, KI, DP, EP)
@@ -353,7 +370,7 @@ def weight_gradient_pass(
                 here = couplings + (((t - COUPLED) * 2 * J + j) * size + first) + pairs
                 c = spread(tl.load(here, mask=inside, other=0.0), N, KI, DP)
                 total = product(tl.trans(g), c * x.to(kind), total, PRECISION)
-                if FULL and t > 0 or d_prior is not None:
+                if (FULL and t > 0) or d_prior is not None:
                     db = tl.load(here + J * size, mask=inside, other=0.0)
                     if d_prior is not None:
                         total_prior += db
@@ -470,4 +487,3 @@ def squash_backward_pass(
         outward += tl.load(d_length + row, mask=row < n_rows, other=0.0)
     d = across[:, None] * (g - radial[:, None] * direction) + (along * outward)[:, None] * direction
     tl.store(ds + at, d, mask=inside)
-

@@ -40,19 +40,19 @@ def product(a, b, total, PRECISION: tl.constexpr):
     PRECISION is one of ``tl.dot``, or "bfloat16": then a and b may be of bfloat16, and others are taken for the sum of
     two numbers of bfloat16, with errors of 2⁻¹⁷ that rounding to bfloat16 at the end hides.
     """
-    if PRECISION == "bfloat16":
-        if a.dtype == tl.bfloat16 and b.dtype == tl.bfloat16:
-            return tl.dot(a.to(FACTOR), b.to(FACTOR), total)
-        elif a.dtype == tl.bfloat16:
-            total = tl.dot(a.to(FACTOR), low(b), total)
-            return tl.dot(a.to(FACTOR), high(b), total)
-        elif b.dtype == tl.bfloat16:
-            total = tl.dot(low(a), b.to(FACTOR), total)
-            return tl.dot(high(a), b.to(FACTOR), total)
-        else:
-            total = tl.dot(low(a), high(b), total)
-            total = tl.dot(high(a), low(b), total)
-            return tl.dot(high(a), high(b), total)
-    else:
+    if PRECISION != "bfloat16":
         a, b = a.to(total.dtype), b.to(total.dtype)
-        return tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
+        total = tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
+    elif a.dtype == tl.bfloat16 and b.dtype == tl.bfloat16:
+        total = tl.dot(a.to(FACTOR), b.to(FACTOR), total)
+    elif a.dtype == tl.bfloat16:
+        total = tl.dot(a.to(FACTOR), low(b), total)
+        total = tl.dot(a.to(FACTOR), high(b), total)
+    elif b.dtype == tl.bfloat16:
+        total = tl.dot(low(a), b.to(FACTOR), total)
+        total = tl.dot(high(a), b.to(FACTOR), total)
+    else:
+        total = tl.dot(low(a), high(b), total)
+        total = tl.dot(high(a), low(b), total)
+        total = tl.dot(high(a), high(b), total)
+    return total
