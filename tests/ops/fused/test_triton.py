@@ -26,7 +26,8 @@ from tests.pairing import Inputs, assert_paired, outcome
 from torchcaps.ops import conv_em_routing, dynamic_routing, em_routing, which_impl
 from torchcaps.ops.fused import choose
 from torchcaps.ops.fused.triton import library
-from torchcaps.ops.fused.triton.tiles import Sizes, launch
+from torchcaps.ops.fused.triton.dynamic import precision
+from torchcaps.ops.fused.triton.tiles import TILES, Sizes, launch
 from torchcaps.ops.fused.unavailable import Unavailable
 
 #: B, (T, H, W), kernel, J, stride: dense; an oblong kernel and unequal strides with children that no parent sees.
@@ -59,10 +60,41 @@ def test_dynamic_options(extras: bool, options: dict[str, Any], gradient: str) -
 
 
 def test_too_large_matrices_for_a_tile() -> None:
-    """Refused, before anything is compiled for minutes."""
+    """Refused, before anything is compiled that no GPU has the memory for."""
     assert launch("weight_gradient_pass", Sizes(1, 2, 100_000, 128, 128)).constants["N"] == 16
     with pytest.raises(ValueError, match="at most 16,384 numbers .*, got d_in=129, d_out=65: take impl='reference'"):
         launch("weight_gradient_pass", Sizes(1, 2, 1, 129, 65))
+    with pytest.raises(ValueError, match="at most 8,192 numbers"):
+        launch("logits_pass", Sizes(1, 2, 1, 128, 128, itemsize=8))
+
+
+def test_matrices_are_multiplied_as_torch_is_told_to() -> None:
+    single, half, double = (torch.empty(1, dtype=x) for x in (torch.float32, torch.bfloat16, torch.float64))
+    before = torch.get_float32_matmul_precision()
+    try:
+        for told, wanted in (("highest", "tf32x3"), ("high", "tf32")):
+            torch.set_float32_matmul_precision(told)
+            assert precision(single, half) == precision(half, single) == wanted
+            assert precision(half, half) == "bfloat16"
+            assert precision(single, double) == "ieee"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("kernel", sorted(TILES))
+def test_small_problems_have_small_tiles(kernel: str) -> None:
+    """At least what a product of matrices takes, and not more than there is, rounded up."""
+    one, many = (launch(kernel, Sizes(n, n, 10, 8, 16)) for n in (1, 4096))
+    assert (one.blocks, one.chunks) == (1, 1)
+    assert one.constants["N"] == 16 and one.constants["KI"] == 2
+    assert many.blocks * many.constants["N"] == many.chunks * many.constants["KI"] == 4096
+
+
+@pytest.mark.parametrize(("terms", "others"), [(1, 1), (7, 1), (144, 40), (3, 10_000), (1000, 1)])
+def test_parts_have_every_term_once(terms: int, others: int) -> None:
+    parts, per_part = launch("sums_pass", Sizes(128, 1152, 10, 8, 16)).parts(terms, others)
+    assert (parts - 1) * per_part < terms <= parts * per_part
+    assert parts == 1 or per_part >= 2
 
 
 @needs_interpreter

@@ -241,9 +241,13 @@ class _Passes:
 
 
 def precision(u: Tensor, weight: Tensor) -> str:
-    """How matrices are multiplied: as in float32, unless the user lets torch do so in TF32."""
+    """Say how matrices are multiplied: as exactly as in float32, unless torch is set to multiply in TF32."""
     if computed_in(u, weight) == torch.float64:
         return "ieee"
     if u.dtype == weight.dtype == torch.bfloat16:
         return "bfloat16"
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    try:
+        exact = torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # set by torch's newer switch, which the older one does not follow
+        exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
+    return "tf32x3" if exact else "tf32"

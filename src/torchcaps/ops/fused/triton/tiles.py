@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from torchcaps.ops.fused.triton.cuts import FUSED, power
 
-#: Numbers of a tile [K, EP] of matrices, at most, where one capsule's fit; larger ones are compiled for minutes.
-LARGEST = 16384
+#: Bytes of the matrix of one pair of capsules, at most: it must fit into shared memory.
+LARGEST = 65536
+#: Bytes of a tile of matrices beyond which loads do not run ahead, and more warps share it.
+LARGE = 16384
 #: The least that a product of matrices takes.
 LEAST = 16
 
@@ -41,7 +43,7 @@ TILES = {
     "weight_gradient_pass": Tile(16, 64, 4, 3),
 }
 #: The same where bfloat16 is.
-NARROW_TILES = TILES | {"weight_gradient_pass": Tile(16, 64, 4, 2)}
+NARROW_TILES = TILES | {"sums_pass": Tile(32, 64, 2, 2), "weight_gradient_pass": Tile(16, 64, 4, 2)}
 
 
 class Sizes(NamedTuple):
@@ -91,14 +93,17 @@ def launch(kernel: str, sizes: Sizes) -> Launch:
     """
     tile = (NARROW_TILES if sizes.narrow else TILES)[kernel]
     inputs, outputs = power(sizes.d_in), max(power(sizes.d_out), LEAST)
-    if max(inputs, LEAST) * outputs > LARGEST:
+    largest = LARGEST // sizes.itemsize
+    if max(inputs, LEAST) * outputs > largest:
         raise ValueError(
-            f"impl='triton' takes at most {LARGEST:,} numbers of a matrix, d_in and d_out each rounded up to a power "
+            f"impl='triton' takes at most {largest:,} numbers of a matrix, d_in and d_out each rounded up to a power "
             f"of two of at least {LEAST}, got d_in={sizes.d_in}, d_out={sizes.d_out}: take impl='reference'"
         )
-    room = max(LEAST, min(tile.elements, tile.elements * 16 // outputs) * 4 // sizes.itemsize)
+    room = max(LEAST, min(tile.elements, tile.elements * LEAST // outputs) * 4 // sizes.itemsize)
     together = min(max(inputs, room), max(LEAST, power(sizes.lower) * inputs)) // inputs
     images = max(LEAST, min(tile.images, power(sizes.images)) * 4 // sizes.itemsize)
+    if together * inputs * outputs * sizes.itemsize > LARGE:
+        tile = tile._replace(warps=8, stages=1)
     constants = {"D": sizes.d_in, "J": sizes.upper, "E": sizes.d_out}
     constants |= {"N": images, "KI": together, "DP": inputs, "EP": outputs}
     options = {"num_warps": tile.warps, "num_stages": tile.stages}
