@@ -2,8 +2,7 @@
 
 The algebra is in ``ops/fused/em.py``. As in FlashAttention the softmax over parents is split: a pass over the
 children finds the highest logit of each and the sum of exponentials beside it; a pass over the parents makes the
-responsibilities from these. Every pass makes the votes anew. What is of the parents' size is computed in torch, whose
-logarithms are exact.
+responsibilities from these. Every pass makes the votes anew; small kernels compute what is of the parents' size.
 """
 
 from __future__ import annotations
@@ -53,51 +52,26 @@ def routed(
         return made
     passes = Passes.of(pose, activation, weight, offset, stride, choices)
     given, lambdas = _split(numbers)
-    mu = torch.zeros_like(states[0, 0])
+    again = torch.empty(masses.shape[2:], dtype=torch.int32, device=pose.device)
+    log_ap = torch.empty(masses.shape[2:], dtype=torch.float64, device=pose.device)
+    last = len(lambdas) - 1
     for t, inverse_temperature in enumerate(lambdas):
-        asked = coupling if return_coupling and t == len(lambdas) - 1 else None
-        mass, moved, left, squares = _later(passes, given, mu, asked) if t else _first(passes, given, asked)
-        mu = mu + moved
-        variance = squares / mass[..., None] + given.floor
-        cost = _cost(beta_u, variance, given) * (given.ratio * mass)
-        logit = inverse_temperature * (given.scale_a * beta_a - cost)
-        states[t, 0], states[t, 1], states[t, 2] = moved, left / mass[..., None], variance
-        masses[t, 0], masses[t, 1] = logit, mass
-        passes.ready(mu, variance, logit)
-    out_pose.copy_(mu.permute(0, 2, 1, 3).reshape(out_pose.shape))
-    out_activation.copy_(masses[-1, 0].sigmoid().transpose(1, 2).reshape(out_activation.shape))
+        asked, kept = (coupling if return_coupling and t == last else None), (states[t], masses[t])
+        if t:
+            passes.children()
+            passes.mean(passes.parents(coupling=asked), *kept, again, given, first=False)
+            # Where the mean moved so far that the variance cancels, it is summed again around the new mean.
+            sums = passes.parents(again=again)
+        else:
+            if asked is not None:
+                asked.copy_(passes.first_coupling(choices[1]))
+            passes.mean(passes.parents(first=True, around=False), *kept, again, given, first=True)
+            sums = passes.parents(first=True)
+        results, betas = (out_pose, out_activation), (beta_u, beta_a)
+        passes.fit(
+            sums, again, *kept, log_ap, betas, results, inverse_temperature, given, first=t == 0, last=t == last
+        )
     return made
-
-
-def _first(passes: Passes, given: Numbers, coupling: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The first M-step: mass, how far the mean moved from 0, and Σ r (V − μ) and Σ r (V − μ)² around the new mean."""
-    if coupling is not None:
-        coupling.copy_(passes.first_coupling())
-    s0, s1, _ = passes.parents(first=True)
-    mass = s0 + given.mass_floor
-    moved = (1 - given.damping) * s1 / mass[..., None]
-    passes.tiles[0] = moved
-    _, left, squares = passes.parents(first=True)
-    return mass, moved, left, squares
-
-
-def _later(
-    passes: Passes, given: Numbers, mu: Tensor, coupling: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """An E-step and the M-step after it: what :func:`_first` gives, the mean having moved from ``mu``."""
-    passes.children()
-    s0, s1, s2 = passes.parents(coupling=coupling)
-    mass = s0 + given.mass_floor
-    moved = (1 - given.damping) * ((s1 - given.mass_floor * mu) / mass[..., None])
-    left = s1 - moved * s0[..., None]
-    squares = s2 + moved * (moved * s0[..., None] - 2 * s1)
-    # Where the mean moved so far that the variance cancels, it is summed again around the new mean.
-    lost = s2 > 4 * (squares + given.floor * mass[..., None])
-    again = lost.any(dim=-1)
-    passes.tiles[2] = moved
-    _, left_again, squares_again = passes.parents(again=again.to(torch.int32))
-    left = torch.where(again[..., None], left_again, left)
-    return mass, moved, left, torch.where(again[..., None], squares_again, squares)
 
 
 def _made(
@@ -105,7 +79,7 @@ def _made(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     n_iters = len(numbers) - len(Numbers._fields)
     parents = (pose.shape[0], math.prod(places(pose, weight, stride)), weight.shape[3])
-    kept = (n_iters, 3, *parents, 16), (n_iters, 2, *parents)
+    kept = (n_iters, 3, *parents, 16), (n_iters, 3, *parents)
     mu, a, coupling, states, masses = outputs(pose, weight, stride, return_coupling, *kept)
     return mu, a, coupling, states, masses
 
@@ -134,47 +108,29 @@ def routed_backward(
     d_coupling = None if d_coupling is None else d_coupling.contiguous()
     (given, lambdas), stop = _split(numbers), choices[2]
     last = len(lambdas) - 1
-    d_mu = d_mu.flatten(4).flatten(2, 3).transpose(1, 2).contiguous()  # [B, P, J, 16]
-    logit = masses[last, 0]
-    d_logit = d_a.flatten(2).transpose(1, 2) * logit.sigmoid() * (-logit).sigmoid()  # [B, P, J]
-    d_variance = torch.zeros_like(d_mu)
-    d_beta_u, d_beta_a = (torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (beta_u, beta_a))
+    d_results = d_mu.contiguous(), d_a.contiguous()
+    carried, d_betas = torch.empty_like(states[0, 0]), torch.empty_like(masses[0, :2])
+    d_pose, d_activation = torch.empty_like(passes.pose), torch.empty_like(passes.activation)
+    d_weight = passes.pose.new_empty(passes.weight_parts()[0], *passes.weight[0].shape)
+    sums = None
     for t in range(last, -1, -1):
-        (moved, left, variance), mass = states[t], masses[t, 1]
-        before = torch.zeros_like(moved)
-        for earlier in states[:t, 0]:  # by the same sums as in the forward pass
-            before = before + earlier
-        scale = lambdas[t] * given.ratio
-        d_beta_a += lambdas[t] * given.scale_a * d_logit.sum(dim=(0, 1))
-        d_beta_u -= scale * given.scale_u * 16 * (d_logit * mass).sum(dim=(0, 1))
-        apart = left - given.mass_floor * (before + moved) / mass[..., None]  # mean − μ
-        d_variance = d_variance - (scale * given.scale_variance / 2 * mass * d_logit)[..., None] / variance
-        g2 = d_variance / mass[..., None]
-        d_mu = d_mu - 2 * g2 * mass[..., None] * left
-        g1 = (1 - given.damping) * d_mu / mass[..., None]
-        k = -scale * _cost(beta_u, variance, given) * d_logit - (g2 * (variance - given.floor) + g1 * apart).sum(dim=-1)
-        passes.slopes(moved, g1, g2, k)
+        passes.slopes(sums, d_results, (states, masses), carried, d_betas, beta_u, t, lambdas[t], given)
+        into, more = (d_pose, d_activation, d_weight), t < last
         if t == 0:
-            passes.tiles[0] = moved
-            passes.children(first=True, backward=True)
-            passes.gradients(first=True)
+            passes.gradients(*into, first=True, types=choices[1], more=more)
             break
-        earlier_variance, earlier_logit = states[t - 1, 2], masses[t - 1, 0]
-        passes.ready(before, earlier_variance, earlier_logit)
         outside = d_coupling if t == last else None
-        passes.children(backward=True, d_coupling=outside)
-        passes.gradients(stop=stop, d_coupling=outside)
+        passes.children(backward=not stop, d_coupling=outside)
+        passes.gradients(*into, stop=stop, more=more, d_coupling=outside)
         if stop:
             break
-        s0, s1, s2 = passes.parents(backward=True, d_coupling=outside)
-        d_logit = s0 * (-earlier_logit).sigmoid()
-        d_mu = given.damping * d_mu + s1 / earlier_variance
-        d_variance = (s2 / earlier_variance - s0[..., None]) / (2 * earlier_variance)
-    d_pose, d_activation, d_weight = passes.d_pose, passes.d_activation, passes.d_weight
-    assert isinstance(d_pose, Tensor)  # as the others are, backward
-    assert isinstance(d_activation, Tensor)
-    assert isinstance(d_weight, Tensor)
-    return d_pose.to(pose.dtype), d_activation, d_weight.sum(dim=0).to(weight.dtype), d_beta_u, d_beta_a
+        sums = passes.parents(backward=True, d_coupling=outside)
+    d_kernels = d_weight.sum(dim=0).permute(3, 0, 1, 2, 4).unflatten(1, weight.shape[1:3])
+    made = gradients(pose, activation, weight, beta_u, beta_a)
+    found = d_pose.permute(0, 4, 1, 2, 3, 5), d_activation.permute(0, 3, 1, 2), d_kernels, *d_betas.sum(dim=(1, 2))
+    for to, x in zip(made, found, strict=True):
+        to.copy_(x)
+    return made
 
 
 register(routed, routed_backward, "triton", _made)
@@ -184,8 +140,3 @@ def _split(numbers: list[float]) -> tuple[Numbers, list[float]]:
     """The settings, and λ of every iteration."""
     n = len(Numbers._fields)
     return Numbers(*numbers[:n]), numbers[n:]
-
-
-def _cost(beta_u: Tensor, variance: Tensor, given: Numbers) -> Tensor:
-    """Of describing one vote, ``[B, P, J]``."""
-    return given.scale_u * 16 * beta_u + given.scale_variance / 2 * variance.log().sum(dim=-1)

@@ -3,50 +3,76 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+import struct
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.fused.em_operator import places
+from torchcaps.ops.fused.em_operator import Numbers, places
 from torchcaps.ops.fused.operators import computed_in
-from torchcaps.ops.fused.triton.cuts import APART, cut, power
+from torchcaps.ops.fused.triton.cuts import APART, power
 from torchcaps.ops.fused.triton.library import load, on
 
-#: Children or parents times types of parent in a tile, and its warps: 8 numbers for each thread, for there are about
-#: ten tiles in the backward passes.
-TILE, WARPS = 128, 8
-LEAST_TILE = 8
-#: Tensors in the parents' states: mean and variance of the E-step, how far the mean moved, and two slopes.
-STATES = 5
+#: Lanes of a warp.
+WARP = 32
+#: Warps of a program that makes votes: one thread has one vote, and few programs of many registers fit beside each other.
+WARPS = 4
+#: Programs that fill the greatest devices several times over; long sums are cut into parts until there are as many.
+PROGRAMS = 2048
+#: Terms of a part, at least: each part writes 33 numbers of a parent, or 16 of a weight.
+LEAST = 8
+#: Parents in a tile of the kernels that make no votes, and elements of an image that are levelled at once.
+PARENTS, LEVELLED = 32, 1024
+#: Numbers of a parent's record, forward and backward; see ``kernels/em_tiles.py``.
+FORWARD, BACKWARD = 52, 84
+
+
+def blocks(lanes: int, warps: int = WARPS) -> tuple[dict[str, int], int]:
+    """How many lanes a program has, one a thread, and how many programs there are."""
+    size = min(power(math.ceil(lanes / WARP)), warps) * WARP
+    return {"N": size, "num_warps": size // WARP} | APART, math.ceil(lanes / size)
+
+
+def parts(n: int, programs: int) -> tuple[int, int]:
+    """Into how many parts a sum of n terms is cut, and how many terms each has, where each is done by so many programs."""
+    most = max(1, min(PROGRAMS // max(1, programs), n // LEAST))
+    per_part = max(1, math.ceil(n / most))
+    return max(1, math.ceil(n / per_part)), per_part
+
+
+class Sums(NamedTuple):
+    """Σ r ``[parts, B, P, J]``, Σ r (V − μ) and Σ r (V − μ)² ``[parts, B, P, J, 16]``."""
+
+    s0: Tensor
+    s1: Tensor
+    s2: Tensor
 
 
 class Passes(NamedTuple):
     """The kernels for one problem, and the tensors that they hand to each other.
 
     Attributes:
-        sizes: constants of the geometry.
-        given: pose, activation, weight and offset, contiguous.
-        begin: R of the first M-step, ``[H, W]``.
-        tiles: states of the parents, ``[STATES, B, P, J, 16]``.
-        numbers: constants of the logits, but for what all have in common, and slopes k: ``[2, B, P, J]``.
-        found: of every child, or of every child and type: highest logit, inverse sum, mean slope.
-        d_pose, d_activation, d_weight: gradients so far; that of the weights in parts. Forward there are none, nor
-            slopes.
-        parts: cuts of receptive fields, and of all places for the gradient of the weights.
+        sizes: integers of the geometry.
+        constants: those that kernels are compiled for.
+        pose: ``[B, H, W, 4, T, 4]``.
+        activation: ``[B, H, W, T]``.
+        begun: activation times R of the first M-step.
+        weight: for the lanes of children ``[K, J, 4, T, 4]``, and of parents ``[K, T, 4, J, 4]``.
+        offset: ``[T, K, 16]`` or None.
+        records: of the parents, ``[B, P, J, RECORD]``.
+        found: of every child, or of every child and type, ``[..., 4]``; see ``kernels/em_tiles.py``.
     """
 
     sizes: dict[str, int]
-    given: tuple[Tensor, Tensor, Tensor, Tensor | None]
-    begin: Tensor
-    tiles: Tensor
-    numbers: Tensor
-    found: tuple[Tensor | None, ...]
-    d_pose: Tensor | None
-    d_activation: Tensor | None
-    d_weight: Tensor | None
-    parts: tuple[int, int]
+    constants: dict[str, Any]
+    pose: Tensor
+    activation: Tensor
+    begun: Tensor
+    weight: tuple[Tensor, Tensor]
+    offset: Tensor | None
+    records: Tensor
+    found: Tensor
 
     @classmethod
     def of(
@@ -60,150 +86,219 @@ class Passes(NamedTuple):
         *,
         backward: bool = False,
     ) -> Passes:
-        dtype = computed_in(pose, weight)
+        """Lay out what is given, in the dtype that is computed in."""
+        dtype, upper = computed_in(pose, weight), places(pose, weight, stride)
         (n_images, types, height, width), (rows, columns, n_out) = pose.shape[:4], weight.shape[1:4]
-        upper = places(pose, weight, stride)
-        values = (types, height, width, rows, columns, *upper, *stride, n_out)
-        names = ("T", "H", "W", "KH", "KW", "HO", "WO", "SH", "SW", "J")
-        block = min(power(n_out), 16)
-        sizes = dict(zip(names, values, strict=True)) | {"JB": block, "POSITIONS": choices[0]}
-        n_places, n_rows = n_images * math.prod(upper), types * rows * columns
-        blocks = math.ceil(n_places / min(power(n_places), TILE // block))
-        over_rows = cut(n_rows, blocks * math.ceil(n_out / block))
-        over_places = cut(blocks, n_rows * math.ceil(n_out / block))
-
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=pose.device)
-
-        down, across = ((height, rows, stride[0]), (width, columns, stride[1]))
-        seen = _seen(*down, pose.device)[:, None] * _seen(*across, pose.device)
-        found = zeros(3 if backward else 2, *activation.shape, *((n_out,) if choices[0] else ())).unbind()
-        begin = 1 / (n_out * (torch.ones_like(seen) if choices[1] else seen.clamp_min(1)).to(dtype))
-        return cls(
-            sizes,
-            (
-                pose.contiguous(),
-                activation.contiguous(),
-                weight.contiguous(),
-                None if offset is None else offset.contiguous(),
-            ),
-            begin,
-            zeros(STATES if backward else STATES - 2, n_images, math.prod(upper), n_out, 16),
-            zeros(2 if backward else 1, n_images, math.prod(upper), n_out),
-            found if backward else (*found, None),
-            zeros(*pose.shape) if backward else None,
-            zeros(*activation.shape) if backward else None,
-            zeros(math.ceil(blocks / over_places), *weight.shape) if backward else None,
-            (over_rows, over_places),
+        values = (n_images, types, height, width, *upper, *stride, n_out)
+        names = ("n_images", "T", "H", "W", "HO", "WO", "SH", "SW", "J")
+        kernels = weight.flatten(1, 2).movedim(1, 0)  # [K, T, J, 4, 4]
+        ours, begun = (_empty(activation, n_images, height, width, types) for _ in range(2))
+        child = n_images, height, width, types, *((n_out,) if choices[0] else ())
+        record = BACKWARD if backward else FORWARD
+        passes = cls(
+            dict(zip(names, values, strict=True)),
+            {"KH": rows, "KW": columns, "RECORD": record, "POSITIONS": choices[0]},
+            _laid(pose, dtype, 0, 2, 3, 4, 1, 5),
+            ours,
+            begun,
+            (_laid(kernels, dtype, 0, 2, 3, 1, 4), _laid(kernels, dtype, 0, 1, 3, 2, 4)),
+            None if offset is None else offset.contiguous(),
+            _empty(activation, n_images, math.prod(upper), n_out, record),
+            _empty(activation, *child, 4),
         )
+        passes.begin(activation, ours, begun, choices[1])
+        return passes
 
-    def ready(self, mu: Tensor, variance: Tensor, logit: Tensor) -> None:
-        """Hand the parents' states to the next E-step."""
-        self.tiles[0], self.tiles[1] = mu, 1 / variance
-        log_ap = F.logsigmoid(logit.double()) - variance.double().log().sum(dim=-1) / 2
-        # What is the same for all parents changes no share: without the greatest, less is lost to rounding.
-        self.numbers[0] = log_ap - log_ap.amax(dim=(1, 2), keepdim=True)
-
-    def slopes(self, moved: Tensor, g1: Tensor, g2: Tensor, k: Tensor) -> None:
-        """Hand over the gradients of the parents' states."""
-        self.tiles[2], self.tiles[3], self.tiles[4], self.numbers[1] = moved, g1, g2, k
-
-    def first_coupling(self) -> Tensor:
-        """R of the first M-step, ``[H', W', T·K_h·K_w, 1]``."""
-        s = self.sizes
-        fields = self.begin.unfold(0, s["KH"], s["SH"]).unfold(1, s["KW"], s["SW"])  # [H', W', K_h, K_w]
-        return fields.flatten(2).repeat(1, 1, s["T"])[..., None]
-
-    def children(self, *, first: bool = False, backward: bool = False, d_coupling: Tensor | None = None) -> None:
-        """Highest logits and sums of exponentials; backward, mean slopes and the activations' gradient too."""
-        pose, activation, weight, offset = self.given
-        given = pose, activation, weight, offset, self.begin, self.tiles, self.numbers, d_coupling
-        with on(pose.device):
-            load("em").child_pass[self._over_children()](
-                *given,
-                *self.found,
-                self.d_activation,
-                len(pose),
-                **self.sizes,
-                **self._block(len(pose)),
-                FIRST=first,
-                BACKWARD=backward,
+    def begin(self, activation: Tensor, ours: Tensor, begun: Tensor, types: bool) -> None:
+        """Activations in the kernels' order, and these times R of the first M-step."""
+        block, n_programs = blocks(activation.numel())
+        sizes = self.sizes | {"n_images": len(activation)}
+        kernel_size = {name: self.constants[name] for name in ("KH", "KW")}
+        with on(activation.device):
+            load("em").begin_pass[(n_programs,)](
+                activation.contiguous(), ours, begun, **sizes, types=int(types), **kernel_size, **block
             )
+
+    def first_coupling(self, types: bool) -> Tensor:
+        """R of the first M-step, ``[H', W', T·K_h·K_w, 1]``."""
+        s, c = self.sizes, self.constants
+        shape = (1, s["T"], s["H"], s["W"])
+        ours, begun = _empty(self.pose, *shape), _empty(self.pose, 1, *shape[2:], s["T"])
+        self.begin(torch.ones(shape, dtype=self.pose.dtype, device=self.pose.device), ours, begun, types)
+        fields = begun[0].unfold(0, c["KH"], s["SH"]).unfold(1, c["KW"], s["SW"])  # [H', W', T, K_h, K_w]
+        return fields.flatten(2)[..., None]
+
+    @property
+    def n_parents(self) -> int:
+        """Of all images."""
+        return math.prod(self.records.shape[:3])
+
+    def children(self, *, backward: bool = False, d_coupling: Tensor | None = None) -> None:
+        """Highest logits and sums of exponentials; backward, mean slopes too."""
+        block, grid = self._over_children()
+        given = self.pose, self.activation, self.weight[0], self.offset, self.records, d_coupling, self.found
+        with on(self.pose.device):
+            load("em").child_pass[grid](*given, **self.sizes, **self.constants, **block, BACKWARD=backward)
 
     def parents(
         self,
         *,
         first: bool = False,
+        around: bool = True,
         backward: bool = False,
         d_coupling: Tensor | None = None,
         again: Tensor | None = None,
         coupling: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Σ r ``[B, P, J]``, Σ r (V − μ) and Σ r (V − μ)² ``[B, P, J, 16]``."""
-        pose, activation, weight, offset = self.given
-        n_images, n_places, n_out = self.tiles.shape[1:4]
-        s, per_part, block = self.sizes, self.parts[0], self._block(n_images * n_places)
-        n_rows = s["T"] * s["KH"] * s["KW"]
-        shape = (math.ceil(n_rows / per_part), *self.tiles.shape[1:])
-        s0, s1, s2 = (torch.empty(x, dtype=self.tiles.dtype, device=pose.device) for x in (shape[:-1], shape, shape))
-        grid = (math.ceil(n_images * n_places / block["N"]), math.ceil(n_out / s["JB"]), shape[0])
-        with on(pose.device):
-            load("em").parent_pass[grid](
-                pose,
-                activation * self.begin if first else activation,
-                weight,
-                offset,
-                self.tiles,
-                self.numbers,
+    ) -> Sums:
+        """Sums over parts of each receptive field; not ``around`` the mean, but around 0, without squares."""
+        n_rows = self.sizes["T"] * self.constants["KH"] * self.constants["KW"]
+        block, n_programs = blocks(self.n_parents)
+        n_parts, per_part = parts(n_rows, n_programs)
+        s0 = _empty(self.pose, n_parts, *self.records.shape[:3])
+        s1, s2 = (_empty(self.pose, *s0.shape, 16) for _ in range(2))
+        with on(self.pose.device):
+            load("em").parent_pass[(n_programs, n_parts)](
+                self.pose,
+                self.begun,
+                self.weight[1],
+                self.offset,
+                self.records,
                 d_coupling,
-                *self.found,
+                self.found,
                 again,
                 coupling,
                 s0,
                 s1,
                 s2,
-                n_images,
-                per_part,
-                **s,
+                **self.sizes,
+                per_part=per_part,
+                **self.constants,
                 **block,
                 FIRST=first,
+                AROUND=around,
                 BACKWARD=backward,
             )
-        return s0.sum(dim=0), s1.sum(dim=0), s2.sum(dim=0)
+        return Sums(s0, s1, s2)
 
-    def gradients(self, *, first: bool = False, stop: bool = False, d_coupling: Tensor | None = None) -> None:
-        """Add the gradients of poses and weights of one iteration."""
-        assert self.d_weight is not None
-        pose, activation, weight, offset = self.given
-        given = pose, activation, weight, offset, self.begin, self.tiles, self.numbers, d_coupling, *self.found
-        choices, s = {"FIRST": first, "STOP": stop}, self.sizes
-        n_images, n_places, n_out = self.tiles.shape[1:4]
-        block = self._block(n_images * n_places)
-        grid = (s["T"] * s["KH"] * s["KW"], math.ceil(n_out / s["JB"]), len(self.d_weight))
-        with on(pose.device):
-            load("em").pose_pass[self._over_children()](
-                *given, self.d_pose, n_images, **s, **self._block(n_images), **choices
-            )
-            load("em").weight_pass[grid](*given, self.d_weight, n_images, self.parts[1], **s, **block, **choices)
+    def gradients(
+        self,
+        d_pose: Tensor,
+        d_activation: Tensor,
+        d_weight: Tensor,
+        *,
+        first: bool = False,
+        stop: bool = False,
+        types: bool = False,
+        more: bool = False,
+        d_coupling: Tensor | None = None,
+    ) -> None:
+        """Gradients of one iteration, in the kernels' order, added to those of others where there are ``more``."""
+        rest = self.offset, self.records, d_coupling, self.found
+        given = self.pose, self.begun if first else self.activation, self.weight[0], *rest
+        choices: dict[str, Any] = {"more": int(more), **self.constants, "FIRST": first, "STOP": stop}
+        s = self.sizes
+        block, grid = self._over_children()
+        with on(self.pose.device):
+            load("em").pose_pass[grid](*given, d_pose, d_activation, **s, types=int(types), **choices, **block)
+            block, n_programs = blocks(s["J"] * s["T"])
+            n_parts, per_part = self.weight_parts()
+            grid = n_programs, self.constants["KH"] * self.constants["KW"], n_parts
+            load("em").weight_pass[grid](*given, d_weight, **s, per_part=per_part, **choices, **block)
 
-    def _over_children(self) -> tuple[int, int]:
-        """A program for each child of an image, and for each block of images."""
-        n_images, *lower = self.given[0].shape[:4]
-        return math.prod(lower), math.ceil(n_images / self._block(n_images)["N"])
+    def weight_parts(self) -> tuple[int, int]:
+        """Into how many parts the gradient of the weights is cut, and how many places of all images each has."""
+        s = self.sizes
+        kernels = self.constants["KH"] * self.constants["KW"]
+        return parts(s["n_images"] * s["HO"] * s["WO"], blocks(s["J"] * s["T"])[1] * kernels)
 
-    def _block(self, n: int) -> dict[str, int]:
-        """How many of n children or parents are taken at once, and by how many warps.
+    def mean(self, sums: Sums, state: Tensor, numbers: Tensor, again: Tensor, given: Numbers, *, first: bool) -> None:
+        """Mass, and how far the mean moved; later what is summed around it, and whether it must be summed again."""
+        settings = [bits(x) for x in (given.mass_floor, given.floor, given.damping)]
+        with on(self.pose.device):
+            load("em").mean_pass[self._over_parents()](
+                *sums, self.records, state, numbers, again, self.n_parents, len(sums.s0), *settings,
+                FIRST=first, **self._tile(),
+            )  # fmt: skip
 
-        At least eight with the types, whether they are there or not: of fewer the compiler lays out tiles in another
-        way, and sums over them in another order.
-        """
-        block = self.sizes["JB"]
-        size = min(max(power(n), LEAST_TILE // block), TILE // block)
-        return {"N": size, "num_warps": max(1, size * self.sizes["JB"] * WARPS // TILE)} | APART
+    def fit(
+        self,
+        sums: Sums,
+        again: Tensor,
+        state: Tensor,
+        numbers: Tensor,
+        log_ap: Tensor,
+        betas: tuple[Tensor, Tensor],
+        results: tuple[Tensor, Tensor],
+        inverse_temperature: float,
+        given: Numbers,
+        *,
+        first: bool,
+        last: bool,
+    ) -> None:
+        """Variance and logit, and with them the next E-step's records; the ``last`` time the results."""
+        n_images, n_places, n_out = self.records.shape[:3]
+        with on(self.pose.device):
+            load("em").fit_pass[self._over_parents()](
+                sums.s1, sums.s2, again, self.records, state, numbers, log_ap, *betas, *results,
+                self.n_parents, len(sums.s0), n_places, n_out, int(last), *_settings(inverse_temperature, given),
+                FIRST=first, **self._tile(),
+            )  # fmt: skip
+            if not last:
+                load("em").level_pass[(n_images,)](
+                    log_ap, self.records, numbers[2], n_places * n_out,
+                    RECORD=self.constants["RECORD"], N=LEVELLED, num_warps=WARPS, **APART,
+                )  # fmt: skip
+
+    def slopes(
+        self,
+        sums: Sums | None,
+        d_results: tuple[Tensor, Tensor],
+        kept: tuple[Tensor, Tensor],
+        carried: Tensor,
+        d_betas: Tensor,
+        beta_u: Tensor,
+        t: int,
+        inverse_temperature: float,
+        given: Numbers,
+    ) -> None:
+        """Hand over what iteration t's M-step was given, and its gradients: of the last one where there are no sums."""
+        _, n_places, n_out = self.records.shape[:3]
+        settings = bits(given.mass_floor), bits(given.damping), *_settings(inverse_temperature, given)
+        with on(self.pose.device):
+            load("em").slopes_pass[self._over_parents()](
+                *(sums or (None, None, None)), *d_results, self.records, *kept, carried, d_betas, beta_u,
+                self.n_parents, len(sums.s0) if sums else 0, n_places, n_out, t, *settings,
+                LAST=sums is None, **self._tile(),
+            )  # fmt: skip
+
+    def _over_children(self) -> tuple[dict[str, int], tuple[int]]:
+        """A program for each place of the lower map, and for each block of images and types."""
+        s = self.sizes
+        block, n_programs = blocks(s["n_images"] * s["T"])
+        return block, (n_programs * s["H"] * s["W"],)
+
+    def _over_parents(self) -> tuple[int]:
+        return (math.ceil(self.n_parents / PARENTS),)
+
+    def _tile(self) -> dict[str, int]:
+        return {"RECORD": self.constants["RECORD"], "N": PARENTS, "num_warps": WARPS} | APART
 
 
-def _seen(extent: int, kernel: int, stride: int, device: torch.device) -> Tensor:
-    """How many receptive fields each of a row of places lies in; made where it is used, so that nothing waits."""
-    first = torch.arange(0, extent - kernel + 1, stride, device=device)[:, None]
-    place = torch.arange(extent, device=device)
-    return ((first <= place) & (place < first + kernel)).sum(dim=0)
+def bits(number: float) -> int:
+    """Those of a float64, as an integer: triton would hand over a float32."""
+    return struct.unpack("q", struct.pack("d", number))[0]
+
+
+def _settings(inverse_temperature: float, given: Numbers) -> list[int]:
+    numbers = inverse_temperature, given.ratio, given.scale_a, given.scale_u, given.scale_variance, given.floor
+    return [bits(x) for x in numbers]
+
+
+def _empty(like: Tensor, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=like.dtype, device=like.device)
+
+
+def _laid(x: Tensor, dtype: torch.dtype, *axes: int) -> Tensor:
+    """A copy with its axes in this order."""
+    x = x.permute(axes)
+    return torch.empty(x.shape, dtype=dtype, device=x.device).copy_(x)

@@ -3,8 +3,20 @@
 import triton
 
 from torchcaps.ops.fused.triton.kernels.em_gradients import pose_pass, weight_pass
-from torchcaps.ops.fused.triton.kernels.em_sums import child_pass, parent_pass
+from torchcaps.ops.fused.triton.kernels.em_states import fit_pass, level_pass, mean_pass, slopes_pass
+from torchcaps.ops.fused.triton.kernels.em_sums import begin_pass, child_pass, parent_pass
 
-__all__ = ["INTERPRETED", "child_pass", "parent_pass", "pose_pass", "weight_pass"]
+__all__ = [
+    "INTERPRETED",
+    "begin_pass",
+    "child_pass",
+    "fit_pass",
+    "level_pass",
+    "mean_pass",
+    "parent_pass",
+    "pose_pass",
+    "slopes_pass",
+    "weight_pass",
+]
 
 INTERPRETED = not isinstance(child_pass, triton.JITFunction)

@@ -7,192 +7,183 @@ import triton
 import triton.language as tl
 
 from torchcaps.ops.fused.triton.kernels.em_tiles import (
-    children_of,
+    all_of,
     differences,
-    logit_slopes,
-    logits_of,
-    pose_part,
+    four,
+    lanes,
     seen_from,
-    shares_of,
-    slope_of,
-    up_to,
-    weight_part,
+    sixteen,
+    store_sixteen,
+    vote_gradient,
 )
+from torchcaps.ops.fused.triton.kernels.exact import over
+
+_SIZES = ["n_images", "T", "H", "W", "HO", "WO", "SH", "SW", "J"]
 
 
-@triton.jit
-def vote_gradient(
-    pose,
-    activation,
-    weight,
-    offset,
-    start,
-    tiles,
-    numbers,
-    d_coupling,
-    top,
-    inverse,
-    mean,
-    tile_size,
-    child,
-    row,
-    n,
-    j,
-    there,
-    ROWS: tl.constexpr,
-    J: tl.constexpr,
-    POSITIONS: tl.constexpr,
-    FIRST: tl.constexpr,
-    STOP: tl.constexpr,
-):
-    """dV [N, JB, 16] of children [N] and parents at the places [N]; ``start`` [N] is R of the first M-step."""
-    inside = there[:, None] & (j < J)[None, :]
-    parents = row[:, None] * J + j[None, :]
-    at = parents[:, :, None] * 16 + up_to(16)[None, None, :]
-    mu = tl.load(tiles + at, mask=inside[:, :, None], other=0.0)
-    e = differences(pose, weight, offset, mu, child, there, n, j, J)
-    a = tl.load(activation + child, mask=there, other=0.0)[:, None]
-    d, g1, g2, slope = slope_of(e, tiles, numbers, parents, at, inside, tile_size, FIRST)
-    if FIRST:
-        d_votes = (a * start[:, None])[:, :, None] * tl.fma(2.0 * g2, d, g1)
-    else:
-        w, logit = logits_of(e, tiles, numbers, parents, at, inside, tile_size)
-        r = shares_of(logit, top, inverse, child, j, there, J, POSITIONS)
-        d_votes = (r * a)[:, :, None] * tl.fma(2.0 * g2, d, g1)
-        if not STOP:
-            to = (row[:, None] * ROWS + n) * J + j[None, :]
-            r *= logit_slopes(slope, a, mean, d_coupling, to, child, j, there, J, POSITIONS)
-            d_votes = tl.fma(-r[:, :, None] * e, w, d_votes)
-    return d_votes
-
-
-@triton.jit
-def add_to(to, x, there):
-    """Add where no other program does."""
-    tl.store(to, tl.load(to, mask=there[:, None], other=0.0) + x, mask=there[:, None])
-
-
-@triton.jit(do_not_specialize=["n_images"])
+@triton.jit(do_not_specialize=[*_SIZES, "types", "more"])
 def pose_pass(
     pose,
     activation,
     weight,
     offset,
-    start,
-    tiles,
-    numbers,
+    records,
     d_coupling,
-    top,
-    inverse,
-    mean,
+    found,
     d_pose,
+    d_activation,
     n_images,
-    T: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
+    T,
+    H,
+    W,
+    HO,
+    WO,
+    SH,
+    SW,
+    J,
+    types,
+    more,
     KH: tl.constexpr,
     KW: tl.constexpr,
-    HO: tl.constexpr,
-    WO: tl.constexpr,
-    SH: tl.constexpr,
-    SW: tl.constexpr,
-    J: tl.constexpr,
+    RECORD: tl.constexpr,
     N: tl.constexpr,
-    JB: tl.constexpr,
     POSITIONS: tl.constexpr,
     FIRST: tl.constexpr,
     STOP: tl.constexpr,
 ):
-    """d_pose += Σ over the parents of a child of dV Wᵀ; a program has its own children."""
-    t, y, x, b, there, child = children_of(n_images, T, H, W, N)
-    tile_size = tl.full((), HO * WO * J * 16, tl.int64) * n_images
-    dtype = tiles.dtype.element_ty
+    """d_pose = Σ over the parents of a child of dV Wᵀ, and d_activation = Σ R dr, added where ``more`` is set.
+
+    A program has children of all types and several images at one place of the lower map.
+    """
+    at = tl.program_id(0) % (H * W)
+    y, x = at // W, at % W
+    lane, there = lanes(n_images * T, tl.program_id(0) // (H * W), N)
+    b, t = tl.cast(lane // T, tl.int64), lane % T
+    dtype: tl.constexpr = records.dtype.element_ty
+    pixel = b * (H * W) + at
+    child = pixel * T + t
+    own = (pixel * (4 * T) + t) * 4
+    m = sixteen(pose + own, 4 * T, N)
+    a = tl.load(activation + child)
     y0, y1 = seen_from(y, KH, SH, HO)
     x0, x1 = seen_from(x, KW, SW, WO)
-    if (y0 <= y1) & (x0 <= x1):
-        share = tl.zeros((N,), dtype) + tl.load(start + y * W + x)
-        g0 = tl.zeros((N, 16), dtype)
-        g1, g2, g3 = g0, g0, g0
-        for j0 in range(0, J, JB):
-            j = j0 + up_to(JB)
-            for py in range(y0, y1 + 1):
-                for px in range(x0, x1 + 1):
-                    n = (t * KH + y - py * SH) * KW + x - px * SW
-                    row = b * (HO * WO) + py * WO + px
-                    d_votes = vote_gradient(
-                        pose, activation, weight, offset, share, tiles, numbers, d_coupling, top, inverse, mean,
-                        tile_size, child, row, n, j, there, T * KH * KW, J, POSITIONS, FIRST, STOP,
-                    )  # fmt: skip
-                    g0 += tl.sum(d_votes * weight_part(weight, n, j, 0, J, dtype)[None, :, :], 1)
-                    g1 += tl.sum(d_votes * weight_part(weight, n, j, 1, J, dtype)[None, :, :], 1)
-                    g2 += tl.sum(d_votes * weight_part(weight, n, j, 2, J, dtype)[None, :, :], 1)
-                    g3 += tl.sum(d_votes * weight_part(weight, n, j, 3, J, dtype)[None, :, :], 1)
-        to = d_pose + child[:, None] * 16 + 4 * tl.arange(0, 4)[None, :]  # [N, 4], the rows q of column 0
-        add_to(to, tl.sum(tl.reshape(g0, (N, 4, 4)), 2), there)
-        add_to(to + 1, tl.sum(tl.reshape(g1, (N, 4, 4)), 2), there)
-        add_to(to + 2, tl.sum(tl.reshape(g2, (N, 4, 4)), 2), there)
-        add_to(to + 3, tl.sum(tl.reshape(g3, (N, 4, 4)), 2), there)
+    of_image, of_type = records + b * (HO * WO) * J * RECORD, weight + 4 * t
+    zero = tl.zeros((N,), dtype)
+    highest, inverse, level = zero, zero, zero
+    if not FIRST and not POSITIONS:
+        _, highest, inverse, level = four(found + child * 4, N)
+    d_a, sums = zero, all_of(zero)
+    for j in range(J):
+        if not FIRST and POSITIONS:
+            _, highest, inverse, level = four(found + (child * J + j) * 4, N)
+        for py in range(y0, y1 + 1):
+            for px in range(x0, x1 + 1):
+                k = (y - py * SH) * KW + x - px * SW
+                place = py * WO + px
+                record = of_image + (place * J + j) * RECORD
+                w = sixteen(of_type + tl.cast(k * J + j, tl.int64) * (16 * T), 4 * T, N)
+                shift = None if offset is None else offset + (t * (KH * KW) + k) * 16
+                to = None
+                if d_coupling is not None:
+                    to = d_coupling + ((b * (HO * WO) + place) * (T * KH * KW) + (t * (KH * KW) + k)) * J + j
+                e = differences(m, w, sixteen(record, 4, N), shift, N)
+                d_votes, weighted = vote_gradient(e, record, a, highest, inverse, level, to, N, FIRST, STOP)
+                d_a += weighted
+                after = ()
+                for h in tl.static_range(16):
+                    x_h = sums[h]
+                    for c in tl.static_range(4):
+                        x_h = tl.fma(d_votes[h // 4 * 4 + c], w[h % 4 * 4 + c], x_h)
+                    after += (x_h,)
+                sums = after
+    if FIRST:
+        n = J * tl.where(types != 0, 1, tl.maximum(1, (y1 - y0 + 1) * (x1 - x0 + 1)))
+        d_a *= over(1.0, (n + lane * 0).to(dtype))
+    before = there & (more != 0)
+    tl.store(d_activation + child, d_a + tl.load(d_activation + child, mask=before, other=0.0), mask=there)
+    _add(d_pose + own, 4 * T, sums, there, before, N)
 
 
-@triton.jit(do_not_specialize=["n_images", "per_part"])
+@triton.jit(do_not_specialize=[*_SIZES, "per_part", "more"])
 def weight_pass(
     pose,
-    activation,
+    begun,
     weight,
     offset,
-    start,
-    tiles,
-    numbers,
+    records,
     d_coupling,
-    top,
-    inverse,
-    mean,
+    found,
     d_weight,
     n_images,
+    T,
+    H,
+    W,
+    HO,
+    WO,
+    SH,
+    SW,
+    J,
     per_part,
-    T: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
+    more,
     KH: tl.constexpr,
     KW: tl.constexpr,
-    HO: tl.constexpr,
-    WO: tl.constexpr,
-    SH: tl.constexpr,
-    SW: tl.constexpr,
-    J: tl.constexpr,
+    RECORD: tl.constexpr,
     N: tl.constexpr,
-    JB: tl.constexpr,
     POSITIONS: tl.constexpr,
     FIRST: tl.constexpr,
     STOP: tl.constexpr,
 ):
-    """d_weight += Σ Mᵀ dV over a part of all places of all images; a program has one row of the weights."""
-    n = tl.program_id(0)
-    j = tl.program_id(1) * JB + up_to(JB)
-    places = tl.full((), HO * WO, tl.int64) * n_images
-    tile_size = places * J * 16
-    dtype = tiles.dtype.element_ty
-    y, x = n // KW % KH, n % KW
-    g0 = tl.zeros((JB, 16), dtype)
-    g1, g2, g3 = g0, g0, g0
-    for block in range(tl.program_id(2) * per_part, tl.program_id(2) * per_part + per_part):
-        row = block * N + up_to(N)
-        there = row < places
-        b, py, px = row // (HO * WO), row // WO % HO, row % WO
-        at = (py * SH + y) * W + px * SW + x
-        child = (b * T + n // (KH * KW)) * (H * W) + at
-        share = tl.load(start + at, mask=there, other=0.0)
-        d_votes = vote_gradient(
-            pose, activation, weight, offset, share, tiles, numbers, d_coupling, top, inverse, mean,
-            tile_size, child, row, n, j, there, T * KH * KW, J, POSITIONS, FIRST, STOP,
-        )  # fmt: skip
-        g0 += tl.sum(d_votes * pose_part(pose, child, there, 0, dtype)[:, None, :], 0)
-        g1 += tl.sum(d_votes * pose_part(pose, child, there, 1, dtype)[:, None, :], 0)
-        g2 += tl.sum(d_votes * pose_part(pose, child, there, 2, dtype)[:, None, :], 0)
-        g3 += tl.sum(d_votes * pose_part(pose, child, there, 3, dtype)[:, None, :], 0)
-    part = tl.program_id(2).to(tl.int64) * (T * KH * KW * J * 16)
-    to = d_weight + part + ((n * J + j) * 16)[:, None] + tl.arange(0, 4)[None, :]  # [JB, 4], the columns c of row 0
-    add_to(to, tl.sum(tl.reshape(g0, (JB, 4, 4)), 1), j < J)
-    add_to(to + 4, tl.sum(tl.reshape(g1, (JB, 4, 4)), 1), j < J)
-    add_to(to + 8, tl.sum(tl.reshape(g2, (JB, 4, 4)), 1), j < J)
-    add_to(to + 12, tl.sum(tl.reshape(g3, (JB, 4, 4)), 1), j < J)
+    """d_weight = Σ Mᵀ dV over a part of all places of all images, added to what is there where ``more`` is set.
+
+    A program has weights of one place of the kernel.
+    """
+    k = tl.program_id(1)
+    lane, there = lanes(J * T, tl.program_id(0), N)
+    j, t = lane // T, lane % T
+    dtype: tl.constexpr = records.dtype.element_ty
+    own = tl.cast(k * J + j, tl.int64) * (16 * T) + 4 * t
+    w = sixteen(weight + own, 4 * T, N)
+    shift = None if offset is None else offset + (t * (KH * KW) + k) * 16
+    zero = tl.zeros((N,), dtype)
+    highest, inverse, level = zero, zero, zero
+    sums = all_of(zero)
+    first = tl.program_id(2) * per_part
+    b, py, px = first // (HO * WO), first // WO % HO, first % WO
+    record = records + (tl.cast(first, tl.int64) * J + j) * RECORD
+    for place in range(first, tl.minimum(first + per_part, n_images * HO * WO)):
+        spot = ((tl.cast(b, tl.int64) * H + py * SH + k // KW) * W + px * SW + k % KW) * T
+        m = sixteen(pose + spot * 16 + 4 * t, 4 * T, N)
+        if FIRST:
+            a = tl.load(begun + spot + t)
+        else:
+            child = (spot + t) * J + j if POSITIONS else spot + t
+            a, highest, inverse, level = four(found + child * 4, N)
+        to = None
+        if d_coupling is not None:
+            to = d_coupling + (tl.cast(place, tl.int64) * (T * KH * KW) + (t * (KH * KW) + k)) * J + j
+        e = differences(m, w, sixteen(record, 4, N), shift, N)
+        d_votes, _ = vote_gradient(e, record, a, highest, inverse, level, to, N, FIRST, STOP)
+        after = ()
+        for h in tl.static_range(16):
+            x_h = sums[h]
+            for q in tl.static_range(4):
+                x_h = tl.fma(m[4 * q + h // 4], d_votes[4 * q + h % 4], x_h)
+            after += (x_h,)
+        sums = after
+        record += J * RECORD
+        px += 1
+        py += (px == WO).to(tl.int32)
+        px = tl.where(px == WO, 0, px)
+        b += (py == HO).to(tl.int32)
+        py = tl.where(py == HO, 0, py)
+    part = tl.program_id(2).to(tl.int64) * (KH * KW * T * J * 16)
+    _add(d_weight + part + own, 4 * T, sums, there, there & (more != 0), N)
+
+
+@triton.jit
+def _add(to, step, numbers, inside, before, N: tl.constexpr):
+    """Write a matrix, or add it to the one that is there ``before``; no other program does."""
+    total = ()
+    for h in tl.static_range(16):
+        total += (numbers[h] + tl.load(to + (h // 4 * step + h % 4), mask=before, other=0.0),)
+    store_sixteen(to, step, total, inside, N)

@@ -9,204 +9,228 @@ import triton
 import triton.language as tl
 
 from torchcaps.ops.fused.triton.kernels.em_tiles import (
-    children_of,
+    all_of,
     differences,
-    logit_slopes,
-    logits_of,
+    four,
+    lanes,
+    logit_of,
     seen_from,
-    shares_of,
+    sixteen,
     slope_of,
-    up_to,
+    store_four,
+    store_sixteen,
 )
 from torchcaps.ops.fused.triton.kernels.exact import over
 
+_SIZES = ["n_images", "T", "H", "W", "HO", "WO", "SH", "SW", "J"]
 
-@triton.jit(do_not_specialize=["n_images"])
+
+@triton.jit(do_not_specialize=[*_SIZES, "types"])
+def begin_pass(
+    activation, ours, begun, n_images, T, H, W, HO, WO, SH, SW, J, types, KH: tl.constexpr, KW: tl.constexpr,
+    N: tl.constexpr,
+):  # fmt: skip
+    """Activations in the kernels' order, and these times R of the first M-step.
+
+    That is 1 over the number of types where ``types`` is set, else 1 over the number of parents.
+    """
+    lane, there = lanes(n_images * T * H * W, tl.program_id(0), N)
+    t, place = lane % T, lane // T
+    y, x, b = place // W % H, place % W, place // (H * W)
+    y0, y1 = seen_from(y, KH, SH, HO)
+    x0, x1 = seen_from(x, KW, SW, WO)
+    n_places = tl.maximum(1, (y1 - y0 + 1) * (x1 - x0 + 1))
+    n = J * tl.where(types != 0, 1, n_places)
+    a = tl.load(activation + ((b.to(tl.int64) * T + t) * H + y) * W + x)
+    tl.store(ours + lane, a, mask=there)
+    tl.store(begun + lane, a * over(1.0, tl.cast(n, a.dtype)), mask=there)
+
+
+@triton.jit(do_not_specialize=_SIZES)
 def child_pass(
     pose,
     activation,
     weight,
     offset,
-    start,
-    tiles,
-    numbers,
+    records,
     d_coupling,
-    top,
-    inverse,
-    mean,
-    d_activation,
+    found,
     n_images,
-    T: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
+    T,
+    H,
+    W,
+    HO,
+    WO,
+    SH,
+    SW,
+    J,
     KH: tl.constexpr,
     KW: tl.constexpr,
-    HO: tl.constexpr,
-    WO: tl.constexpr,
-    SH: tl.constexpr,
-    SW: tl.constexpr,
-    J: tl.constexpr,
+    RECORD: tl.constexpr,
     N: tl.constexpr,
-    JB: tl.constexpr,
     POSITIONS: tl.constexpr,
-    FIRST: tl.constexpr,
     BACKWARD: tl.constexpr,
 ):
-    """The highest logit of a child and 1 over the sum of exponentials; backward its Σ R dR too, and d_activation."""
-    t, y, x, b, there, child = children_of(n_images, T, H, W, N)
-    tile_size = tl.full((), HO * WO * J * 16, tl.int64) * n_images
-    dtype = tiles.dtype.element_ty
+    """Find the highest logit of a child and 1 over the sum of exponentials; backward Σ R dR too.
+
+    A program has children of all types and several images at one place of the lower map.
+    """
+    at = tl.program_id(0) % (H * W)
+    y, x = at // W, at % W
+    lane, there = lanes(n_images * T, tl.program_id(0) // (H * W), N)
+    b, t = tl.cast(lane // T, tl.int64), lane % T
+    dtype: tl.constexpr = records.dtype.element_ty
+    pixel = b * (H * W) + at
+    child = pixel * T + t
+    m = sixteen(pose + (pixel * (4 * T) + t) * 4, 4 * T, N)
+    a = tl.load(activation + child)
     y0, y1 = seen_from(y, KH, SH, HO)
     x0, x1 = seen_from(x, KW, SW, WO)
-    if (y0 <= y1) & (x0 <= x1):  # some place sees it
-        a = tl.load(activation + child, mask=there, other=0.0)
-        # Not −∞, which a logit may be: exp(−∞ − −∞) is NaN.
-        highest = tl.full((N,), -3e38, dtype)  # of all parents, and Σ exp, Σ exp·dr, Σ exp·(dR from outside)
-        total = tl.zeros((N,), dtype)
-        slopes, outer = total, total
-        for j0 in range(0, J, JB):
-            j = j0 + up_to(JB)
-            inside = there[:, None] & (j < J)[None, :]
-            own_top = tl.full((N, JB), -3e38, dtype)  # the same of one type
-            own_total = tl.zeros((N, JB), dtype)
-            own_slopes, own_outer = own_total, own_total
-            for py in range(y0, y1 + 1):
-                for px in range(x0, x1 + 1):
-                    n = (t * KH + y - py * SH) * KW + x - px * SW
-                    place = b * (HO * WO) + py * WO + px
-                    parents = place[:, None] * J + j[None, :]
-                    at = parents[:, :, None] * 16 + up_to(16)[None, None, :]
-                    mu = tl.load(tiles + at, mask=inside[:, :, None], other=0.0)
-                    e = differences(pose, weight, offset, mu, child, there, n, j, J)
-                    if FIRST:
-                        _, _, _, dr = slope_of(e, tiles, numbers, parents, at, inside, tile_size, FIRST)
-                        own_slopes += tl.where(inside, dr, 0.0)
-                    else:
-                        _, logit = logits_of(e, tiles, numbers, parents, at, inside, tile_size)
-                        higher = tl.maximum(own_top, logit)
-                        shrink, part = tl.exp(own_top - higher), tl.exp(logit - higher)
-                        own_top = higher
-                        own_total = tl.fma(own_total, shrink, part)
-                        if BACKWARD:
-                            _, _, _, dr = slope_of(e, tiles, numbers, parents, at, inside, tile_size, FIRST)
-                            own_slopes = own_slopes * shrink + part * dr
-                            if d_coupling is not None:
-                                to = d_coupling + (place[:, None] * (T * KH * KW) + n) * J + j[None, :]
-                                own_outer = own_outer * shrink + part * tl.load(to, mask=inside, other=0.0)
-            if FIRST:
-                slopes += tl.sum(own_slopes, 1)
-            elif POSITIONS:
-                to = child[:, None] * J + j[None, :]
-                share = over(1.0, own_total)
-                tl.store(top + to, own_top, mask=inside)
-                tl.store(inverse + to, share, mask=inside)
-                if BACKWARD:
-                    slopes += tl.sum(tl.where(inside, own_slopes * share, 0.0), 1)
-                    tl.store(mean + to, (a[:, None] * own_slopes + own_outer) * share, mask=inside)
-            else:
-                own_top = tl.where((j < J)[None, :], own_top, float("-inf"))
-                higher = tl.maximum(highest, tl.max(own_top, 1))
-                shrink, part = tl.exp(highest - higher), tl.exp(own_top - higher[:, None])
+    of_image, of_type = records + b * (HO * WO) * J * RECORD, weight + 4 * t
+    # Not −∞, which a logit may be: exp(−∞ − −∞) is NaN.
+    highest = tl.full((N,), -3e38, dtype)
+    total = tl.zeros((N,), dtype)
+    slopes = tl.zeros((N,), dtype)
+    for j in range(J):
+        for py in range(y0, y1 + 1):
+            for px in range(x0, x1 + 1):
+                k = (y - py * SH) * KW + x - px * SW
+                place = py * WO + px
+                record = of_image + (place * J + j) * RECORD
+                w = sixteen(of_type + tl.cast(k * J + j, tl.int64) * (16 * T), 4 * T, N)
+                shift = None if offset is None else offset + (t * (KH * KW) + k) * 16
+                e = differences(m, w, sixteen(record, 4, N), shift, N)
+                _, logit = logit_of(e, sixteen(record + 16, 4, N), tl.load(record + 32))
+                higher = tl.maximum(highest, logit)
+                shrink, part = tl.exp(highest - higher), tl.exp(logit - higher)
                 highest = higher
-                total = total * shrink + tl.sum(part * own_total, 1)
-                slopes = slopes * shrink + tl.sum(part * own_slopes, 1)
-                outer = outer * shrink + tl.sum(part * own_outer, 1)
-        if FIRST:
-            slopes *= tl.load(start + y * W + x)
-        elif not POSITIONS:
-            share = over(1.0, total)
-            slopes *= share
-            tl.store(top + child, highest, mask=there)
-            tl.store(inverse + child, share, mask=there)
-            if BACKWARD:
-                tl.store(mean + child, a * slopes + outer * share, mask=there)
-        if BACKWARD:
-            before = tl.load(d_activation + child, mask=there, other=0.0)
-            tl.store(d_activation + child, before + slopes, mask=there)
+                total = tl.fma(total, shrink, part)
+                if BACKWARD:
+                    g1, g2 = sixteen(record + 52, 4, N), sixteen(record + 68, 4, N)
+                    slope, _ = slope_of(e, sixteen(record + 36, 4, N), g1, g2, tl.load(record + 33), False)
+                    slope = slope * a
+                    if d_coupling is not None:
+                        row = (b * (HO * WO) + place) * (T * KH * KW) + t * (KH * KW) + k
+                        slope = slope + tl.load(d_coupling + row * J + j)
+                    slopes = tl.fma(part, slope, slopes * shrink)
+        if POSITIONS:
+            share = over(1.0, tl.where(total == 0.0, 1.0, total))  # 0 where no parent sees it
+            store_four(found + (child * J + j) * 4, a, highest, share, slopes * share, there, N)
+            highest = tl.full((N,), -3e38, dtype)
+            total = tl.zeros((N,), dtype)
+            slopes = tl.zeros((N,), dtype)
+    if not POSITIONS:
+        share = over(1.0, tl.where(total == 0.0, 1.0, total))
+        store_four(found + child * 4, a, highest, share, slopes * share, there, N)
 
 
-@triton.jit(do_not_specialize=["n_images", "per_part"])
+@triton.jit(do_not_specialize=[*_SIZES, "per_part"])
 def parent_pass(
     pose,
-    activation,
+    begun,
     weight,
     offset,
-    tiles,
-    numbers,
+    records,
     d_coupling,
-    top,
-    inverse,
-    mean,
+    found,
     again,
     coupling,
     s0,
     s1,
     s2,
     n_images,
+    T,
+    H,
+    W,
+    HO,
+    WO,
+    SH,
+    SW,
+    J,
     per_part,
-    T: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
     KH: tl.constexpr,
     KW: tl.constexpr,
-    HO: tl.constexpr,
-    WO: tl.constexpr,
-    SH: tl.constexpr,
-    SW: tl.constexpr,
-    J: tl.constexpr,
+    RECORD: tl.constexpr,
     N: tl.constexpr,
-    JB: tl.constexpr,
     POSITIONS: tl.constexpr,
     FIRST: tl.constexpr,
+    AROUND: tl.constexpr,
     BACKWARD: tl.constexpr,
 ):
     """Σ r, Σ r (V − μ), Σ r (V − μ)² of every parent over a part of its receptive field.
 
-    r is the activation given, FIRST; activation times R; or, BACKWARD, the gradient of the logits. Given ``again``,
-    μ is the new mean, and only parents of which it is not 0 are summed. Writes R too where ``coupling`` is given.
+    r is what was ``begun`` with, FIRST, and unless AROUND is set μ is 0, and there are no squares; activation times R;
+    or, BACKWARD, the gradient of the logits. Given ``again``, μ is the new mean, and only parents of which it is not 0
+    are summed. Writes R too where ``coupling`` is given.
     """
-    row = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)  # (image, place)
-    j = tl.program_id(1) * JB + up_to(JB)
-    first = tl.program_id(2) * per_part
+    n_parents = n_images * HO * WO * J
+    parent, there = lanes(n_parents, tl.program_id(0), N)
+    j, place = parent % J, tl.cast(parent // J, tl.int64)
+    p, b = parent // J % (HO * WO), place // (HO * WO)
+    first = tl.program_id(1) * per_part
     last = tl.minimum(first + per_part, T * KH * KW)
-    places = tl.full((), HO * WO, tl.int64) * n_images
-    tile_size = places * J * 16
-    there = row < places
-    inside = there[:, None] & (j < J)[None, :]
-    b, p = row // (HO * WO), row % (HO * WO)
-    corner = (b * T * H + p // WO * SH) * W + p % WO * SW
-    parents = row[:, None] * J + j[None, :]
-    at = parents[:, :, None] * 16 + up_to(16)[None, None, :]
-    mu = tl.load(tiles + at, mask=inside[:, :, None], other=0.0)
     if again is not None:
-        wanted = tl.max(tl.max(tl.load(again + parents, mask=inside, other=0), 1), 0)
-        last = tl.where(wanted > 0, last, first)
-    sum0, sum1, sum2 = tl.zeros((N, JB), mu.dtype), mu * 0, mu * 0
-    for n in range(first, last):
-        child = corner + (n // (KH * KW) * H + n // KW % KH) * W + n % KW
-        e = differences(pose, weight, offset, mu, child, there, n, j, J)
-        a = tl.load(activation + child, mask=there, other=0.0)[:, None]
-        d = e
+        there = there & (tl.load(again + parent) != 0)
+        last = tl.where(tl.max(there.to(tl.int32), 0) > 0, last, first)
+    dtype: tl.constexpr = records.dtype.element_ty
+    record = records + tl.cast(parent, tl.int64) * RECORD
+    zero = tl.zeros((N,), dtype)
+    minus_mu = sixteen(record, 4, N) if AROUND else all_of(zero)
+    if not FIRST:
+        precision, constant = sixteen(record + 16, 4, N), tl.load(record + 32)
+    if BACKWARD or again is not None:
+        moved = sixteen(record + 36, 4, N)
+    if BACKWARD:
+        g1, g2, slope_k = sixteen(record + 52, 4, N), sixteen(record + 68, 4, N), tl.load(record + 33)
+    corner = ((b * H + p // WO * SH) * W + p % WO * SW) * T  # the first child
+    poses = pose + corner * 16
+    childs = begun + corner
+    found_of = found + (corner * J + j) * 4 if POSITIONS else found + corner * 4
+    weights = weight + tl.cast(first, tl.int64) * (16 * J) + 4 * j
+    sum0, sum1, sum2 = zero, all_of(zero), all_of(zero)
+    t, k = first % tl.maximum(T, 1), first // tl.maximum(T, 1)
+    for _ in range(first, last):
+        spot = k // KW * W + k % KW
+        m = sixteen(poses + (spot * (16 * T) + 4 * t), 4 * T, N)
+        w = sixteen(weights, 4 * J, N)
+        shift = None if offset is None else offset + (t * (KH * KW) + k) * 16 + parent * 0
+        e = differences(m, w, minus_mu, shift, N)
         if FIRST:
-            r = tl.where(inside, a, 0.0)
+            r = tl.load(childs + (spot * T + t))
         else:
-            _, logit = logits_of(e, tiles, numbers, parents, at, inside, tile_size)
-            r = shares_of(logit, top, inverse, child, j, there, J, POSITIONS)
-            to = (row[:, None] * (T * KH * KW) + n) * J + j[None, :]
+            child = (spot * T + t) * J if POSITIONS else spot * T + t
+            a, highest, inverse, mean = four(found_of + child * 4, N)
+            _, logit = logit_of(e, precision, constant)
+            share = tl.exp(logit - highest) * inverse
+            to = (place * (T * KH * KW) + (t * (KH * KW) + k)) * J + j
             if coupling is not None:
-                tl.store(coupling + to, r, mask=inside)
+                tl.store(coupling + to, share, mask=there)
             if BACKWARD:
-                _, _, _, slope = slope_of(e, tiles, numbers, parents, at, inside, tile_size, FIRST)
-                r *= logit_slopes(slope, a, mean, d_coupling, to, child, j, there, J, POSITIONS)
+                slope, _ = slope_of(e, moved, g1, g2, slope_k, False)
+                slope = slope * a
+                if d_coupling is not None:
+                    slope = slope + tl.load(d_coupling + to)
+                r = share * (slope - mean)
             else:
-                r *= a
-            if again is not None:
-                d = e - tl.load(tiles + 2 * tile_size + at, mask=inside[:, :, None], other=0.0)
-        rd = r[:, :, None] * d
+                r = share * a
         sum0 += r
-        sum1 += rd
-        sum2 = tl.fma(rd, d, sum2)
-    part = tl.program_id(2).to(tl.int64) * tile_size
-    tl.store(s0 + part // 16 + parents, sum0, mask=inside)
-    tl.store(s1 + part + at, sum1, mask=inside[:, :, None])
-    tl.store(s2 + part + at, sum2, mask=inside[:, :, None])
+        next1, next2 = (), ()
+        for h in tl.static_range(16):
+            d = e[h]
+            if again is not None:
+                d = d - moved[h]
+            next1 += (tl.fma(r, d, sum1[h]),)
+            if AROUND:
+                next2 += (tl.fma(r * d, d, sum2[h]),)
+        sum1 = next1
+        if AROUND:
+            sum2 = next2
+        weights += 16 * J
+        t += 1
+        k += (t == T).to(tl.int32)
+        t = tl.where(t == T, 0, t)
+    part = tl.program_id(1).to(tl.int64) * n_parents + parent
+    tl.store(s0 + part, sum0, mask=there)
+    store_sixteen(s1 + part * 16, 4, sum1, there, N)
+    if AROUND:
+        store_sixteen(s2 + part * 16, 4, sum2, there, N)

@@ -1,14 +1,17 @@
-"""Tiles that every kernel of EM routing is made of.
+"""What every kernel of EM routing is made of: one thread has one vote, and all of its 16 numbers.
 
-The 16 numbers of a pose are the last axis of every tile, [N, JB, 16]: N children or parents, JB types of parent.
-A geometry is T, H, W, KH, KW, HO, WO, SH, SW, J: the lower map, kernel, upper map, strides, types of parent.
+The numbers of a pose are 16 tensors ``[N]`` in a tuple, so that products and sums over them stay within a thread: no
+barrier, no shared memory. A thread's own index walks over types of capsule, which lie side by side in memory; what
+its neighbours share is read once for all.
+
+Layouts: poses ``[B, H, W, 4, T, 4]``; weights for the lanes of children ``[K, J, 4, T, 4]``, and for those of parents
+``[K, T, 4, J, 4]``, with K = K_h·K_w. What is found of a child ``[B, H, W, T, 4]``, or of a child and type
+``[B, H, W, T, J, 4]``: activation, highest logit, 1 over the sum of exponentials, mean slope. Records of the parents
+``[B, P, J, RECORD]``: at 0 minus the mean that the E-step saw, 16 its 1/σ², 32 the constant of the logits, 33 the
+slope k, 36 how far the M-step moved the mean, 52 and 68 the slopes g₁ and g₂ (forward there are none).
 
 Two passes make the same logits, and R has sum 1 only if both round them alike: so what is to be one operation is
 written as ``tl.fma``, and the compiler joins no others (see ``cuts.APART``).
-
-States of the parents are tiles [B, P, J, 16], one behind the other: 0 the mean that the E-step saw, 1 its 1/σ²,
-2 how far the M-step moved the mean, 3 and 4 the slopes g₁ and g₂; and numbers [B, P, J]: 0 the constant of their
-logits, 1 the slope k.
 """
 
 import triton
@@ -16,98 +19,137 @@ import triton.language as tl
 
 
 @triton.jit
-def up_to(SIZE: tl.constexpr):
-    """0 … SIZE − 1, of 64 bits."""
-    return tl.arange(0, SIZE).to(tl.int64)
+def lanes(n, block, N: tl.constexpr):
+    """Numbers of a program's n lanes, the last one's again where there are no more, and which are there."""
+    lane = block * N + tl.arange(0, N)
+    return tl.minimum(lane, n - 1), lane < n
 
 
 @triton.jit
-def children_of(n_images, T: tl.constexpr, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr):
-    """A program's children: one place of one type in the lower map, of N images, for they share their weights.
-
-    Type, row and column; numbers of the images, which of them are there, and numbers of the children, [N].
-    """
-    t, y, x = tl.program_id(0) // (H * W), tl.program_id(0) // W % H, tl.program_id(0) % W
-    b = (tl.program_id(1) * N + tl.arange(0, N)).to(tl.int64)
-    return t, y, x, b, b < n_images, ((b * T + t) * H + y) * W + x
+def seen_from(at, kernel, step, out):
+    """First and last of the rows, or columns, of places whose receptive fields a row, or column, lies in."""
+    return tl.maximum(0, (at - kernel + step) // step), tl.minimum(at // step, out - 1)
 
 
 @triton.jit
-def seen_from(at, KERNEL: tl.constexpr, STEP: tl.constexpr, OUT: tl.constexpr):
-    """First and last of the OUT rows, or columns, of places whose receptive fields a row, or column, lies in."""
-    return tl.maximum(0, (at - KERNEL + STEP) // STEP), tl.minimum(at // STEP, OUT - 1)
+def four(at, N: tl.constexpr):
+    """Four numbers in a row, read at once."""
+    pairs = tl.reshape(tl.load(at[:, None] + tl.arange(0, 4)[None, :]), (N, 2, 2))
+    even, odd = tl.split(pairs)
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, second, third, fourth
 
 
 @triton.jit
-def pose_part(pose, child, there, k, dtype: tl.constexpr):
-    """M[q, k] at all places (q, c) of a matrix: [N, 16]."""
-    h = up_to(16)
-    return tl.load(pose + child[:, None] * 16 + (h // 4 * 4 + k)[None, :], mask=there[:, None], other=0.0).to(dtype)
+def sixteen(at, step, N: tl.constexpr):
+    """A matrix whose rows are ``step`` apart."""
+    numbers = ()
+    for row in tl.static_range(4):
+        numbers += four(at + row * step, N)
+    return numbers
 
 
 @triton.jit
-def weight_part(weight, n, j, k, J: tl.constexpr, dtype: tl.constexpr):
-    """W[k, c] of row n of the weights, at all places (q, c) of a matrix: [JB, 16]."""
-    h = up_to(16)
-    at = ((n * J + j) * 16)[:, None] + (4 * k + h % 4)[None, :]
-    return tl.load(weight + at, mask=(j < J)[:, None], other=0.0).to(dtype)
+def store_four(to, first, second, third, fourth, inside, N: tl.constexpr):
+    """Write four numbers in a row."""
+    x = tl.reshape(tl.join(tl.join(first, third), tl.join(second, fourth)), (N, 4))
+    tl.store(to[:, None] + tl.arange(0, 4)[None, :], x, mask=inside[:, None])
 
 
 @triton.jit
-def differences(pose, weight, offset, mu, child, there, n, j, J: tl.constexpr):
-    """V − μ [N, JB, 16] of children that see their parents through row n of the weights."""
-    e = -mu
+def store_sixteen(to, step, numbers, inside, N: tl.constexpr):
+    """Write a matrix whose rows are ``step`` apart."""
+    for q in tl.static_range(4):
+        row = numbers[4 * q], numbers[4 * q + 1], numbers[4 * q + 2], numbers[4 * q + 3]
+        store_four(to + q * step, row[0], row[1], row[2], row[3], inside, N)
+
+
+@triton.jit
+def all_of(x):
+    """The same tensor sixteen times."""
+    numbers = ()
+    for _ in tl.static_range(16):
+        numbers += (x,)
+    return numbers
+
+
+@triton.jit
+def differences(m, w, minus_mu, offset, N: tl.constexpr):
+    """V − μ, of V = M W, and the vote's offset at ``offset`` where there is one."""
     if offset is not None:
-        e += tl.load(offset + n * 16 + up_to(16))[None, None, :]
-    for k in tl.static_range(4):
-        m = pose_part(pose, child, there, k, mu.dtype)
-        e = tl.fma(m[:, None, :], weight_part(weight, n, j, k, J, mu.dtype)[None, :, :], e)
+        added = sixteen(offset, 4, N)
+    e = ()
+    for h in tl.static_range(16):
+        x = minus_mu[h]
+        if offset is not None:
+            x = x + added[h]
+        for k in tl.static_range(4):
+            x = tl.fma(m[h // 4 * 4 + k], w[4 * k + h % 4], x)
+        e += (x,)
     return e
 
 
 @triton.jit
-def slope_of(e, tiles, numbers, parents, at, inside, tile_size, FIRST: tl.constexpr):
-    """d = V − μ, g₁, g₂ and dr = k + Σ d (g₁ + g₂ d)."""
-    d = e
-    if not FIRST:
-        d = e - tl.load(tiles + 2 * tile_size + at, mask=inside[:, :, None], other=0.0)
-    g1 = tl.load(tiles + 3 * tile_size + at, mask=inside[:, :, None], other=0.0)
-    g2 = tl.load(tiles + 4 * tile_size + at, mask=inside[:, :, None], other=0.0)
-    k = tl.load(numbers + tile_size // 16 + parents, mask=inside, other=0.0)
-    return d, g1, g2, k + tl.sum(d * tl.fma(g2, d, g1), 2)
+def logit_of(e, precision, constant):
+    """(V − μ)/σ², and log a + log p."""
+    scaled = ()
+    rows = ()
+    for q in tl.static_range(4):
+        for c in tl.static_range(4):
+            v = e[4 * q + c] * precision[4 * q + c]
+            row = v * e[4 * q] if c == 0 else tl.fma(e[4 * q + c], v, row)
+            scaled += (v,)
+        rows += (row,)
+    return scaled, tl.fma((rows[0] + rows[1]) + (rows[2] + rows[3]), -0.5, constant)
 
 
 @triton.jit
-def logits_of(e, tiles, numbers, parents, at, inside, tile_size):
-    """1/σ² and log a + log p: [N, JB, 16], [N, JB]."""
-    w = tl.load(tiles + tile_size + at, mask=inside[:, :, None], other=0.0)
-    return w, tl.load(numbers + parents, mask=inside, other=0.0) - 0.5 * tl.sum(e * e * w, 2)
+def slope_of(e, moved, g1, g2, k, FIRST: tl.constexpr):
+    """dr = k + Σ d (g₁ + g₂ d) and, of each number, g₁ + 2 g₂ d, where d is V less the new mean."""
+    twice = ()
+    rows = ()
+    for q in tl.static_range(4):
+        for c in tl.static_range(4):
+            d = e[4 * q + c]
+            if not FIRST:
+                d = d - moved[4 * q + c]
+            slope = tl.fma(g2[4 * q + c], d, g1[4 * q + c])
+            row = d * slope if c == 0 else tl.fma(d, slope, row)
+            twice += (tl.fma(g2[4 * q + c], d, slope),)
+        rows += (row,)
+    return k + ((rows[0] + rows[1]) + (rows[2] + rows[3])), twice
 
 
 @triton.jit
-def shares_of(logit, top, inverse, child, j, there, J: tl.constexpr, POSITIONS: tl.constexpr):
-    """R [N, JB] from the logits and what the pass over the children found; 0 where nothing is."""
-    inside = there[:, None] & (j < J)[None, :]
-    logit = tl.where(inside, logit, float("-inf"))
-    if POSITIONS:
-        at = child[:, None] * J + j[None, :]
-        highest = tl.load(top + at, mask=inside, other=0.0)
-        r = tl.exp(logit - highest) * tl.load(inverse + at, mask=inside, other=0.0)
+def vote_gradient(
+    e, record, a, highest, inverse, mean, d_coupling, N: tl.constexpr, FIRST: tl.constexpr, STOP: tl.constexpr
+):
+    """dV, and R dr: of children with activations ``a``, times R of the first M-step where it is that.
+
+    ``d_coupling`` is None, or where the gradient of R from outside stands.
+    """
+    moved = e if FIRST else sixteen(record + 36, 4, N)
+    g1, g2 = sixteen(record + 52, 4, N), sixteen(record + 68, 4, N)
+    slope, twice = slope_of(e, moved, g1, g2, tl.load(record + 33), FIRST)
+    d_votes = ()
+    if FIRST:
+        for h in tl.static_range(16):
+            d_votes += (a * twice[h],)
+        weighted = slope
     else:
-        highest = tl.load(top + child, mask=there, other=0.0)
-        r = tl.exp(logit - highest[:, None]) * tl.load(inverse + child, mask=there, other=0.0)[:, None]
-    return r
-
-
-@triton.jit
-def logit_slopes(slope, a, mean, d_coupling, to, child, j, there, J: tl.constexpr, POSITIONS: tl.constexpr):
-    """dR less Σ R dR over those that the child is shared among: R times this is the gradient of the logits."""
-    inside = there[:, None] & (j < J)[None, :]
-    slope = slope * a
-    if d_coupling is not None:
-        slope += tl.load(d_coupling + to, mask=inside, other=0.0)
-    if POSITIONS:
-        slope -= tl.load(mean + child[:, None] * J + j[None, :], mask=inside, other=0.0)
-    else:
-        slope -= tl.load(mean + child, mask=there, other=0.0)[:, None]
-    return slope
+        scaled, logit = logit_of(e, sixteen(record + 16, 4, N), tl.load(record + 32))
+        r = tl.exp(logit - highest) * inverse
+        weighted = r * slope
+        ra = r * a
+        if not STOP:
+            slope = slope * a
+            if d_coupling is not None:
+                slope = slope + tl.load(d_coupling)
+            x = r * (mean - slope)
+        for h in tl.static_range(16):
+            d = ra * twice[h]
+            if not STOP:
+                d = tl.fma(x, scaled[h], d)
+            d_votes += (d,)
+    return d_votes, weighted
