@@ -23,17 +23,22 @@ KINDS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float64: "*fp64"
 
 def start(kernel: Any, *values: Any, grid: Any, warmup: bool, **named: Any) -> None:
     """In the place of ``JITFunction.run``."""
-    options = {name: named.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion") if name in named}
+    known = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
+    options = {name: named.pop(name) for name in known if name in named}
     bound = inspect.signature(kernel.fn).bind(*values, **named).arguments
     signature, constants, aligned = {}, {}, {}
     for k, parameter in enumerate(kernel.params):
         value = bound[parameter.name]
-        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
+        if (
+            parameter.is_constexpr
+            or value is None
+            or (type(value) is int and value == 1 and not parameter.do_not_specialize)
+        ):
             signature[parameter.name], constants[(k,)] = "constexpr", value
         elif isinstance(value, torch.Tensor):
             signature[parameter.name], aligned[(k,)] = KINDS[value.dtype], [["tt.divisibility", 16]]
         else:
-            signature[parameter.name] = "i32"
+            signature[parameter.name] = "i32" if -(2**31) <= value < 2**31 else "i64"
     source = ASTSource(kernel, signature, constants, aligned)
     for capability in (80, 90, 100):
         assert triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).asm["cubin"]

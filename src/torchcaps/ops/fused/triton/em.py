@@ -68,9 +68,7 @@ def routed(
             passes.mean(passes.parents(first=True, around=False), *kept, again, given, first=True)
             sums = passes.parents(first=True)
         results, betas = (out_pose, out_activation), (beta_u, beta_a)
-        passes.fit(
-            sums, again, *kept, log_ap, betas, results, inverse_temperature, given, first=t == 0, last=t == last
-        )
+        passes.fit(sums, again, *kept, log_ap, betas, results, inverse_temperature, given, first=t == 0, last=t == last)
     return made
 
 

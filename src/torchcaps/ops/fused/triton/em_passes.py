@@ -11,34 +11,14 @@ from torch import Tensor
 
 from torchcaps.ops.fused.em_operator import Numbers, places
 from torchcaps.ops.fused.operators import computed_in
-from torchcaps.ops.fused.triton.cuts import APART, power
+from torchcaps.ops.fused.triton.cuts import APART
+from torchcaps.ops.fused.triton.em_blocks import blocks, parts
 from torchcaps.ops.fused.triton.library import load, on
 
-#: Lanes of a warp.
-WARP = 32
-#: Warps of a program that makes votes: one thread has one vote, and few programs of many registers fit beside each other.
-WARPS = 4
-#: Programs that fill the greatest devices several times over; long sums are cut into parts until there are as many.
-PROGRAMS = 2048
-#: Terms of a part, at least: each part writes 33 numbers of a parent, or 16 of a weight.
-LEAST = 8
-#: Parents in a tile of the kernels that make no votes, and elements of an image that are levelled at once.
-PARENTS, LEVELLED = 32, 1024
 #: Numbers of a parent's record, forward and backward; see ``kernels/em_tiles.py``.
 FORWARD, BACKWARD = 52, 84
-
-
-def blocks(lanes: int, warps: int = WARPS) -> tuple[dict[str, int], int]:
-    """How many lanes a program has, one a thread, and how many programs there are."""
-    size = min(power(math.ceil(lanes / WARP)), warps) * WARP
-    return {"N": size, "num_warps": size // WARP} | APART, math.ceil(lanes / size)
-
-
-def parts(n: int, programs: int) -> tuple[int, int]:
-    """Into how many parts a sum of n terms is cut, and how many terms each has, where each is done by so many programs."""
-    most = max(1, min(PROGRAMS // max(1, programs), n // LEAST))
-    per_part = max(1, math.ceil(n / most))
-    return max(1, math.ceil(n / per_part)), per_part
+#: Parents in a tile of the kernels that make no votes, elements of an image that are levelled at once, and their warps.
+PARENTS, LEVELLED, SMALL_WARPS = 32, 1024, 4
 
 
 class Sums(NamedTuple):
@@ -111,7 +91,7 @@ class Passes(NamedTuple):
 
     def begin(self, activation: Tensor, ours: Tensor, begun: Tensor, types: bool) -> None:
         """Activations in the kernels' order, and these times R of the first M-step."""
-        block, n_programs = blocks(activation.numel())
+        block, n_programs = blocks("begin_pass", activation.numel(), activation.dtype)
         sizes = self.sizes | {"n_images": len(activation)}
         kernel_size = {name: self.constants[name] for name in ("KH", "KW")}
         with on(activation.device):
@@ -135,7 +115,7 @@ class Passes(NamedTuple):
 
     def children(self, *, backward: bool = False, d_coupling: Tensor | None = None) -> None:
         """Highest logits and sums of exponentials; backward, mean slopes too."""
-        block, grid = self._over_children()
+        block, grid = self._over_children("child_pass", d_coupling)
         given = self.pose, self.activation, self.weight[0], self.offset, self.records, d_coupling, self.found
         with on(self.pose.device):
             load("em").child_pass[grid](*given, **self.sizes, **self.constants, **block, BACKWARD=backward)
@@ -152,7 +132,9 @@ class Passes(NamedTuple):
     ) -> Sums:
         """Sums over parts of each receptive field; not ``around`` the mean, but around 0, without squares."""
         n_rows = self.sizes["T"] * self.constants["KH"] * self.constants["KW"]
-        block, n_programs = blocks(self.n_parents)
+        extras = self._has_extras(d_coupling)
+        states = "five" if backward else "three" if again is not None else "two"
+        block, n_programs = blocks(f"parent_pass of {states} states", self.n_parents, self.pose.dtype, extras=extras)
         n_parts, per_part = parts(n_rows, n_programs)
         s0 = _empty(self.pose, n_parts, *self.records.shape[:3])
         s1, s2 = (_empty(self.pose, *s0.shape, 16) for _ in range(2))
@@ -197,10 +179,11 @@ class Passes(NamedTuple):
         given = self.pose, self.begun if first else self.activation, self.weight[0], *rest
         choices: dict[str, Any] = {"more": int(more), **self.constants, "FIRST": first, "STOP": stop}
         s = self.sizes
-        block, grid = self._over_children()
+        block, grid = self._over_children("pose_pass", d_coupling)
         with on(self.pose.device):
             load("em").pose_pass[grid](*given, d_pose, d_activation, **s, types=int(types), **choices, **block)
-            block, n_programs = blocks(s["J"] * s["T"])
+            n_lanes, extras = s["J"] * s["T"], self._has_extras(d_coupling)
+            block, n_programs = blocks("weight_pass", n_lanes, self.pose.dtype, extras=extras)
             n_parts, per_part = self.weight_parts()
             grid = n_programs, self.constants["KH"] * self.constants["KW"], n_parts
             load("em").weight_pass[grid](*given, d_weight, **s, per_part=per_part, **choices, **block)
@@ -208,8 +191,9 @@ class Passes(NamedTuple):
     def weight_parts(self) -> tuple[int, int]:
         """Into how many parts the gradient of the weights is cut, and how many places of all images each has."""
         s = self.sizes
-        kernels = self.constants["KH"] * self.constants["KW"]
-        return parts(s["n_images"] * s["HO"] * s["WO"], blocks(s["J"] * s["T"])[1] * kernels)
+        _, n_programs = blocks("weight_pass", s["J"] * s["T"], self.pose.dtype)
+        n_places = s["n_images"] * s["HO"] * s["WO"]
+        return parts(n_places, n_programs * self.constants["KH"] * self.constants["KW"])
 
     def mean(self, sums: Sums, state: Tensor, numbers: Tensor, again: Tensor, given: Numbers, *, first: bool) -> None:
         """Mass, and how far the mean moved; later what is summed around it, and whether it must be summed again."""
@@ -246,7 +230,7 @@ class Passes(NamedTuple):
             if not last:
                 load("em").level_pass[(n_images,)](
                     log_ap, self.records, numbers[2], n_places * n_out,
-                    RECORD=self.constants["RECORD"], N=LEVELLED, num_warps=WARPS, **APART,
+                    RECORD=self.constants["RECORD"], N=LEVELLED, num_warps=SMALL_WARPS, **APART,
                 )  # fmt: skip
 
     def slopes(
@@ -271,17 +255,20 @@ class Passes(NamedTuple):
                 LAST=sums is None, **self._tile(),
             )  # fmt: skip
 
-    def _over_children(self) -> tuple[dict[str, int], tuple[int]]:
+    def _has_extras(self, d_coupling: Tensor | None) -> bool:
+        return self.offset is not None or d_coupling is not None
+
+    def _over_children(self, kernel: str, d_coupling: Tensor | None) -> tuple[dict[str, int], tuple[int]]:
         """A program for each place of the lower map, and for each block of images and types."""
         s = self.sizes
-        block, n_programs = blocks(s["n_images"] * s["T"])
+        block, n_programs = blocks(kernel, s["n_images"] * s["T"], self.pose.dtype, extras=self._has_extras(d_coupling))
         return block, (n_programs * s["H"] * s["W"],)
 
     def _over_parents(self) -> tuple[int]:
         return (math.ceil(self.n_parents / PARENTS),)
 
-    def _tile(self) -> dict[str, int]:
-        return {"RECORD": self.constants["RECORD"], "N": PARENTS, "num_warps": WARPS} | APART
+    def _tile(self) -> dict[str, Any]:
+        return {"RECORD": self.constants["RECORD"], "N": PARENTS, "num_warps": SMALL_WARPS} | APART
 
 
 def bits(number: float) -> int:

@@ -220,9 +220,9 @@ def slopes_pass(
 ):
     """The gradients of an M-step's sums, and the states of the E-step before it.
 
-    Made from the results' gradients for the LAST iteration t, else from sums over the votes of the E-step that followed.
-    ``carried`` is the gradient of the mean, from iteration to iteration; ``betas`` those of β_u and β_a so far, of
-    every parent.
+    Made from the results' gradients for the LAST iteration t, else from sums over the votes of the E-step that
+    followed. ``carried`` is the gradient of the mean, from iteration to iteration; ``betas`` those of β_u and β_a so
+    far, of every parent.
     """
     n = tl.cast(n, tl.int64)
     row, there, at, inside = own_parents(n, N)

@@ -96,10 +96,13 @@ def logit_of(e, precision, constant):
     scaled = ()
     rows = ()
     for q in tl.static_range(4):
-        for c in tl.static_range(4):
+        v = e[4 * q] * precision[4 * q]
+        scaled += (v,)
+        row = e[4 * q] * v
+        for c in tl.static_range(1, 4):
             v = e[4 * q + c] * precision[4 * q + c]
-            row = v * e[4 * q] if c == 0 else tl.fma(e[4 * q + c], v, row)
             scaled += (v,)
+            row = tl.fma(e[4 * q + c], v, row)
         rows += (row,)
     return scaled, tl.fma((rows[0] + rows[1]) + (rows[2] + rows[3]), -0.5, constant)
 
@@ -107,18 +110,24 @@ def logit_of(e, precision, constant):
 @triton.jit
 def slope_of(e, moved, g1, g2, k, FIRST: tl.constexpr):
     """dr = k + Σ d (g₁ + g₂ d) and, of each number, g₁ + 2 g₂ d, where d is V less the new mean."""
-    twice = ()
+    d = e
+    if not FIRST:
+        d = ()
+        for h in tl.static_range(16):
+            d += (e[h] - moved[h],)
+    single = ()
+    for h in tl.static_range(16):
+        single += (tl.fma(g2[h], d[h], g1[h]),)
     rows = ()
     for q in tl.static_range(4):
-        for c in tl.static_range(4):
-            d = e[4 * q + c]
-            if not FIRST:
-                d = d - moved[4 * q + c]
-            slope = tl.fma(g2[4 * q + c], d, g1[4 * q + c])
-            row = d * slope if c == 0 else tl.fma(d, slope, row)
-            twice += (tl.fma(g2[4 * q + c], d, slope),)
+        row = d[4 * q] * single[4 * q]
+        for c in tl.static_range(1, 4):
+            row = tl.fma(d[4 * q + c], single[4 * q + c], row)
         rows += (row,)
-    return k + ((rows[0] + rows[1]) + (rows[2] + rows[3])), twice
+    slopes = ()
+    for h in tl.static_range(16):
+        slopes += (tl.fma(g2[h], d[h], single[h]),)
+    return k + ((rows[0] + rows[1]) + (rows[2] + rows[3])), slopes
 
 
 @triton.jit
