@@ -42,8 +42,8 @@ def routed(
     Returns:
         pose ``[B, J, H', W', 4, 4]``, activation ``[B, J, H', W']``, coupling ``[B, H', W', T·K_h·K_w, J]`` or
         ``[0]`` unless asked for. For the backward pass, of every iteration: how far the mean moved, what is left of
-        Σ r (V − μ) / mass by damping and rounding, and variance, ``[n_iters, 3, B, P, J, 16]``; logit and mass,
-        ``[n_iters, 2, B, P, J]``.
+        Σ r (V − μ) / mass by damping and rounding, and variance, ``[n_iters, 3, B, P, J, 16]``; logit, mass and the
+        next logits' constant, ``[n_iters, 3, B, P, J]``.
     """
     refuse_forward_derivative(pose, activation, weight, beta_u, beta_a, offset)
     made = _made(pose, weight, stride, numbers, return_coupling)

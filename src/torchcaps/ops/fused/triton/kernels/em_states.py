@@ -50,7 +50,7 @@ def sigmoid(x):
     return 1.0 / (1.0 + tl.exp(-x))
 
 
-@triton.jit(do_not_specialize=["n", "n_parts", "mass_floor", "variance_floor", "damping"])
+@triton.jit(do_not_specialize=["numbers", "n", "n_parts", "mass_floor", "variance_floor", "damping"])
 def mean_pass(
     s0,
     s1,
@@ -100,7 +100,7 @@ def mean_pass(
 _SETTINGS = ["inverse_temperature", "ratio", "scale_a", "scale_u", "scale_variance", "variance_floor"]
 
 
-@triton.jit(do_not_specialize=["n", "n_parts", "n_places", "J", "last", *_SETTINGS])
+@triton.jit(do_not_specialize=["numbers", "n", "n_parts", "n_places", "J", "last", *_SETTINGS])
 def fit_pass(
     s1,
     s2,
@@ -169,7 +169,7 @@ def fit_pass(
     tl.store(out_activation + to, sigmoid(logit).to(dtype), mask=there & (last != 0))
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit(do_not_specialize=["constants", "n"])
 def level_pass(log_ap, records, constants, n, RECORD: tl.constexpr, N: tl.constexpr):
     """log a + log p of an image's n parents, less the greatest.
 
