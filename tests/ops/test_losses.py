@@ -103,6 +103,15 @@ def test_spread_loss() -> None:
     assert loss.item() == pytest.approx((0.01 + 0.9025) / 2)
 
 
+def test_the_spread_losses_margin_may_lie_in_memory() -> None:
+    target = torch.tensor([0, 2])
+    assert torch.equal(spread_loss(LENGTHS, target, torch.tensor(0.3)), spread_loss(LENGTHS, target, 0.3))
+    with pytest.raises(ValueError, match="margin must be positive, got tensor"):
+        spread_loss(LENGTHS, target, torch.tensor(-0.3))
+    with pytest.raises(ValueError, match=r"margin must be \[\], got shape \[2\]"):
+        spread_loss(LENGTHS.to("meta"), target.to("meta"), torch.ones(2, device="meta"))
+
+
 def test_spread_loss_derivative() -> None:
     activations = torch.rand(4, 3, dtype=torch.float64, requires_grad=True)
     assert gradcheck(lambda x: spread_loss(x, torch.tensor([0, 1, 2, 0]), 0.7), (activations,))

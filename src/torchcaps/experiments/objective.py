@@ -37,7 +37,13 @@ def judge(config: Experiment, model: nn.Module, views: Sequence[Batch]) -> dict[
 
 
 def total_loss(
-    config: Experiment, model: nn.Module, output: Output | Transformed, batch: Batch, *, progress: float = 1.0
+    config: Experiment,
+    model: nn.Module,
+    output: Output | Transformed,
+    batch: Batch,
+    *,
+    progress: float = 1.0,
+    margin: float | Tensor | None = None,
 ) -> Tensor:
     """Of a classifier its loss, plus the weighted reconstruction loss where it has a decoder; of an auto-encoder
     the squared error of what it paints, plus the weighted inconsistency of its poses.
@@ -52,11 +58,14 @@ def total_loss(
         batch: what was shown.
         progress: part of the training that is done, 0 … 1; the spread loss's margin grows with it. Validation
             takes the last one throughout, so that its losses can be compared.
+        margin: that margin itself, where it lies in memory; ``progress`` is then not looked at.
     """
     if isinstance(output, Transformed):
         loss = reconstruction_loss(output.images, batch.parts.squeeze(1))
         return loss + config.consistency * _inconsistency(model, output, batch) if config.consistency else loss
-    loss = _classification_loss(config, output.scores.float(), batch.labels, progress)
+    if config.loss == "spread" and margin is None:
+        margin = spread_margin(progress, config.margin)
+    loss = _classification_loss(config, output.scores.float(), batch.labels, margin)
     decoder = getattr(model, "decoder", None)
     if decoder is None or config.reconstruction == 0:
         return loss
@@ -65,10 +74,11 @@ def total_loss(
     return loss + config.reconstruction * error
 
 
-def _classification_loss(config: Experiment, scores: Tensor, labels: Tensor, progress: float) -> Tensor:
+def _classification_loss(config: Experiment, scores: Tensor, labels: Tensor, margin: float | Tensor | None) -> Tensor:
     present = torch.zeros_like(scores).scatter(1, labels, 1.0)  # [B, J]
     if config.loss == "spread":
-        return spread_loss(scores, labels.squeeze(1), spread_margin(progress, config.margin))
+        assert margin is not None
+        return spread_loss(scores, labels.squeeze(1), margin)
     if config.loss == "margin":
         return margin_loss(scores, present)
     if labels.shape[1] == 1:

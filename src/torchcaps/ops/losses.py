@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchcaps.checks import check_choice, check_number, check_positive, check_shapes, check_tensor
 from torchcaps.ops.constant import constant
+from torchcaps.ops.fused.constant import can_look
 from torchcaps.ops.mask import multi_hot
 from torchcaps.ops.precision import at_least_float32
 
@@ -50,7 +51,7 @@ def margin_loss(
     return (present * too_short + absent_weight * (1 - present) * too_long).sum() / max(1, sizes["B"])
 
 
-def spread_loss(activations: Tensor, target: Tensor, margin: float) -> Tensor:
+def spread_loss(activations: Tensor, target: Tensor, margin: float | Tensor) -> Tensor:
     """Ask the true class for an activation larger than every other one's by ``margin``.
 
     L = Σ_{i≠t} max(0, m − (a_t − a_i))².
@@ -58,7 +59,8 @@ def spread_loss(activations: Tensor, target: Tensor, margin: float) -> Tensor:
     Args:
         activations: of the class capsules, 0 … 1, ``[B, J]``.
         target: class indices, ``[B]``.
-        margin: m, raised during training (:func:`spread_margin`).
+        margin: m, raised during training (:func:`spread_margin`); or a tensor ``[]`` of it, such as a CUDA graph reads
+            anew in every replay; its value is checked on the CPU only.
 
     Returns:
         The mean over the batch, a scalar; 0 for an empty one. (The authors' released code also divides by
@@ -70,7 +72,10 @@ def spread_loss(activations: Tensor, target: Tensor, margin: float) -> Tensor:
     Source: Hinton, Sabour, Frosst 2018, section 4.1, equation 3.
     """
     sizes = check_shapes(activations=(activations, "B J"), target=(target, "B"))
-    check_positive("margin", margin)
+    if isinstance(margin, Tensor) and not can_look(margin):
+        check_shapes(margin=(margin, ""))
+    else:
+        check_positive("margin", margin)
     activations = at_least_float32(activations)
     true = multi_hot(target, sizes["J"]).bool()  # [B, J]
     a_t = activations.where(true, 0).sum(dim=1, keepdim=True)  # [B, 1]; the gradient of an index would be scattered
