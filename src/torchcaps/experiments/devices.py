@@ -32,6 +32,20 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def seed(number: int, device: torch.device) -> None:
+    """Set the state of random numbers on the CPU and the device, as :func:`torch.manual_seed` does.
+
+    That one writes down, at every call, where it was called from, for kinds of devices that are not there: a
+    millisecond of the host, which is longer than a step of a GPU.
+    """
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[index].manual_seed(number)
+    elif device.type == "mps":
+        torch.mps.manual_seed(number)
+
+
 @contextmanager
 def flushed() -> Iterator[None]:
     """Numbers nearer to zero than 1e-38 count as zero here, in threads that this one starts, too.
