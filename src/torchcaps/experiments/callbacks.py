@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import math
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
@@ -129,6 +131,28 @@ class Lines(L.Callback):
         )
 
 
+class Bar(TQDMProgressBar):
+    """The bar of steps, moved on so rarely that a fast GPU does not wait for it."""
+
+    _SECONDS = 0.05
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown = -math.inf
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if time.monotonic() - self._shown >= self._SECONDS or trainer.is_last_batch:
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+            self._shown = time.monotonic()
+
+    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
+        task, shown = pl_module, super().get_metrics(trainer, pl_module)
+        assert isinstance(task, Task)
+        return shown if task.loss is None else {"loss": task.loss.item(), **shown}
+
+
 class Stop(L.Callback):
     """Ends training with the epoch whose validation error is low enough.
 
@@ -184,6 +208,7 @@ class Checkpoints(L.Callback):
         """Write the checkpoint, whole or not at all, and never weights that training cannot go on from."""
         task = trainer.lightning_module
         assert isinstance(task, Task)
+        task.require_sound()
         for name, value in task.model.named_parameters():
             task.require_finite(f"weight {name}", value.detach().abs().max().item())
         write_atomically(self.run.checkpoint, trainer.save_checkpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from typing import Any
 
@@ -10,11 +11,17 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from torchcaps.experiments import cuda_graph
 from torchcaps.experiments.batches import Batch, Batches, mixed_seed
+from torchcaps.experiments.devices import seed
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.objective import answer, judge, total_loss
 from torchcaps.experiments.schedule import learning_rate
+from torchcaps.experiments.whole_step import WholeStep, clip_gradients
 from torchcaps.optim import Muon, groups, is_weight
+
+#: How often a GPU's steps are waited for, to see that their numbers are some.
+_SECONDS = 0.1
 
 
 class NonFiniteLoss(ValueError):
@@ -23,6 +30,9 @@ class NonFiniteLoss(ValueError):
 
 class Task(L.LightningModule):
     """Trains and validates one model.
+
+    On a GPU a step is a :class:`WholeStep`, recorded as a CUDA graph where that can be done; elsewhere Lightning takes
+    it apart. Both do the same.
 
     Args:
         config: the experiment.
@@ -36,6 +46,9 @@ class Task(L.LightningModule):
         self.config, self.model = config, model
         self.train_batches, self.val_batches = train, val
         self.n_steps = config.epochs * len(train)
+        self.whole: WholeStep | None = None
+        self.loss: Tensor | None = None  #: of the last whole step
+        self._seen = 0.0  # when the last ones were waited for
 
     def train_dataloader(self) -> Any:
         return self.train_batches
@@ -57,37 +70,84 @@ class Task(L.LightningModule):
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    def whole_step(self, optimizer: torch.optim.Optimizer) -> WholeStep | None:
+        """The step in one piece, on a GPU; a CPU and others would not gain by it."""
+        if self.device.type != "cuda":
+            return None
+        recorder = cuda_graph.CudaGraph(self.device) if cuda_graph.wanted() else None
+        return WholeStep(self.config, self.model, optimizer, recorder)
+
+    def on_train_start(self) -> None:
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        self.whole, self._seen = self.whole_step(optimizer), time.monotonic()
+
+    def on_train_end(self) -> None:
+        self.require_sound()
+        self.whole = self.loss = None  # and the memory that was recorded
+        self.zero_grad()
+
     def on_train_epoch_start(self) -> None:
         self.train_batches.epoch = self.current_epoch
 
     def training_step(self, batch: Batch, _: int) -> Tensor:
-        torch.manual_seed(mixed_seed(self.config.seed, 2, self.global_step))  # dropout, reproducibly
+        seed(mixed_seed(self.config.seed, 2, self.global_step), self.device)  # dropout, reproducibly
         progress = self.global_step / self.n_steps
+        if self.whole is not None:
+            self.loss = self.whole(batch, self.global_step, progress)
+            if time.monotonic() - self._seen >= _SECONDS:
+                self.require_sound()
+            return self.loss
         loss = total_loss(self.config, self.model, answer(self.model, batch), batch, progress=progress)
         self.require_finite("loss", loss.item())
         self.log("loss", loss, prog_bar=True, logger=False)
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        trained = [p for p in self.model.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None])
-        self.require_finite("gradient", norm.item())
-        if self.config.optim.clip:  # Lightning would refuse to, with a fused Adam in bfloat16
-            torch.nn.utils.clip_grads_with_norm_(trained, self.config.optim.clip, norm)
+        self.require_finite("gradient", clip_gradients(self.model, self.config.optim.clip).item())
 
-    def require_finite(self, name: str, value: float) -> None:
-        """Stop before a number that is none reaches the weights or a file.
+    # What a whole step has done already.
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        if self.whole is None:
+            super().backward(loss, *args, **kwargs)
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
+        if self.whole is None:
+            super().optimizer_zero_grad(epoch, batch_idx, optimizer)
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        if self.whole is None:
+            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        else:
+            optimizer_closure()
+
+    def require_sound(self) -> None:
+        """Wait for the steps that were taken, and stop if one met a number that is none.
+
+        Raises:
+            NonFiniteLoss: saying which and when.
+        """
+        fault = None if self.whole is None else self.whole.fault()
+        self._seen = time.monotonic()
+        if fault is not None:
+            self.require_finite(fault.name, fault.value, fault.step)
+
+    def require_finite(self, name: str, value: float, step: int | None = None) -> None:
+        """Stop before a number that is none reaches a file, and of a step at hand the weights.
 
         Raises:
             NonFiniteLoss: saying which and when.
         """
         if not math.isfinite(value):
+            epoch = self.current_epoch if step is None else step // len(self.train_batches)
             raise NonFiniteLoss(
-                f"the {name} became {value} at step {self.global_step} (epoch {self.current_epoch}); "
+                f"the {name} became {value} at step {self.global_step if step is None else step} (epoch {epoch}); "
                 f"what was saved before is kept. A lower optim.lr or optim.clip may help."
             )
 
     def on_validation_epoch_start(self) -> None:
+        self.require_sound()
         self._sums, self._n = Counter[str](), 0
 
     def validation_step(self, batch: Batch, _: int) -> None:

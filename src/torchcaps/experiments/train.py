@@ -17,8 +17,9 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
 from torchcaps.checks import check_choice
 from torchcaps.data import SAME_EVERYWHERE, load
+from torchcaps.experiments import cuda_graph
 from torchcaps.experiments.batches import split
-from torchcaps.experiments.callbacks import Checkpoints, Lines, Metrics, OutOfTime, Stop, Straight
+from torchcaps.experiments.callbacks import Bar, Checkpoints, Lines, Metrics, OutOfTime, Stop, Straight
 from torchcaps.experiments.choices import PROGRESS, Progress
 from torchcaps.experiments.devices import choose_device, device_in_words, flushed, undisturbed
 from torchcaps.experiments.evaluate import evaluate
@@ -70,6 +71,10 @@ def train(
     A run that was broken off resumes from its last checkpoint and ends as it would have ended; one
     that is finished is not touched, and its result returned.
 
+    On an NVIDIA GPU a training step is recorded as a CUDA graph and replayed, which does the same in less time. The
+    first replays are checked; a step that cannot be recorded is launched kernel by kernel, and a warning says why.
+    The environment variable ``TORCHCAPS_CUDA_GRAPH=0`` asks for that from the start.
+
     Args:
         config: the experiment.
         out: the run's folder; by default :func:`default_folder`.
@@ -109,6 +114,7 @@ def _train(
     if config.data.root is not None:  # so that the run is found again from another folder
         config = replace(config, data=replace(config.data, root=str(Path(config.data.root).expanduser().resolve())))
     device = choose_device(config.device)
+    cuda_graph.wanted()  # or refuses what the environment says, before data are loaded
     if config.threads:
         torch.set_num_threads(config.threads)
     if config.compile:
@@ -137,9 +143,9 @@ def _train(
             compile_capsules(model)
         metrics = Metrics(run, dataset, device_in_words(device))
         task = Task(config, model, batches["train"], batches["val"])
-        lines = [Lines(metrics)] if progress == "lines" else []
+        shown = {"bar": [Bar()], "lines": [Lines(metrics)]}.get(progress, [])
         stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
-        callbacks = [metrics, *stop, *lines, Checkpoints(run, checkpoint_seconds, until)]
+        callbacks = [metrics, *stop, *shown, Checkpoints(run, checkpoint_seconds, until)]
         steps = _fit(run, task, device, progress, callbacks)
         metrics.write()
         save_model(run, model, config, dataset)
