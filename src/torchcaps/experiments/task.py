@@ -59,7 +59,8 @@ class Task(L.LightningModule):
     def configure_optimizers(self) -> Any:
         optim = self.config.optim
         if optim.name == "muon":
-            optimizer = Muon(groups(self.model, optim.weight_decay), optim.lr, eps=optim.eps)
+            on_gpu = next(self.model.parameters()).is_cuda
+            optimizer = Muon(groups(self.model, optim.weight_decay), optim.lr, eps=optim.eps, capturable=on_gpu)
         else:
             weights = [p for name, p in self.model.named_parameters() if is_weight(name)]
             others = [p for name, p in self.model.named_parameters() if not is_weight(name)]
