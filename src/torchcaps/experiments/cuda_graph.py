@@ -81,8 +81,7 @@ class CudaGraph:
         """
         with suppress(Exception):
             torch._C._cuda_endAllocateToPool(self.index, pool)
-        with suppress(Exception):
-            torch._C._cuda_releasePool(self.index, pool)
+        # The pool itself is the graph's to release: a second time would end the process.
         with suppress(Exception):
             fresh = torch.Generator(self.device).manual_seed(torch.initial_seed())
             torch.cuda.default_generators[self.index].graphsafe_set_state(fresh.graphsafe_get_state())
