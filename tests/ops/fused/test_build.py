@@ -123,7 +123,7 @@ def test_a_folder_of_somebody_else_is_not_used(
     else:
         assert building.build("toy", tmp_path).parent != tmp_path
     tmp_path.chmod(0o777)  # and nobody's where others may have been
-    assert not building._ours(tmp_path)
+    assert not building.is_ours(tmp_path)
 
 
 @needs_cpu
@@ -183,7 +183,7 @@ def test_no_command_and_no_home_are_no_compiler(tmp_path: Path, monkeypatch: pyt
         raise RuntimeError("could not determine home directory")
 
     monkeypatch.setattr(Path, "home", staticmethod(homeless))
-    assert building._cache().is_dir()
+    assert building.library_folder().is_dir()
 
 
 def test_libraries_lie_apart_from_data_that_others_may_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,8 +192,8 @@ def test_libraries_lie_apart_from_data_that_others_may_share(tmp_path: Path, mon
     monkeypatch.delenv("TORCHCAPS_DATA", raising=False)
     cache_folder().mkdir(parents=True)
     cache_folder().chmod(0o775)
-    assert building._cache().parent == cache_folder() == tmp_path / "cache" / "torchcaps"
-    assert building._writable(building._cache()).stat().st_mode & 0o777 == 0o700
+    assert building.library_folder().parent == cache_folder() == tmp_path / "cache" / "torchcaps"
+    assert building._writable(building.library_folder()).stat().st_mode & 0o777 == 0o700
     assert cache_folder().stat().st_mode & 0o777 == 0o775
 
 

@@ -259,9 +259,9 @@ def test_what_it_is_not_for() -> None:
         conv_em_routing(**map_of, offset=torch.zeros(2, 2, 2, 4, 4, requires_grad=True), impl="triton")  # type: ignore[arg-type]
 
 
-def cuda_tensor(index: int = 0) -> torch.Tensor:
+def cuda_tensor() -> torch.Tensor:
     with FakeTensorMode():
-        return torch.empty(1, device=f"cuda:{index}")
+        return torch.empty(1, device="cuda:0")
 
 
 def test_which_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,8 +279,14 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     monkeypatch.setattr(library, "_attempt", lambda name: "triton cannot be imported: not today")
     monkeypatch.setattr(choose, "_NOTED", set())
     with caplog.at_level(logging.WARNING, "torchcaps"):
-        assert which_impl("dynamic", "auto", cuda_tensor()) == "reference"
-    assert not caplog.records  # it would not have been taken anyway
+        for _ in range(2):
+            assert which_impl("dynamic", "auto", cuda_tensor()) == "reference"
+    (record,) = caplog.records
+    assert record.getMessage() == "routing takes the slow reference: triton cannot be imported: not today"
+    monkeypatch.setenv("TORCHCAPS_TRITON", "0")  # then nobody misses it
+    monkeypatch.setattr(choose, "_NOTED", set())
+    caplog.clear()
+    assert which_impl("dynamic", "auto", cuda_tensor()) == "reference" and not caplog.records
     with pytest.raises(Unavailable, match="impl='triton' is not to be had: triton cannot be imported: not today"):
         which_impl("dynamic", "triton", cuda_tensor())
 
@@ -296,12 +302,24 @@ def test_an_old_triton_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_triton
 def test_it_runs_on_one_cuda_device_where_it_is_named() -> None:
+    other: Any = types.SimpleNamespace(device=torch.device("cuda", 1))  # also where there is no second GPU
     for routing in ("dynamic", "em"):
         assert which_impl(routing, "triton", cuda_tensor(), cuda_tensor()) == "triton"
         with pytest.raises(ValueError, match="wants tensors on one CUDA device"):
-            which_impl(routing, "triton", cuda_tensor(0), cuda_tensor(1))
-        for tensor in (cuda_tensor(), torch.zeros(1)):  # "auto" joins when it was run on a GPU
-            assert which_impl(routing, "auto", tensor) != "triton"
+            which_impl(routing, "triton", cuda_tensor(), other)
+        assert which_impl(routing, "auto", cuda_tensor(), other) == "reference"
+        assert which_impl(routing, "auto", torch.zeros(1)) != "triton"
+
+
+@needs_triton
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, on which the kernels are checked")
+def test_a_tensor_of_a_gpu_that_is_not_here(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """As where a network is exported for another machine."""
+    monkeypatch.setattr(choose, "_NOTED", set())
+    for routing in ("dynamic", "em"):
+        assert which_impl(routing, "auto", cuda_tensor()) == "reference"
+    (record,) = caplog.records
+    assert "torch finds no GPU here on which the kernels could be checked" in record.getMessage()
 
 
 @needs_triton

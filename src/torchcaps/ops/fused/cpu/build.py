@@ -63,7 +63,7 @@ def build(name: str, folder: Path | None = None) -> Path:
     sources, complaints = _sources(name), []
     for command in _compilers():
         try:
-            return _built(name, sources, command, folder or _cache())
+            return _built(name, sources, command, folder or library_folder())
         except _TooSlow:
             raise
         except Unavailable as error:
@@ -76,8 +76,8 @@ def _built(name: str, sources: dict[str, bytes], command: list[str], folder: Pat
     text = repr((name, sorted(sources.items()), command, FLAGS, TARGETS, version, _processor()))
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     # Looked into first: what was made for many machines may lie in a folder that none of them may write to.
-    for path in sorted(folder.glob(f"{name}-{key}-*.so")) if _ours(folder) else ():
-        if _ours(path) and path.stem.endswith(_digest(path)):
+    for path in sorted(folder.glob(f"{name}-{key}-*.so")) if is_ours(folder) else ():
+        if is_ours(path) and path.stem.endswith(_digest(path)):
             return path
     folder = _writable(folder)
     _sweep(folder, name)
@@ -135,7 +135,8 @@ def _processor() -> str:
     return "\n".join((platform.machine(), *(told or (platform.processor(), platform.version(), platform.node()))))
 
 
-def _cache() -> Path:
+def library_folder() -> Path:
+    """Where compiled code is kept, and what was found out about it."""
     try:
         # A folder of its own: it is closed to others, with whom the data beside it may be shared.
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "torchcaps" / "lib"
@@ -143,7 +144,7 @@ def _cache() -> Path:
         return _temporary()
 
 
-def _ours(path: Path) -> bool:
+def is_ours(path: Path) -> bool:
     """Whether nobody but this user, or the administrator, can have put code there."""
     try:
         found = path.stat()
@@ -156,10 +157,10 @@ def _writable(folder: Path) -> Path:
     """The folder, closed to others, or where it cannot be had a private one for the time of this process."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_uid == os.geteuid() and not _ours(folder):
+        if folder.stat().st_uid == os.geteuid() and not is_ours(folder):
             folder.chmod(0o700)
         tempfile.TemporaryFile(dir=folder).close()
-        if _ours(folder):
+        if is_ours(folder):
             return folder
     except OSError:
         pass

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import re
+import shutil
 from functools import cache
 from types import ModuleType
 
 import torch
+from torch import Tensor
 
 from torchcaps.ops.fused.constant import constant_when_compiled
+from torchcaps.ops.fused.triton.cuts import power
 from torchcaps.ops.fused.unavailable import found, missing
 
 #: What the kernels were written for, and pyproject.toml asks for.
 LEAST_VERSION = (3, 4)
 #: The routings that there are kernels for.
 KERNELS = ("dynamic", "em")
+#: The dtypes that they read.
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+#: Compute capability that they were compiled and tried for, and triton is made for: Ampere, 2020.
+LEAST_CAPABILITY = (8, 0)
+#: Numbers of upper capsules an image, J and d_out each rounded up to a power of two; images that a grid's second axis
+#: has programs for, 8 to each.
+_LARGEST, _IMAGES = 16_384, 8 * 65_535
 
 
 def load(name: str) -> ModuleType:
@@ -48,6 +59,50 @@ def wrong_devices(name: str, kinds: set[str], n_devices: int) -> str | None:
     return None if kinds == {"cuda"} and n_devices == 1 else "one CUDA device"
 
 
+def wrong_sizes(name: str, tensors: tuple[Tensor, ...]) -> str | None:
+    """What the kernels do not take of such tensors, in words; None where they do.
+
+    So that "auto" takes the reference where naming them raises.
+    """
+    poses, matrices = roles(tensors)
+    for x in (poses, matrices):
+        if x.dtype not in DTYPES:
+            return f"the kernels read {', '.join(str(kind) for kind in DTYPES)}, not {x.dtype}"
+    if name == "dynamic" and matrices.dim() == 4 and power(matrices.shape[1]) * power(matrices.shape[3]) > _LARGEST:
+        return f"the kernels of dynamic routing take at most {_LARGEST:,} numbers of upper capsules an image"
+    if name == "em" and poses.dim() == 6 and poses.shape[0] > _IMAGES:
+        return f"the kernels of EM routing take at most {_IMAGES:,} images at once"
+    return None
+
+
+def roles(tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Poses, which come first, and matrices, which are the next that has as many axes or more."""
+    return tensors[0], next((x for x in tensors[1:] if x.dim() >= tensors[0].dim()), tensors[0])
+
+
+def unfit(device: torch.device) -> str | None:
+    """Why no kernel runs on this device, whatever is in it; None where it may."""
+    if device.type != "cuda":
+        return None  # the interpreter's
+    if not torch.cuda.is_available():
+        return "torch finds no GPU here on which the kernels could be checked"
+    got = torch.cuda.get_device_capability(device)
+    if got >= LEAST_CAPABILITY:
+        return None
+    least, got = (".".join(map(str, x)) for x in (LEAST_CAPABILITY, got))
+    return (
+        f"the kernels want a GPU of compute capability {least} or more, {torch.cuda.get_device_name(device)} has {got}"
+    )
+
+
+def has_compiler() -> bool:
+    """Whether triton finds a C compiler, with which it builds what starts a kernel: as its ``runtime/build.py`` looks.
+
+    On Windows it brings one.
+    """
+    return os.name == "nt" or bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
+
+
 def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
     """A context in which kernels start on the device of their tensors."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
@@ -61,6 +116,9 @@ def _attempt(name: str) -> ModuleType | str:
         version = importlib.import_module("triton").__version__
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < LEAST_VERSION:
             return f"triton must be {'.'.join(map(str, LEAST_VERSION))} or newer, got {version}"
-        return importlib.import_module(f"torchcaps.ops.fused.triton.kernels.{name}")
+        kernels = importlib.import_module(f"torchcaps.ops.fused.triton.kernels.{name}")
     except ImportError as error:
         return f"triton cannot be imported: {error}"
+    if torch.version.hip and not kernels.INTERPRETED:  # which torch calls "cuda", too
+        return f"the kernels were never tried on AMD's ROCm, which this torch is built for ({torch.version.hip})"
+    return kernels
