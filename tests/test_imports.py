@@ -17,6 +17,7 @@ ORDER = (
     "checks",
     "memory",
     "ops",
+    "doctor",
     "layers",
     "optim",
     "models",

@@ -13,7 +13,7 @@ from torchcaps.memory import keep_memory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; bad input prints what is wrong and gives exit status 2."""
+    """Run one command; bad input prints what is wrong and gives exit status 2, what ``doctor`` finds wrong 1."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     keep_memory()
     if sys.stdout is None or sys.stderr is None:  # a closed one, as that of a daemon
@@ -23,13 +23,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
+        status = None
         if arguments[:1] == ["train"]:
             train_command(arguments[1:])
         else:
             parsed = make_parser().parse_args(arguments)
-            parsed.run_command(parsed)
+            status = parsed.run_command(parsed)
         sys.stdout.flush()  # a closed pipe is met here, not at exit
-        return 0
+        return status or 0
     except BrokenPipeError:  # whoever read has seen enough, as ``| head`` has; what is left goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as of a program that the closed pipe ends

@@ -146,6 +146,29 @@ def predict_command(parsed: argparse.Namespace) -> None:
         raise ValueError(f"{broken} of {len(parsed.images)} files could not be read")
 
 
+def doctor_command(parsed: argparse.Namespace) -> int:
+    """Say what is installed, what runs where and whether it is right, and what to do."""
+    from pathlib import Path
+
+    from torchcaps.doctor import anonymous, as_text, check_place, examine, is_wrong, write
+
+    if parsed.json is not None:
+        check_place(Path(parsed.json))  # before it takes a while
+    said = sys.stderr.isatty()
+    report = anonymous(
+        examine(
+            lambda text: print(f"\r\033[Klooking at {text} …", end="", file=sys.stderr, flush=True) if said else None
+        )
+    )
+    if said:
+        print("\r\033[K", end="", file=sys.stderr)
+    print(as_text(report))
+    if parsed.json is not None:
+        write(report, Path(parsed.json))
+        print(f"wrote {parsed.json}")
+    return int(is_wrong(report))
+
+
 def _place_of_runs(parsed: argparse.Namespace) -> dict[str, Any]:
     """The same as arguments of the function that trains them."""
     found = {name: getattr(parsed, name) for name in ("root", "runs", "threads", "device")}

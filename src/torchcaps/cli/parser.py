@@ -23,7 +23,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"torchcaps {__version__}")
     known = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, function: Callable[[Any], None]) -> argparse.ArgumentParser:
+    def command(name: str, function: Callable[[Any], int | None]) -> argparse.ArgumentParser:
         text = function.__doc__ or ""
         made = known.add_parser(name, help=text[:1].lower() + text[1:-1], description=text, allow_abbrev=False)
         made.set_defaults(run_command=function)
@@ -95,6 +95,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--invert", action="store_true", help="for dark ink on light ground, where the model learned light on dark"
     )
     made.add_argument("--top", type=int, default=3, help="how many classes are named for each image (default: 3)")
+    made = command("doctor", commands.doctor_command)
+    made.add_argument("--json", type=_place, metavar="FILE", help="also write all of it there, to attach to a report")
     return parser
 
 

@@ -68,9 +68,8 @@ def em_routing(
             votes, for matrices and vectors of 16 numbers, without gradient of ``offset``; "triton" the same for CUDA
             devices, of matrices alone. "auto" takes compiled code where it is to be had, elsewhere the reference, and
             :func:`torchcaps.ops.which_impl` says which. Kernels are checked on your GPU before they are taken. (Of
-            vectors with one or two upper types the
-            reference is the faster one: compiled code works on several types at once.) On the CPU compiled code takes
-            numbers below the smallest normal one, 1e-38 in float32, for 0.
+            vectors with one or two upper types the reference is the faster one: compiled code works on several types at
+            once.) On the CPU compiled code takes numbers below the smallest normal one, 1e-38 in float32, for 0.
         return_coupling: fill the result's ``coupling`` with the responsibilities R_ij of the last E-step.
         changes: fields of ``settings`` that are to differ, such as ``final_lambda=0.02``.
 

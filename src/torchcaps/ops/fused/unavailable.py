@@ -21,3 +21,9 @@ def found(got: Found | str) -> Found:
 def missing(got: object) -> str | None:
     """The reason that an attempt gave; None where it got something."""
     return got if isinstance(got, str) else None
+
+
+def in_one_line(error: BaseException) -> str:
+    """Kind and text of an error, without the pages that compilers print."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}{'…' * (len(text) > 300)}"

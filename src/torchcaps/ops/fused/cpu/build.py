@@ -113,6 +113,17 @@ def _compilers() -> list[list[str]]:
     return found
 
 
+def compiler() -> str:
+    """The compiler that is tried first, and its version, in one line.
+
+    Raises:
+        Unavailable: there is none, or it does not run.
+    """
+    command = _compilers()[0]
+    lines = _run([*command, "--version"]).stdout.strip().splitlines()
+    return f"{shlex.join(command)}: {lines[0] if lines else 'it does not say its version'}"
+
+
 def _run(command: list[str], cwd: str | None = None) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(

@@ -12,26 +12,25 @@ import subprocess
 import sysconfig
 import threading
 import time
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from torchcaps.ops.fused.agreement import Agreement, compare
+from torchcaps.ops.fused.alone import alone
 from torchcaps.ops.fused.constant import constant_when_compiled
 from torchcaps.ops.fused.triton import verdicts
 from torchcaps.ops.fused.triton.library import has_compiler, on, roles, unfit, wrong_sizes
 from torchcaps.ops.fused.triton.verdicts import Kind, Verdict
+from torchcaps.ops.fused.unavailable import in_one_line
 
 #: "0" keeps "auto" from the kernels, "1" from checking them.
 SWITCH = "TORCHCAPS_TRITON"
 _BUSY = "a CUDA graph is being captured, while which kernels cannot be checked: call the layer once before"
 _REPORT = "torchcaps doctor --json FILE writes what to report"
 
-Result = TypeVar("Result")
 _KNOWN: dict[Kind, Verdict] = {}
 _LOCK = threading.Lock()
 
@@ -81,7 +80,7 @@ def why_not_trusted(routing: str, device: str, poses: torch.dtype, matrices: tor
 
 def agreement(routing: str, device: torch.device, dtypes: tuple[torch.dtype, torch.dtype]) -> Agreement:
     """Compare the kernels with the reference in float64, whatever was found before, in a thread with no modes."""
-    return _alone(lambda: _compare(routing, device, dtypes, _tf32()))
+    return alone(lambda: _compare(routing, device, dtypes, _tf32()))
 
 
 def _found(kind: Kind, device: torch.device) -> Verdict:
@@ -92,7 +91,7 @@ def _found(kind: Kind, device: torch.device) -> Verdict:
     # Said as loudly as a warning: a first step that stands still for some seconds is to be explained.
     log.warning("checking the GPU kernels of %s, once on this machine; compiling takes 5 to 20 s", kind)
     start = time.monotonic()
-    verdict = _alone(lambda: _checked(kind, device))
+    verdict = alone(lambda: _checked(kind, device))
     log.info("checked %s in %.1f s: %s", kind, time.monotonic() - start, verdict.reason or "right")
     if verdict.keep:
         verdicts.write(kind, verdict)
@@ -105,7 +104,7 @@ def _checked(kind: Kind, device: torch.device) -> Verdict:
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # what failed before is not the kernels' fault
     except Exception as error:
-        return Verdict(f"the GPU failed before its kernels were checked: {_short(error)}")
+        return Verdict(f"the GPU failed before its kernels were checked: {in_one_line(error)}")
     try:
         fault = _compare(kind.routing, device, (kind.poses, kind.matrices), kind.tf32).fault()
     except Exception as error:
@@ -125,45 +124,16 @@ def _compare(routing: str, device: torch.device, dtypes: tuple[torch.dtype, torc
         return compare(routing, "triton", device, dtypes, tf32=tf32)
 
 
-def _alone(function: Callable[[], Result]) -> Result:
-    """What ``function`` gives in a thread of its own.
-
-    There are no modes, hooks, autocast or default device there, gradients are on, and the stream is the default one:
-    torch keeps all of these by thread.
-    """
-    results: list[Result] = []
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(function())
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, name="torchcaps-check", daemon=True)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-    return results[0]
-
-
 def in_words(error: BaseException) -> str:
     """What went wrong, in one line, and what to do where that is known."""
     if isinstance(error, torch.OutOfMemoryError):
         return "the GPU has no memory left for the check"
-    if not has_compiler():
+    if not has_compiler() and "compiler" in str(error):
         return "triton finds no C compiler (CC, gcc, clang), which it builds the starting of kernels with: install one"
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     if isinstance(error, subprocess.CalledProcessError) and not headers.is_file():
         return f"triton's C compiler lacks Python's headers ({headers}): install python3-dev or python3-devel"
-    return _short(error)
-
-
-def _short(error: BaseException) -> str:
-    """Without the pages that compilers print."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}{'…' * (len(text) > 300)}"
+    return in_one_line(error)
 
 
 def _is_alive(device: torch.device) -> bool:
