@@ -15,7 +15,7 @@ from torchcaps.doctor.findings import findings, in_words
 from torchcaps.ops.fused.unavailable import in_one_line
 
 #: Seconds after which nothing more is begun that may take long.
-PATIENCE = 45
+PATIENCE = 40
 
 
 def examine(say: Callable[[str], object] = len) -> dict[str, Any]:
@@ -27,44 +27,63 @@ def examine(say: Callable[[str], object] = len) -> dict[str, Any]:
     Returns:
         Versions, machine, GPUs, routings with their errors, speeds, and findings in words; all of it for JSON.
     """
-    start, failed = time.monotonic(), {}
+    steps = _Steps(say)
     report: dict[str, Any] = {"torchcaps doctor": 1}
-
-    def step(name: str, function: Callable[[], Any], fallback: Any = None) -> Any:
-        if time.monotonic() - start > PATIENCE:
-            failed.setdefault("late", []).append(name)
-            return fallback
-        say(name)
-        try:
-            return function()
-        except Exception as error:
-            failed[name] = in_one_line(error)
-            return fallback
-
     with _quiet():
-        report["versions"] = machine.versions()
-        report["machine"] = machine.machine()
-        none = {"cuda": torch.version.cuda, "rocm": torch.version.hip, "driver": None, "said": [], "cards": []}
-        report["gpus"] = step("the GPUs", machine.gpus, none)
-        rows: list[dict[str, Any]] = []
-        times: list[dict[str, Any]] = []
-        for name in ("cpu", *(card["device"] for card in report["gpus"]["cards"])):
-            device, taken = torch.device(name), {}
-            for routing in routings.ROUTINGS[device.type]:
-                for dtypes in (routings.FLOAT, routings.MIXED):
-                    what = f"{in_words(routing)} routing in {str(dtypes[0]).removeprefix('torch.')} on {name}"
-                    row = step(what, lambda r=routing, d=device, k=dtypes: routings.examine_routing(r, d, k))
-                    if row is not None:
-                        rows.append(row)
-                        taken.setdefault(routing, row["taken"])
-            for routing in speed.PROBLEMS:
-                if routing in taken:
-                    what = f"the speed of {in_words(routing)} routing on {name}"
-                    row = step(what, lambda r=routing, d=device, t=taken[routing]: speed.measure(r, d, t))
-                    times += [] if row is None else [row]
-        report |= {"routings": rows, "speed": times, "late": failed.pop("late", []), "failed": failed}
+        report["versions"], report["machine"] = machine.versions(), machine.machine()
+        nothing = {"cuda": torch.version.cuda, "rocm": torch.version.hip, "driver": None, "said": [], "cards": []}
+        report["gpus"] = steps.take("the GPUs", machine.gpus) or nothing
+        report["routings"], report["speed"] = [], []
+        names: set[str] = set()
+        for card in ({"device": "cpu", "name": "CPU"}, *report["gpus"]["cards"]):
+            _device(steps, report, torch.device(card["device"]), timed=card["name"] not in names)
+            names.add(card["name"])
+    report |= {"late": steps.late, "failed": steps.failed}
     report["findings"] = [finding._asdict() for finding in findings(report)]
-    return report | {"seconds": round(time.monotonic() - start, 1)}
+    return report | {"seconds": round(time.monotonic() - steps.start, 1)}
+
+
+class _Steps:
+    """What is done in turn, while there is time; and what failed, or came too late."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        self.say, self.start = say, time.monotonic()
+        self.failed: dict[str, str] = {}
+        self.late: list[str] = []
+
+    def take(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the function gives; None where it fails or there is no time."""
+        if time.monotonic() - self.start > PATIENCE:
+            self.late.append(name)
+            return None
+        self.say(name)
+        try:
+            return function(*arguments)
+        except Exception as error:
+            self.failed[name] = in_one_line(error)
+            return None
+
+
+def _device(steps: _Steps, report: dict[str, Any], device: torch.device, *, timed: bool) -> None:
+    """Add the rows of one device, those that most depends on first."""
+    taken: dict[str, str] = {}
+
+    def look(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+        kind = str(dtypes[0]).removeprefix("torch.")
+        for routing in routings.ROUTINGS[device.type]:
+            name = f"{in_words(routing)} routing in {kind} on {device}"
+            row = steps.take(name, routings.examine_routing, routing, device, dtypes)
+            if row is not None:
+                report["routings"].append(row)
+                taken.setdefault(routing, row["taken"])
+
+    look(routings.FLOAT)
+    for routing in speed.PROBLEMS if timed else ():
+        if routing in taken:
+            name = f"the speed of {in_words(routing)} routing on {device}"
+            row = steps.take(name, speed.measure, routing, device, taken[routing])
+            report["speed"] += [] if row is None else [row]
+    look(routings.MIXED)
 
 
 @contextmanager

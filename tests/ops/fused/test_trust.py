@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.impls import needs_cpu, needs_interpreter, needs_triton
 from torchcaps.layers import DenseCaps
-from torchcaps.ops import dynamic_routing, which_impl
+from torchcaps.ops import dynamic_routing, em_routing, which_impl
 from torchcaps.ops.fused import agreement, choose, cpu
 from torchcaps.ops.fused.agreement import Problem, compare
 from torchcaps.ops.fused.triton import library, trust, verdicts
@@ -42,7 +42,8 @@ TINY = {
 def _nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for routing in ORIGINAL:
         cpu.why_not(routing)  # so that it is not compiled anew for the other cache
-    monkeypatch.setattr(trust, "_KNOWN", {})
+    for known in ("_KNOWN", "_SEEN"):
+        monkeypatch.setattr(trust, known, {})
     monkeypatch.setattr(choose, "_NOTED", set())
     monkeypatch.setattr(agreement, "PROBLEMS", TINY)
     monkeypatch.delenv(trust.SWITCH, raising=False)
@@ -70,6 +71,12 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def ask(routing: str = "dynamic", dtypes: tuple[torch.dtype, torch.dtype] = FLOAT) -> str | None:
     return trust.why_not_trusted(routing, "cpu", *dtypes)
+
+
+def forget() -> None:
+    """As a new process."""
+    trust._KNOWN.clear()
+    trust._SEEN.clear()
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, how: Any) -> None:
@@ -243,14 +250,15 @@ def test_the_context_it_is_first_asked_in_does_not_matter(on_the_cpu: None, monk
         torch.device("meta"),
         FakeTensorMode(),
     ]
-    monkeypatch.setattr(trust, "_card", lambda device: f"cpu {len(trust._KNOWN)}")  # checked each time
+    monkeypatch.setattr(verdicts, "read", lambda kind: None)  # checked each time
     state = torch.get_rng_state()
     for context in contexts:
-        n = len(trust._KNOWN)
+        forget()
         with context:
             assert ask() is None
-        assert len(trust._KNOWN) == n + 1
+        assert len(trust._KNOWN) == 1
     assert torch.equal(torch.get_rng_state(), state) and hooked == []
+    forget()
     torch.use_deterministic_algorithms(True)
     torch.set_default_dtype(torch.float64)
     try:
@@ -282,10 +290,38 @@ def test_first_asked_while_compiling(on_the_cpu: None, monkeypatch: pytest.Monke
 
 
 @needs_interpreter
-def test_first_asked_while_exporting(on_the_cpu: None) -> None:
-    program = torch.export.export(DenseCaps(4, 2, 3, 5).eval(), (torch.randn(2, 4, 3),))
-    assert "dynamic_routing_triton" in program.graph_module.print_readable(print_output=False)
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("routing", ["dynamic", "em"])
+def test_first_asked_while_exporting(routing: str, strict: bool, on_the_cpu: None) -> None:
+    """For any number of images."""
+    layer: torch.nn.Module = DenseCaps(4, 2, 3, 5)
+    example: tuple[Any, ...] = (torch.randn(3, 4, 3),)
+    if routing == "em":
+        layer, example = Dense(), (torch.randn(3, 4, 4, 4), torch.rand(3, 4))
+    images = torch.export.Dim("images")
+    shapes = tuple({0: images} for _ in example)
+    program = torch.export.export(layer.eval(), example, dynamic_shapes=shapes, strict=strict)
+    assert f"{routing}_routing_triton" in program.graph_module.print_readable(print_output=False)
     assert [verdict.reason for verdict in trust._KNOWN.values()] == [None]
+
+
+class Dense(torch.nn.Module):
+    """EM routing of matrices that are given as tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(4, 2, 4, 4))
+
+    def forward(self, pose: Tensor, activation: Tensor) -> Tensor:
+        return em_routing(pose, activation, self.weight, torch.zeros(2), torch.zeros(2)).pose
+
+
+@needs_interpreter
+def test_compiled_for_any_sizes(on_the_cpu: None) -> None:
+    compiled = torch.compile(lambda *x: dynamic_routing(*x).pose, backend="aot_eager", fullgraph=True, dynamic=True)
+    for n in (2, 3):
+        given = torch.randn(n, 4, 3), torch.randn(4, n, 3, 5)
+        torch.testing.assert_close(compiled(*given), dynamic_routing(*given).pose, rtol=0, atol=0)
 
 
 # ---- what is kept, and what is not
@@ -395,9 +431,9 @@ def test_a_user_without_a_home(no_triton: None, checks: list[str], monkeypatch: 
 
 def test_the_next_process_reads_it(no_triton: None, checks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask() is None and ask() is None and checks == ["dynamic"]
-    trust._KNOWN.clear()
+    forget()
     assert ask() is None and checks == ["dynamic"]
-    trust._KNOWN.clear()
+    forget()
     monkeypatch.setattr(trust, "has_compiler", lambda: False)  # kernels that triton forgot cannot be started now
     assert ask() is None and checks == ["dynamic", "dynamic"]
 
@@ -409,6 +445,19 @@ def test_each_kind_by_itself(no_triton: None, checks: list[str], monkeypatch: py
     assert checks == ["dynamic", "em", "dynamic"]
     monkeypatch.setattr(trust, "_tf32", lambda: True)
     assert ask() is None and len(checks) == 4
+
+
+def test_two_cards_of_one_name_are_checked_once(
+    no_triton: None, checks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {0: "A card (9.0)", 1: "A card (9.0)", 2: "Another (8.0)"}
+    monkeypatch.setattr(trust, "unfit", lambda device: None)
+    monkeypatch.setattr(trust, "_card", lambda device: names[device.index])
+    monkeypatch.setattr(trust, "on", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    for index, n in ((0, 1), (1, 1), (2, 2), (0, 2)):
+        assert trust.why_not_trusted("em", f"cuda:{index}", *FLOAT) is None
+        assert len(checks) == n
 
 
 def test_two_threads_check_once(no_triton: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,9 +68,13 @@ def wrong_sizes(name: str, tensors: tuple[Tensor, ...]) -> str | None:
     for x in (poses, matrices):
         if x.dtype not in DTYPES:
             return f"the kernels read {', '.join(str(kind) for kind in DTYPES)}, not {x.dtype}"
-    if name == "dynamic" and matrices.dim() == 4 and power(matrices.shape[1]) * power(matrices.shape[3]) > _LARGEST:
-        return f"the kernels of dynamic routing take at most {_LARGEST:,} numbers of upper capsules an image"
-    if name == "em" and poses.dim() == 6 and poses.shape[0] > _IMAGES:
+    if name == "dynamic" and matrices.dim() == 4:
+        n_out, d_out = int(matrices.shape[1]), int(matrices.shape[3])  # not symbols, of which no power can be found
+        if power(n_out) * power(d_out) > _LARGEST:
+            return f"the kernels of dynamic routing take at most {_LARGEST:,} numbers of upper capsules an image"
+    # A network that is exported for any number of images is not to be bound to so many.
+    n_images = poses.shape[0] if poses.dim() == 6 and not torch.compiler.is_compiling() else 0
+    if name == "em" and isinstance(n_images, int) and n_images > _IMAGES:
         return f"the kernels of EM routing take at most {_IMAGES:,} images at once"
     return None
 

@@ -32,6 +32,8 @@ _BUSY = "a CUDA graph is being captured, while which kernels cannot be checked: 
 _REPORT = "torchcaps doctor --json FILE writes what to report"
 
 _KNOWN: dict[Kind, Verdict] = {}
+#: The same by what was asked, for every step of a training asks: routing, device, dtypes and TF32.
+_SEEN: dict[tuple[str, str, torch.dtype, torch.dtype, bool], Verdict] = {}
 _LOCK = threading.Lock()
 
 
@@ -64,17 +66,21 @@ def why_not_trusted(routing: str, device: str, poses: torch.dtype, matrices: tor
     The first time they are checked, which takes some seconds; the outcome is remembered, and kept for later processes.
     Under ``torch.compile`` and the like as well: the check has a thread of its own, and so none of the caller's modes.
     """
+    asked = routing, device, poses, matrices, _tf32()
+    if switch() is None and asked in _SEEN:
+        return _SEEN[asked].reason
     place = torch.device(device)
     reason = unfit(place)
     if reason is not None or switch() == "1":
         return reason
-    kind = Kind(routing, _card(place), poses, matrices, _tf32())
+    kind = Kind(routing, _card(place), *asked[2:])
     if kind not in _KNOWN:
         if _is_capturing():
             return _BUSY  # and not remembered
         with _LOCK:  # threads that ask together wait for one check
             if kind not in _KNOWN:
                 _KNOWN[kind] = _found(kind, place)
+    _SEEN[asked] = _KNOWN[kind]
     return _KNOWN[kind].reason
 
 
