@@ -23,8 +23,8 @@ WARPS_AND_REGISTERS = {
 }
 #: In float64, where a number takes two, and with offsets or a gradient of R from outside, of which there is little.
 MOST_REGISTERS = 255
-#: Programs that fill the greatest devices several times over; long sums are cut into parts until there are as many.
-PROGRAMS = 2048
+#: Warps that fill the greatest devices several times over; long sums are cut into parts until there are as many.
+MOST_WARPS = 8192
 #: Terms of a part, at least: for each, 33 numbers of a parent or 16 of a weight are written.
 LEAST = 8
 
@@ -40,8 +40,8 @@ def blocks(kernel: str, n_lanes: int, dtype: torch.dtype, *, extras: bool = Fals
     return {"N": size, "num_warps": size // WARP, "maxnreg": registers} | APART, math.ceil(n_lanes / size)
 
 
-def parts(n: int, n_programs: int) -> tuple[int, int]:
-    """Cut a sum of n terms, each part done by so many programs: how many parts, and how many terms each has."""
-    most = max(1, min(PROGRAMS // max(1, n_programs), n // LEAST))
+def parts(n: int, n_warps: int) -> tuple[int, int]:
+    """Cut a sum of n terms, each part done by so many warps: how many parts, and how many terms each has."""
+    most = max(1, min(MOST_WARPS // max(1, n_warps), n // LEAST))
     per_part = max(1, math.ceil(n / most))
     return max(1, math.ceil(n / per_part)), per_part

@@ -135,7 +135,7 @@ class Passes(NamedTuple):
         extras = self._has_extras(d_coupling)
         states = "five" if backward else "three" if again is not None else "two"
         block, n_programs = blocks(f"parent_pass of {states} states", self.n_parents, self.pose.dtype, extras=extras)
-        n_parts, per_part = parts(n_rows, n_programs)
+        n_parts, per_part = parts(n_rows, n_programs * block["num_warps"])
         s0 = _empty(self.pose, n_parts, *self.records.shape[:3])
         s1, s2 = (_empty(self.pose, *s0.shape, 16) for _ in range(2))
         with on(self.pose.device):
@@ -191,9 +191,9 @@ class Passes(NamedTuple):
     def weight_parts(self) -> tuple[int, int]:
         """Into how many parts the gradient of the weights is cut, and how many places of all images each has."""
         s = self.sizes
-        _, n_programs = blocks("weight_pass", s["J"] * s["T"], self.pose.dtype)
+        block, n_programs = blocks("weight_pass", s["J"] * s["T"], self.pose.dtype)
         n_places = s["n_images"] * s["HO"] * s["WO"]
-        return parts(n_places, n_programs * self.constants["KH"] * self.constants["KW"])
+        return parts(n_places, n_programs * block["num_warps"] * self.constants["KH"] * self.constants["KW"])
 
     def mean(self, sums: Sums, state: Tensor, numbers: Tensor, again: Tensor, given: Numbers, *, first: bool) -> None:
         """Mass, and how far the mean moved; later what is summed around it, and whether it must be summed again."""

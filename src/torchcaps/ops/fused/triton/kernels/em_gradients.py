@@ -71,11 +71,11 @@ def pose_pass(
     zero = tl.zeros((N,), dtype)
     highest, inverse, level = zero, zero, zero
     if not FIRST and not POSITIONS:
-        _, highest, inverse, level = four(found + child * 4, N)
+        _a, highest, inverse, level = four(found + child * 4, N)
     d_a, sums = zero, all_of(zero)
     for j in range(J):
         if not FIRST and POSITIONS:
-            _, highest, inverse, level = four(found + (child * J + j) * 4, N)
+            _a, highest, inverse, level = four(found + (child * J + j) * 4, N)
         for py in range(y0, y1 + 1):
             for px in range(x0, x1 + 1):
                 k = (y - py * SH) * KW + x - px * SW
@@ -162,7 +162,7 @@ def weight_pass(
         if d_coupling is not None:
             to = d_coupling + (tl.cast(place, tl.int64) * (T * KH * KW) + (t * (KH * KW) + k)) * J + j
         e = differences(m, w, sixteen(record, 4, N), shift, N)
-        d_votes, _ = vote_gradient(e, record, a, highest, inverse, level, to, N, FIRST, STOP)
+        d_votes, _weighted = vote_gradient(e, record, a, highest, inverse, level, to, N, FIRST, STOP)
         after = ()
         for h in tl.static_range(16):
             x_h = sums[h]

@@ -100,14 +100,14 @@ def child_pass(
                 w = sixteen(of_type + tl.cast(k * J + j, tl.int64) * (16 * T), 4 * T, N)
                 shift = None if offset is None else offset + (t * (KH * KW) + k) * 16
                 e = differences(m, w, sixteen(record, 4, N), shift, N)
-                _, logit = logit_of(e, sixteen(record + 16, 4, N), tl.load(record + 32))
+                _scaled, logit = logit_of(e, sixteen(record + 16, 4, N), tl.load(record + 32))
                 higher = tl.maximum(highest, logit)
                 shrink, part = tl.exp(highest - higher), tl.exp(logit - higher)
                 highest = higher
                 total = tl.fma(total, shrink, part)
                 if BACKWARD:
                     g1, g2 = sixteen(record + 52, 4, N), sixteen(record + 68, 4, N)
-                    slope, _ = slope_of(e, sixteen(record + 36, 4, N), g1, g2, tl.load(record + 33), False)
+                    slope, _slopes = slope_of(e, sixteen(record + 36, 4, N), g1, g2, tl.load(record + 33), False)
                     slope = slope * a
                     if d_coupling is not None:
                         row = (b * (HO * WO) + place) * (T * KH * KW) + t * (KH * KW) + k
@@ -189,7 +189,7 @@ def parent_pass(
     weights = weight + tl.cast(first, tl.int64) * (16 * J) + 4 * j
     sum0, sum1, sum2 = zero, all_of(zero), all_of(zero)
     t, k = first % tl.maximum(T, 1), first // tl.maximum(T, 1)
-    for _ in range(first, last):
+    for _row in range(first, last):
         spot = k // KW * W + k % KW
         m = sixteen(poses + (spot * (16 * T) + 4 * t), 4 * T, N)
         w = sixteen(weights, 4 * J, N)
@@ -200,13 +200,13 @@ def parent_pass(
         else:
             child = (spot * T + t) * J if POSITIONS else spot * T + t
             a, highest, inverse, mean = four(found_of + child * 4, N)
-            _, logit = logit_of(e, precision, constant)
+            _scaled, logit = logit_of(e, precision, constant)
             share = tl.exp(logit - highest) * inverse
             to = (place * (T * KH * KW) + (t * (KH * KW) + k)) * J + j
             if coupling is not None:
                 tl.store(coupling + to, share, mask=there)
             if BACKWARD:
-                slope, _ = slope_of(e, moved, g1, g2, slope_k, False)
+                slope, _slopes = slope_of(e, moved, g1, g2, slope_k, False)
                 slope = slope * a
                 if d_coupling is not None:
                     slope = slope + tl.load(d_coupling + to)

@@ -69,7 +69,7 @@ def store_sixteen(to, step, numbers, inside, N: tl.constexpr):
 def all_of(x):
     """The same tensor sixteen times."""
     numbers = ()
-    for _ in tl.static_range(16):
+    for _h in tl.static_range(16):
         numbers += (x,)
     return numbers
 
