@@ -45,7 +45,9 @@ EM_KERNELS = {
 
 @needs_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("sizes", [(3, 19, 7, 3, 5), (67, 2, 3, 3, 1), (1, 1, 1, 1, 1), (2, 3, 33, 2, 17)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(3, 19, 7, 3, 5), (67, 2, 3, 3, 1), (1, 1, 1, 1, 1), (2, 3, 33, 2, 17), (1, 2, 300, 2, 4)], ids=str
+)
 def test_dynamic_sizes(sizes: tuple[int, ...], dtype: torch.dtype) -> None:
     assert_paired(dynamic.routing(), dynamic.inputs(sizes, dtype, False, False), "triton")
 

@@ -443,7 +443,7 @@ def test_each_kind_by_itself(no_triton: None, checks: list[str], monkeypatch: py
     for routing, dtypes in (("dynamic", FLOAT), ("em", FLOAT), ("dynamic", bfloat16), ("dynamic", FLOAT)):
         assert ask(routing, dtypes) is None
     assert checks == ["dynamic", "em", "dynamic"]
-    monkeypatch.setattr(trust, "_tf32", lambda: True)
+    monkeypatch.setattr(trust, "allows_tf32", lambda: True)
     assert ask() is None and len(checks) == 4
 
 
@@ -580,7 +580,7 @@ def test_a_gpu_that_the_kernels_broke(no_triton: None, monkeypatch: pytest.Monke
 
 
 @needs_interpreter
-@pytest.mark.parametrize("upper", [(1000, 17), (16_385, 1), (1, 16_385)], ids=str)
+@pytest.mark.parametrize("upper", [(3, 1025), (1, 16_385)], ids=str)
 def test_sizes_that_the_kernels_refuse_are_the_references(upper: tuple[int, int], on_the_cpu: None) -> None:
     """Where naming the kernels raises, "auto" does not."""
     u, weight = torch.randn(1, 1, 1), torch.randn(1, upper[0], 1, upper[1])
@@ -595,9 +595,8 @@ def test_sizes_and_dtypes_in_words() -> None:
     u = torch.empty(2, 3, 4, device="meta")
     assert library.wrong_sizes("dynamic", (u, torch.empty(3, 1000, 4, 16, device="meta"))) is None
     for routing, tensors, why in (
-        ("dynamic", (u, torch.empty(3, 1000, 4, 17, device="meta")), "at most 16,384 numbers"),
+        ("dynamic", (u, torch.empty(3, 2, 4, 1025, device="meta")), "at most 16,384 numbers of a matrix"),
         ("dynamic", (u.to(torch.int64), torch.empty(3, 2, 4, 5, device="meta")), "the kernels read .* not torch.int64"),
-        ("em", (torch.empty(600_000, 1, 1, 1, 4, 4, device="meta"),), "at most 524,280 images"),
     ):
         assert re.search(why, library.wrong_sizes(routing, tensors) or "")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchcaps.ops.fused.dynamic_operator import gradients, outputs, register
 from torchcaps.ops.fused.operators import computed_in, refuse_forward_derivative
-from torchcaps.ops.fused.triton.library import load, on
+from torchcaps.ops.fused.triton.library import allows_tf32, load, on
 from torchcaps.ops.fused.triton.tiles import Sizes, launch, rows
 
 #: Tensors of the pose's size that are kept of each iteration: s and V.
@@ -246,8 +246,4 @@ def precision(u: Tensor, weight: Tensor) -> str:
         return "ieee"
     if u.dtype == weight.dtype == torch.bfloat16:
         return "bfloat16"
-    try:
-        exact = torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # set by torch's newer switch, which the older one does not follow
-        exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
-    return "tf32x3" if exact else "tf32"
+    return "tf32" if allows_tf32() else "tf32x3"

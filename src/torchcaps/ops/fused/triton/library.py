@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.fused.constant import constant_when_compiled
-from torchcaps.ops.fused.triton.cuts import power
+from torchcaps.ops.fused.operators import computed_in
+from torchcaps.ops.fused.triton.tiles import too_large
 from torchcaps.ops.fused.unavailable import found, missing
 
 #: What the kernels were written for, and pyproject.toml asks for.
@@ -25,9 +26,6 @@ KERNELS = ("dynamic", "em")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 #: Compute capability that they were compiled and tried for, and triton is made for: Ampere, 2020.
 LEAST_CAPABILITY = (8, 0)
-#: Numbers of upper capsules an image, J and d_out each rounded up to a power of two; images that a grid's second axis
-#: has programs for, 8 to each.
-_LARGEST, _IMAGES = 16_384, 8 * 65_535
 
 
 def load(name: str) -> ModuleType:
@@ -69,13 +67,9 @@ def wrong_sizes(name: str, tensors: tuple[Tensor, ...]) -> str | None:
         if x.dtype not in DTYPES:
             return f"the kernels read {', '.join(str(kind) for kind in DTYPES)}, not {x.dtype}"
     if name == "dynamic" and matrices.dim() == 4:
-        n_out, d_out = int(matrices.shape[1]), int(matrices.shape[3])  # not symbols, of which no power can be found
-        if power(n_out) * power(d_out) > _LARGEST:
-            return f"the kernels of dynamic routing take at most {_LARGEST:,} numbers of upper capsules an image"
-    # A network that is exported for any number of images is not to be bound to so many.
-    n_images = poses.shape[0] if poses.dim() == 6 and not torch.compiler.is_compiling() else 0
-    if name == "em" and isinstance(n_images, int) and n_images > _IMAGES:
-        return f"the kernels of EM routing take at most {_IMAGES:,} images at once"
+        d_in, d_out = map(int, matrices.shape[2:])  # not symbols, of which no power can be found
+        wrong = too_large(d_in, d_out, computed_in(poses, matrices).itemsize)
+        return None if wrong is None else f"the kernels of dynamic routing take {wrong}"
     return None
 
 
@@ -105,6 +99,15 @@ def has_compiler() -> bool:
     On Windows it brings one.
     """
     return os.name == "nt" or bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
+
+
+def allows_tf32() -> bool:
+    """Whether the user lets products of float32 be rounded, by the older or the newer of torch's switches."""
+    matmul = torch.backends.cuda.matmul
+    try:
+        return matmul.fp32_precision == "tf32"
+    except (AttributeError, AssertionError, RuntimeError):  # torch before 2.9
+        return torch.get_float32_matmul_precision() != "highest"
 
 
 def on(device: torch.device) -> contextlib.AbstractContextManager[object]:

@@ -22,7 +22,7 @@ from torchcaps.ops.fused.agreement import Agreement, compare
 from torchcaps.ops.fused.alone import alone
 from torchcaps.ops.fused.constant import constant_when_compiled
 from torchcaps.ops.fused.triton import verdicts
-from torchcaps.ops.fused.triton.library import has_compiler, on, roles, unfit, wrong_sizes
+from torchcaps.ops.fused.triton.library import allows_tf32, has_compiler, on, roles, unfit, wrong_sizes
 from torchcaps.ops.fused.triton.verdicts import Kind, Verdict
 from torchcaps.ops.fused.unavailable import in_one_line
 
@@ -66,7 +66,7 @@ def why_not_trusted(routing: str, device: str, poses: torch.dtype, matrices: tor
     The first time they are checked, which takes some seconds; the outcome is remembered, and kept for later processes.
     Under ``torch.compile`` and the like as well: the check has a thread of its own, and so none of the caller's modes.
     """
-    asked = routing, device, poses, matrices, _tf32()
+    asked = routing, device, poses, matrices, allows_tf32()
     if switch() is None and asked in _SEEN:
         return _SEEN[asked].reason
     place = torch.device(device)
@@ -86,7 +86,7 @@ def why_not_trusted(routing: str, device: str, poses: torch.dtype, matrices: tor
 
 def agreement(routing: str, device: torch.device, dtypes: tuple[torch.dtype, torch.dtype]) -> Agreement:
     """Compare the kernels with the reference in float64, whatever was found before, in a thread with no modes."""
-    return alone(lambda: _compare(routing, device, dtypes, _tf32()))
+    return alone(lambda: _compare(routing, device, dtypes, allows_tf32()))
 
 
 def _found(kind: Kind, device: torch.device) -> Verdict:
@@ -155,15 +155,6 @@ def _is_alive(device: torch.device) -> bool:
 
 def _is_capturing() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
-def _tf32() -> bool:
-    """Whether the user lets products of float32 be rounded, by the older or the newer of torch's switches."""
-    matmul = torch.backends.cuda.matmul
-    try:
-        return matmul.fp32_precision == "tf32"
-    except (AttributeError, AssertionError, RuntimeError):  # torch before 2.9
-        return torch.get_float32_matmul_precision() != "highest"
 
 
 def _card(device: torch.device) -> str:

@@ -140,6 +140,14 @@ def agreements(x, state, matrices, N: tl.constexpr, KI: tl.constexpr, DP: tl.con
     return tl.sum(tl.reshape(x.to(state.dtype) * seen, (N, KI, DP)), 2)
 
 
+@triton.jit
+def add_exactly(total, lost, x):
+    """Add x to a sum that lacks what rounding lost so far; returns both anew (Kahan 1965)."""
+    x = x - lost
+    larger = total + x
+    return larger, (larger - total) - x
+
+
 @triton.jit(do_not_specialize=["n_images", "n_blocks"])
 def logits_pass(
     u,
@@ -180,6 +188,8 @@ def logits_pass(
     top = tl.full((N, KI), 0.0 if LEAKY else LOWEST, kind)
     total = tl.full((N, KI), 1.0 if LEAKY else 0.0, kind)
     mean = tl.zeros((N, KI), kind)
+    # Of hundreds of capsules, added one after the other, rounding would lose more than torch's softmax does.
+    lost, lost_mean = mean, mean
     for j in range(J):
         matrices = load_matrices(weight, j, chunk, n_in, D, J, E, KI, DP, EP)
         v = load_states(outputs, block, j, n_images, J, E, N, EP)
@@ -191,14 +201,14 @@ def logits_pass(
         rise = logit - top
         small = tl.exp(-tl.abs(rise))
         shrink, share = tl.where(rise > 0, small, 1.0), tl.where(rise > 0, 1.0, small)
-        total = total * shrink + share
+        total, lost = add_exactly(total * shrink, lost * shrink, share)
         if ds is not None:
             g = load_states(ds, block, j, n_images, J, E, N, EP)
             dc = agreements(x, g, matrices, N, KI, DP, PRECISION)
             if d_coupling is not None:
                 dc += tl.load(d_coupling + (first * J + j) + pairs * J, mask=inside, other=0.0)
             tl.store(logits + ((J + j) * size + first) + pairs, dc, mask=inside)
-            mean = mean * shrink + share * dc
+            mean, lost_mean = add_exactly(mean * shrink, lost_mean * shrink, share * dc)
         top = tl.where(rise > 0, logit, top)
     tl.store(softmax + first + pairs, top, mask=inside)
     tl.store(softmax + (size + first) + pairs, over(tl.full(total.shape, 1.0, kind), total), mask=inside)
