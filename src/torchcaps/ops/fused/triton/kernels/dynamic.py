@@ -312,21 +312,23 @@ def pose_gradient_pass(
     size = tl.full((), 1, tl.int64) * n_in * n_images
     step = tl.full((), J * E, tl.int64) * n_images
     total = tl.zeros((N, KI * DP), kind)
-    zero = tl.zeros((N, KI * DP), kind)
+    zero, lost = total, total
     for j in range(J):
+        own = zero
         turned = tl.trans(load_matrices(weight, j, chunk, n_in, D, J, E, KI, DP, EP))
         for t in tl.static_range(FIRST, N_ITERS):
             g = load_states(ds + t * step, block, j, n_images, J, E, N, EP)
             if t < COUPLED:
-                total = product(equal_share(g, J, LEAKY), turned, total, PRECISION)
+                own = product(equal_share(g, J, LEAKY), turned, own, PRECISION)
             else:
                 here = couplings + (((t - COUPLED) * 2 * J + j) * size + first) + pairs
                 c = tl.load(here, mask=inside, other=0.0)
-                total += spread(c, N, KI, DP) * product(g, turned, zero, PRECISION)
+                own += spread(c, N, KI, DP) * product(g, turned, zero, PRECISION)
                 if FULL and t > 0:
                     v = load_states(outputs + t * step, block, j, n_images, J, E, N, EP)
                     db = tl.load(here + J * size, mask=inside, other=0.0)
-                    total += spread(db, N, KI, DP) * product(v, turned, zero, PRECISION)
+                    own += spread(db, N, KI, DP) * product(v, turned, zero, PRECISION)
+        total, lost = add_exactly(total, lost, own)
     start, offsets, stored = pose_places(block, chunk, n_images, n_in, D, N, KI, DP)
     tl.store(du + start + offsets, total.to(du.dtype.element_ty), mask=stored)
 
