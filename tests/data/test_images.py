@@ -149,15 +149,18 @@ def test_copies_stay_together_in_every_format_that_is_exact(tmp_path: Path) -> N
     assert _content(tmp_path / "b.png") == _content(tmp_path / "c.png") != _content(tmp_path / "a.png")
 
 
-def test_images_that_are_added_move_no_others(folder: Path) -> None:
-    def shades() -> list[set[int]]:
-        data = load("folder", folder)
-        return [set(part.images[:, 0, 0, 0].tolist()) for part in (data.train, data.val, data.test)]
+def test_an_image_that_is_added_moves_few_others_and_of_its_class_alone(folder: Path) -> None:
+    def split_of() -> dict[int, int]:
+        parts = load("folder", folder).splits.values()
+        return {shade: k for k, part in enumerate(parts) for shade in part.images[:, 0, 0, 0].tolist()}
 
-    before = shades()
     for k in range(20, 40):
+        before = split_of()
         write(folder / "cat" / f"{k}.png", (20, 30), (k, k, k))
-    assert all(old < new or old == new for old, new in zip(before, shades(), strict=True))
+        after = split_of()
+        moved = [shade for shade in before if before[shade] != after[shade]]
+        assert len(after) == len(before) + 1 and len(moved) <= 2
+        assert all(shade < 100 and abs(before[shade] - after[shade]) == 1 for shade in moved)
 
 
 def test_images_that_are_renamed_or_copied_stay_in_their_split(folder: Path) -> None:
@@ -220,7 +223,7 @@ def test_images_of_other_formats_are_not_passed_over(folder: Path) -> None:
 
 def test_the_first_images_are_of_all_classes(folder: Path) -> None:
     data = load("folder", folder)
-    assert set(data.train.labels[:10].tolist()) == {0, 1} and data.note == "split by content, without metadata"
+    assert set(data.train.labels[:10].tolist()) == {0, 1} and data.note == "split by content, stratified by class"
 
 
 def test_folders_one_level_too_deep(folder: Path) -> None:

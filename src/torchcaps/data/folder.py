@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchcaps.data.groups import check_apart, find_groups
 from torchcaps.data.images import Dataset, Images, fixed_order
+from torchcaps.data.stratify import stratify
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -36,11 +38,17 @@ SPLITS = ("train", "val", "test")
 VALIDATION, TEST = 0.1, 0.2
 
 
-def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = None) -> Dataset:
+def load_folder(
+    root: Path | None = None, image_size: tuple[int, int] | None = None, groups: str | None = None
+) -> Dataset:
     """Images of any size in one sub-folder a class; colour if any image has colour.
 
-    About 70 % train, 10 % validate and 20 % test. Which does what follows from its content alone: so images that are
-    added later, renamed or given other metadata (in PNG and JPEG) move none, and exact copies of one stay together.
+    Of each class about 70 % train, 10 % validate and 20 % test; of three images one each. Which do follows from their
+    content alone: so images that are added later move at most their nearest few, those that are renamed or given other
+    metadata (in PNG and JPEG) none, and exact copies of one stay together.
+
+    Images of one patient, object or camera are more alike than others, and belong into one split. ``groups`` says which
+    those are; classes are shared out as evenly as whole groups allow, and the place of a group follows from its name.
 
     A folder that holds ``train`` and ``test``, perhaps ``val``, and no others, with the classes' sub-folders in each,
     is split as it says; without ``val`` a tenth of ``train`` validates. Images of ``test`` or ``val`` that are copies
@@ -49,11 +57,14 @@ def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = N
     Args:
         root: the folder.
         image_size: (height, width) that all are resized to, whatever their proportions; by default 28×28.
+        groups: whose image each is: a regular expression on its file name, such as ``"^(p[0-9]+)_"``, or a ``.csv``
+            table with the columns ``file`` and ``group`` (:func:`~torchcaps.data.groups.find_groups`). With it the
+            classes' folders may have sub-folders. The groups' numbers become ``Images.factors["group"]``.
 
     Raises:
         ValueError: no such folder, fewer than two classes, folders within those of the classes, a class without
             images to train on, no images to validate or test on, or an image that cannot be read or is of a format
-            that is not.
+            that is not; images without a group, or a group in two splits that are given.
     """
     if root is None or not root.is_dir():
         raise ValueError(f"data.root must be a folder with one sub-folder a class, got {root}")
@@ -62,54 +73,110 @@ def load_folder(root: Path | None = None, image_size: tuple[int, int] | None = N
     classes = _folders(home)
     if len(classes) < 2:
         raise ValueError(f"{home} must have at least two sub-folders, one a class; got {len(classes)}: {classes}")
-    found = _as_given(root, given, classes) if given else _as_drawn(root, classes)
-    for name in classes:
-        if not any(image.label == name and image.split == "train" for image in found):
-            raise ValueError(
-                f"{home / name} must have more images ({', '.join(SUFFIXES)}): none came to the train split"
-            )
-    for split in SPLITS:
-        here = {image.label for image in found if image.split == split}
-        if not here:
-            raise ValueError(f"{root} must have more images: of {len(found)} none came to the {split} split")
-        absent = [name for name in classes if name not in here]
-        if absent:
-            logging.getLogger("torchcaps").warning(
-                "%s: the %s split has no image of %s, so it says nothing of them", root, split, ", ".join(absent)
-            )
+    found = _find(root, given, classes, groups)
+    split_of = _as_given(found) if given else _shared_out(found, {"test": TEST, "val": VALIDATION})
+    if given and "val" not in given:
+        train = [k for k, split in enumerate(split_of) if split == "train"]
+        for k, split in zip(train, _shared_out([found[k] for k in train], {"val": VALIDATION}), strict=True):
+            split_of[k] = split
+    _require_all(root, home, classes, found, split_of)
     images = torch.stack([read_image(image.path, image_size or (28, 28)) for image in found])  # [N, 3, H, W]
     if bool((images == images[:, :1]).all()):
         images = images[:, :1]
-    every = Images(images, torch.tensor([classes.index(image.label) for image in found], dtype=torch.int64))
+    labels = torch.tensor([classes.index(image.label) for image in found], dtype=torch.int64)
+    number = {name: k for k, name in enumerate(sorted({image.group for image in found}))}
+    whose = torch.tensor([number[image.group] for image in found], dtype=torch.int64)
+    every = Images(images, labels, {} if groups is None else {"group": whose})
     parts = []
     for split in SPLITS:
-        chosen = every.take(torch.tensor([image.split == split for image in found]))
+        chosen = every.take(torch.tensor([each == split for each in split_of]))
         parts.append(chosen.take(fixed_order(len(chosen), 0)))  # the first n are of all classes
-    note = "split by content, without metadata"
+    by = "" if groups is None else f" in the groups of {groups}"
+    note = f"split by content{by}, stratified by class"
     if given:
-        note = "split by its folders" + ("" if "val" in given else ", a tenth of train validates")
-        note += _copies(root, found)
+        note = f"split by its folders{by}" + ("" if "val" in given else ", a tenth of train validates")
+        note += _copies(root, found, split_of)
     return Dataset(root.resolve().name, tuple(classes), *parts, note=note)
 
 
 class _Found(NamedTuple):
-    """An image file, its class, a number 0 … 1 drawn from what it shows, and its split."""
+    """An image file, its class, the split that its folder gives, a digest of what it shows, and its group's name."""
 
     path: Path
     label: str
-    draw: float
-    split: str
+    given: str
+    digest: bytes
+    group: str
 
 
-def _copies(root: Path, found: list[_Found]) -> str:
+def _find(root: Path, given: Sequence[str], classes: Sequence[str], groups: str | None) -> list[_Found]:
+    """All images, class by class."""
+    homes = [(split, name, root / split / name) for split in given or ("",) for name in classes]
+    for split in given:
+        others = sorted(set(_folders(root / split)) - set(classes))
+        if others:
+            raise ValueError(f"{root / split} must have the classes of train, got {', '.join(others)} too")
+    files = [
+        (path, home, name, split)
+        for split, name, home in homes
+        if home.is_dir()
+        for path in _files(home, deeper=groups is not None)
+    ]
+    named = [""] * len(files) if groups is None else find_groups(groups, root, [each[:2] for each in files])
+    return [
+        _Found(path, name, split, _digest(path), group)
+        for (path, _, name, split), group in zip(files, named, strict=True)
+    ]
+
+
+def _as_given(found: Sequence[_Found]) -> list[str]:
+    split_of = [image.given for image in found]
+    grouped = [k for k, image in enumerate(found) if image.group]
+    check_apart([found[k].group for k in grouped], [split_of[k] for k in grouped])
+    return split_of
+
+
+def _shared_out(found: Sequence[_Found], shares: dict[str, float]) -> list[str]:
+    """The split of each image; a group goes where its name leads it, however its images come and go."""
+    ties = [(image.digest, image.group) if image.group else (image.digest,) for image in found]
+    draws = [hashlib.sha256(image.group.encode()).digest() if image.group else image.digest for image in found]
+    return stratify([image.label for image in found], ties, draws, shares)
+
+
+def _require_all(
+    root: Path, home: Path, classes: Sequence[str], found: Sequence[_Found], split_of: Sequence[str]
+) -> None:
+    """See that every class trains and every split has images; say which class a split lacks."""
+    there = {(image.label, split) for image, split in zip(found, split_of, strict=True)}
+    for name in classes:
+        if (name, "train") not in there:
+            raise ValueError(
+                f"{home / name} must have more images ({', '.join(SUFFIXES)}): none came to the train split"
+            )
+    for split in SPLITS:
+        absent = [name for name in classes if (name, split) not in there]
+        if len(absent) == len(classes):
+            raise ValueError(
+                f"{root} must have more images: of {len(found)} none came to the {split} split, which takes three of a "
+                "class that show something different, or of three groups"
+            )
+        if absent:
+            logging.getLogger("torchcaps").warning(
+                "%s: the %s split has no image of %s, so it says nothing of them", root, split, ", ".join(absent)
+            )
+
+
+def _copies(root: Path, found: Sequence[_Found], split_of: Sequence[str]) -> str:
     """How many images outside the train split show what one in it does."""
-    trained_on = {image.draw for image in found if image.split == "train"}
+    digests = {
+        name: [image.digest for image, split in zip(found, split_of, strict=True) if split == name] for name in SPLITS
+    }
+    trained_on = set(digests["train"])
     said = ""
     for split in ("val", "test"):
-        here = [image for image in found if image.split == split]
-        n = sum(image.draw in trained_on for image in here)
+        n = sum(digest in trained_on for digest in digests[split])
         if n:
-            said += f"; {n} of its {len(here)} {split} images are copies of training images"
+            said += f"; {n} of its {len(digests[split])} {split} images are copies of training images"
     if said:
         logging.getLogger("torchcaps").warning("%s%s: their error says little of new ones", root, said)
     return said
@@ -123,52 +190,32 @@ def _given_splits(root: Path) -> list[str]:
     return names if all(_folders(root / name) for name in names) else []
 
 
-def _as_given(root: Path, splits: list[str], classes: list[str]) -> list[_Found]:
-    found = []
-    for split in splits:
-        others = sorted(set(_folders(root / split)) - set(classes))
-        if others:
-            raise ValueError(f"{root / split} must have the classes of train, got {', '.join(others)} too")
-        names = [name for name in classes if (root / split / name).is_dir()]
-        found += [_Found(path, name, _draw(path), split) for name in names for path in _files(root / split / name)]
-    if "val" in splits:
-        return found
-    return [each._replace(split="val") if each.split == "train" and each.draw < VALIDATION else each for each in found]
-
-
-def _as_drawn(root: Path, classes: list[str]) -> list[_Found]:
-    every = [(path, name, _draw(path)) for name in classes for path in _files(root / name)]
-    return [_Found(*each, _part(each[-1])) for each in every]
-
-
 def _folders(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _files(folder: Path) -> list[Path]:
-    """The images of one class."""
+def _files(folder: Path, *, deeper: bool) -> list[Path]:
+    """The images of one class, of its sub-folders too where these may be."""
     every = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    deeper = [path.name for path in every if path.is_dir()]
-    if deeper:  # train/dog and test/dog, perhaps, instead of dog
+    folders = [path for path in every if path.is_dir()]
+    if folders and not deeper:  # train/dog and test/dog, perhaps, instead of dog
         raise ValueError(
-            f"{folder} must hold the images of one class, got the folders {', '.join(deeper)}: data.root has one "
-            "level of sub-folders, one a class, or above these the folders train, test and perhaps val alone"
+            f"{folder} must hold the images of one class, got the folders {', '.join(path.name for path in folders)}: "
+            "data.root has one level of sub-folders, one a class, or above these the folders train, test and perhaps "
+            "val alone; folders of patients or objects below a class's want data.options.groups, such as '^(.+)/'"
         )
     unread = [path for path in every if path.suffix.lower() in _OTHERS]
     if unread:
         raise ValueError(
             f"{folder} must hold images as {', '.join(SUFFIXES)}, got {len(unread)} others, such as {unread[0].name}"
         )
-    return [path for path in every if path.suffix.lower() in SUFFIXES]
+    here = [path for path in every if path.suffix.lower() in SUFFIXES and not path.is_dir()]
+    return here + [path for below in folders for path in _files(below, deeper=True)]
 
 
-def _draw(path: Path) -> float:
-    """A number 0 … 1, drawn from what an image shows."""
-    return int.from_bytes(hashlib.sha256(_content(path)).digest()[:8]) / 2**64
-
-
-def _part(draw: float) -> str:
-    return "test" if draw < TEST else "val" if draw < TEST + VALIDATION else "train"
+def _digest(path: Path) -> bytes:
+    """A number drawn from what an image shows."""
+    return hashlib.sha256(_content(path)).digest()
 
 
 def _content(path: Path) -> bytes:
