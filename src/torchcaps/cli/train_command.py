@@ -21,6 +21,8 @@ def train_command(arguments: list[str]) -> None:
         raise ValueError("train needs a recipe, such as digits: torchcaps list shows all")
     config, out, keep_in = parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
     from torchcaps.experiments.errors_in_words import further_errors, if_seen
+    from torchcaps.experiments.more_epochs import as_in_one_go, epochs_before, going_on_in_words
+    from torchcaps.experiments.per_class import error_words, split_in_words
     from torchcaps.experiments.run import Run
     from torchcaps.experiments.tables.kept import keep, require_free
     from torchcaps.experiments.train import default_folder, train
@@ -29,10 +31,17 @@ def train_command(arguments: list[str]) -> None:
         if folder == "":  # of an empty shell variable
             raise ValueError(f"{option} must name a folder, got an empty text")
     out = out or default_folder(config)
-    finished = Run(out).result.is_file()
+    before = epochs_before(Run(out), config)
+    finished = Run(out).result.is_file() and before is None
+    if keep_in is not None and before is not None and not as_in_one_go(config):
+        raise ValueError(
+            f"keep must be left alone where a run is given more epochs than it was begun with; got {keep_in}"
+        )
     if keep_in is not None and not finished:
         require_free(config, Path(keep_in).expanduser())
-    result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines")
+    if before is not None:
+        print(going_on_in_words(Run(out), config, before), flush=True)
+    result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines", more_epochs=True)
     if finished:
         print(f"{out} holds the finished run; nothing was trained")
     print(f"{result['recipe']}, seed {result['seed']}: ", end="")
@@ -42,10 +51,17 @@ def train_command(arguments: list[str]) -> None:
         **further_errors(result),
         f"val_{name}": f"validation {name}{if_seen(result)}",
     }
-    found = (f"{words} {result[key]:{form}}, " for key, words in said.items() if key in result)
+    found = (
+        f"{words} {result[key]:{form}}{error_words(result, key.removesuffix(f'_{name}'))}, "
+        for key, words in said.items()
+        if key in result
+    )
     print(f"{''.join(found)}{result['n_parameters']:,} parameters, ", end="")
     epochs = "1 epoch" if result["epochs"] == 1 else f"{result['epochs']} epochs"
-    print(f"{epochs} in {result['seconds']:.0f} s; see {out}")
+    kept = f", kept epoch {result['kept_epoch']}, the best on validation" if config.keep_best else ""
+    print(f"{epochs}{kept}, in {result['seconds']:.0f} s; see {out}")
+    if split_in_words(result):
+        print(split_in_words(result))
     if keep_in is not None:
         print(f"kept as {keep(result, Path(keep_in).expanduser())}")
     if not config.trial:
@@ -115,7 +131,21 @@ def _settled(arguments: list[str]) -> list[str]:
             files.append(f"--config={_settings(file)}")
         else:  # for the parser to refuse
             others.append(argument)
-    return files + others
+    return files + _with_values(others)
+
+
+def _with_values(arguments: list[str]) -> list[str]:
+    """``--keep-best`` as the field that it sets: with a value, of which the parser asks for one."""
+    found = list[str]()
+    for k, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
+        if option not in ("--keep-best", "--keep_best"):
+            found.append(argument)
+        elif equals:
+            found.append(f"--keep_best={value}")
+        else:
+            found.append("--keep_best" if arguments[k + 1 : k + 2] in (["true"], ["false"]) else "--keep_best=true")
+    return found
 
 
 def _settings(file: str) -> str:

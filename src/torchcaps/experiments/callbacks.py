@@ -13,6 +13,7 @@ import lightning as L
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from torchcaps.data import Dataset
 from torchcaps.experiments.files import write_atomically, write_tensors
@@ -42,6 +43,7 @@ class Metrics(L.Callback):
         self.total: float | Tensor = 0.0
         self.commits = [commit() or "unknown"]  #: of the code that ran, oldest first
         self.devices = [device]  #: that it ran on, likewise
+        self.befores = run.befores()  #: epochs after which it was finished, and was given more
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -52,6 +54,7 @@ class Metrics(L.Callback):
             "commits": self.commits,
             "devices": self.devices,
             "data": self.data,
+            "befores": self.befores,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -63,6 +66,7 @@ class Metrics(L.Callback):
             raise ValueError(
                 f"{self.run.path} was begun on other data ({before}), now {now}: name another folder by --out"
             )
+        self.befores = sorted({*state_dict.get("befores", []), *self.befores})
         self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
         self.total, self.n = state_dict["total"], state_dict["n"]
         self.commits = list(dict.fromkeys([*state_dict["commits"], *self.commits]))
@@ -177,6 +181,52 @@ class Stop(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._ask(trainer)
+
+
+class Best(L.Callback):
+    """Keeps the weights of the epoch that validates best. They are in the checkpoint, so a kill loses none.
+
+    Args:
+        metrics: whose rows are compared.
+
+    Attributes:
+        epoch: that epoch, from 1; 0 before the first.
+        weights: of it, on the CPU.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics, self.epoch, self.weights = metrics, 0, dict[str, Tensor]()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "weights": self.weights}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.epoch, self.weights = state_dict["epoch"], state_dict["weights"]
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        task, rows = pl_module, self.metrics.rows
+        assert isinstance(task, Task)
+        best = min(rows, key=lambda row: (row.get("val_error", 0.0), row["val_loss"]))  # the first of equals
+        if best is rows[-1]:
+            self.epoch = best["epoch"]
+            self.weights = {name: value.detach().cpu().clone() for name, value in task.model.state_dict().items()}
+
+
+class Rate(L.Callback):
+    """Begins with the learning rate of the schedule as it is now; a checkpoint of a shorter run has another."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        for each in trainer.lr_scheduler_configs:
+            schedule = each.scheduler
+            assert isinstance(schedule, LambdaLR)
+            for group, rate in zip(schedule.optimizer.param_groups, _rates(schedule), strict=True):
+                group["lr"] = rate
+
+
+def _rates(schedule: LambdaLR) -> list[float]:
+    """Of each group of parameters, at the step that is due."""
+    both = zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+    return [float(base * factor(schedule.last_epoch)) for base, factor in both]
 
 
 class Straight(TorchCheckpointIO):

@@ -47,10 +47,12 @@ def check_experiment(config: Experiment) -> None:
         check_at_least(name, getattr(config, name), least)
     _within("threads", config.threads, 0, 1024)
     _within("seed", config.seed, 0, 2**32 - 1)
-    for name in ("compile", "trial"):
+    for name in ("compile", "trial", "keep_best"):
         check_flag(name, getattr(config, name))
     for name in ("pairs", "transformed", "flip"):
         check_flag(f"data.{name}", getattr(data, name))
+    if data.root == "":  # of an empty shell variable, which is not the folder one stands in
+        raise ValueError("data.root must name a folder, got an empty text")
     check_at_least("data.shift", data.shift, 0)
     for name in ("image_size", "n_pairs", "crop"):
         if getattr(data, name) is not None:

@@ -155,6 +155,10 @@ class Experiment:
         epochs: passes over the training images, at most.
         stop_at: validation error, 0 … 1, at or below which training ends with the epoch; None trains to the end. While
             training that error is of this precision: in bf16 it may differ a little from the result's, of float32.
+        keep_best: keep the weights of the epoch with the lowest validation error (of equal ones with the lowest
+            validation loss, then the earliest; of an auto-encoder by the loss alone), instead of the last epoch's.
+            Training goes on to its end all the same, and the checkpoint holds the last weights. Needs validation images
+            that are held out. On the command line ``--keep-best`` will do.
         batch_size: images in a step.
         precision: "32", or "bf16" for autocast.
         compile: compile the capsule layers (takes half a minute, then routing is faster).
@@ -177,6 +181,7 @@ class Experiment:
     consistency: float = 0.0
     epochs: int = 10
     stop_at: float | None = None
+    keep_best: bool = False
     batch_size: int = 128
     precision: Precision = "32"
     compile: bool = False

@@ -19,20 +19,26 @@ def answer(model: nn.Module, batch: Batch) -> Output | Transformed:
     return model(batch.images) if batch.transformation is None else model(batch.images, batch.transformation)
 
 
-def judge(config: Experiment, model: nn.Module, views: Sequence[Batch]) -> dict[str, float]:
+def judge(
+    config: Experiment, model: nn.Module, views: Sequence[Batch], mistakes: list[Tensor] | None = None
+) -> dict[str, float]:
     """Sums over a batch of what an evaluation averages: the loss and, of a classifier, the errors.
 
     Args:
         config: the experiment.
         model: in evaluation mode.
         views: windows of the same images; their losses are averaged, and their scores before one is called wrong.
+        mistakes: of a classifier which images are wrong, ``[B]`` bool, is added to these.
     """
     outputs = [answer(model, view) for view in views]
     losses = [total_loss(config, model, output, view).item() for output, view in zip(outputs, views, strict=True)]
     sums = {"loss": sum(losses) * len(views[0].images) / len(views)}
     scores = [output.scores for output in outputs if isinstance(output, Output)]
     if scores:
-        sums["error"] = wrong(torch.stack(scores).mean(dim=0), views[0].labels).sum().item()
+        mistaken = wrong(torch.stack(scores).mean(dim=0), views[0].labels)
+        sums["error"] = mistaken.sum().item()
+        if mistakes is not None:
+            mistakes.append(mistaken)
     return sums
 
 

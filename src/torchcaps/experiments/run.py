@@ -83,14 +83,32 @@ class Run:
         if not (self.config.is_file() and self.started()):
             self._require_free()
             return
-        found = differing(self.experiment().to_dict(), config.to_dict())
-        what = [f"{k} = {theirs} there, {mine} here" for k, (theirs, mine) in found.items() if k not in WHERE]
+        what = [f"{k} = {theirs} there, {mine} here" for k, (theirs, mine) in self.differences(config).items()]
         if what:
             more = f", and {len(what) - 5} more" if len(what) > 5 else ""
             raise ValueError(
                 f"{self.path} holds a run of another experiment ({', '.join(what[:5])}{more}): name another folder by "
-                "--out (of reproduce and tune by --runs)"
+                f"--out (of reproduce and tune by --runs){self._may_go_on(config)}"
             )
+
+    def differences(self, config: Experiment) -> dict[str, tuple[str, str]]:
+        """Fields in which the run here differs from an experiment, but for where it runs: its value, and theirs."""
+        found = differing(self.experiment().to_dict(), config.to_dict())
+        return {name: both for name, both in found.items() if name not in WHERE}
+
+    def _may_go_on(self, config: Experiment) -> str:
+        """That a run can be given more epochs, where these alone differ and it is not finished."""
+        only = list(self.differences(config)) == ["epochs"] and config.epochs > self.experiment().epochs
+        return "; once it is finished it can be given more epochs" if only and not self.result.is_file() else ""
+
+    def before(self, epochs: int) -> Run:
+        """The run as it was when it had so many epochs, before it was given more."""
+        return Run(self.path / f"{epochs}-epochs")
+
+    def befores(self) -> list[int]:
+        """How many epochs it had each time that it was given more."""
+        names = (path.parent.name.removesuffix("-epochs") for path in self.path.glob("*-epochs/result.json"))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def _require_free(self) -> None:
         """Allow only what a run that was killed before its first checkpoint leaves behind."""

@@ -7,6 +7,12 @@ import math
 from torchcaps.experiments.experiment import Optim
 
 
+def depends_on_length(optim: Optim) -> bool:
+    """Whether the learning rate of a step depends on how many there will be."""
+    in_parts = optim.schedule == "exponential" and optim.decay_steps < 1
+    return optim.warmup > 0 or optim.schedule == "cosine" or in_parts
+
+
 def learning_rate(optim: Optim, step: int, n_steps: int) -> float:
     """Learning rate of step ``step`` (from 0) of ``n_steps``.
 

@@ -14,12 +14,13 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from torch import nn
 
 from torchcaps.checks import check_choice
-from torchcaps.data import SAME_EVERYWHERE, load
+from torchcaps.data import SAME_EVERYWHERE, Dataset, load
 from torchcaps.experiments import cuda_graph
-from torchcaps.experiments.batches import split
-from torchcaps.experiments.callbacks import Bar, Checkpoints, Lines, Metrics, OutOfTime, Stop, Straight
+from torchcaps.experiments.batches import Batches, split
+from torchcaps.experiments.callbacks import Bar, Best, Checkpoints, Lines, Metrics, OutOfTime, Rate, Stop, Straight
 from torchcaps.experiments.choices import PROGRESS, Progress
 from torchcaps.experiments.devices import choose_device, device_in_words, flushed, undisturbed
 from torchcaps.experiments.evaluate import evaluate
@@ -27,7 +28,9 @@ from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import require_place, write_json
 from torchcaps.experiments.following import following
 from torchcaps.experiments.make import compile_capsules, make_model, require_compiler
+from torchcaps.experiments.more_epochs import as_in_one_go, epochs_before, put_aside, require_same_data
 from torchcaps.experiments.no_effect import refuse_what_does_nothing
+from torchcaps.experiments.per_class import count_classes
 from torchcaps.experiments.provenance import splits_in_words, versions
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model, save_model
@@ -65,6 +68,7 @@ def train(
     progress: Progress = "bar",
     checkpoint_seconds: float = 120.0,
     until: float | None = None,
+    more_epochs: bool = False,
 ) -> dict[str, Any]:
     """Train, evaluate and record one experiment.
 
@@ -81,6 +85,9 @@ def train(
         progress: a "bar", "lines" (one an epoch), or "none".
         checkpoint_seconds: how often a long epoch is saved in its midst.
         until: when to stop, on the clock of :func:`time.monotonic`; None for never.
+        more_epochs: let a finished run that differs in having fewer epochs alone go on to these, from its checkpoint.
+            What it was is kept as ``<out>/<n>-epochs``. The learning rate goes on as that of all epochs: unless it is
+            "constant" or "exponential" by steps, without warm-up, the outcome is not that of training in one go.
 
     Returns:
         The content of ``result.json``.
@@ -96,16 +103,18 @@ def train(
     threads = torch.get_num_threads()
     try:
         with undisturbed(), flushed():
-            return _train(config, Run(out or default_folder(config)), progress, checkpoint_seconds, until)
+            return _train(config, Run(out or default_folder(config)), progress, checkpoint_seconds, until, more_epochs)
     finally:
         torch.set_num_threads(threads)
 
 
 def _train(
-    config: Experiment, run: Run, progress: Progress, checkpoint_seconds: float, until: float | None
+    config: Experiment, run: Run, progress: Progress, checkpoint_seconds: float, until: float | None, more_epochs: bool
 ) -> dict[str, Any]:
-    run.check(config)
-    if run.result.is_file():
+    before = epochs_before(run, config) if more_epochs else None
+    if before is None:
+        run.check(config)
+    if before is None and run.result.is_file():
         _require_same_data(config, run)
         return run.read_result()
     require_place("out", run.path)
@@ -125,9 +134,9 @@ def _train(
     for name, images in dataset.splits.items():
         if not len(images):
             raise ValueError(f"data must have {name} images, got none of {config.data.name}")
-    if (config.trial or config.stop_at is not None) and not dataset.held_out:
+    if (config.trial or config.stop_at is not None or config.keep_best) and not dataset.held_out:
         raise ValueError(
-            "data must hold validation images out where settings are chosen, or training ended, by them; of "
+            "data must hold validation images out where settings or weights are chosen, or training ended, by them; of "
             f"{config.recipe} {dataset.note}: take a recipe or data.options that hold them out"
         )
     batches = {name: split(config, dataset, name, device) for name in dataset.splits}
@@ -135,6 +144,12 @@ def _train(
     if not run.started():
         refuse_what_does_nothing(config, model)
     with run.locked():
+        if (
+            before is not None and epochs_before(run, config) == before
+        ):  # no other process did it, while this one loaded
+            require_same_data(run, dataset)
+            _fitting(run.checkpoint, model)
+            put_aside(run, config)
         run.check(config)
         if run.result.is_file():  # by another process, while this one loaded
             return run.read_result()
@@ -145,13 +160,18 @@ def _train(
         task = Task(config, model, batches["train"], batches["val"])
         shown = {"bar": [Bar()], "lines": [Lines(metrics)]}.get(progress, [])
         stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
-        callbacks = [metrics, *stop, *shown, Checkpoints(run, checkpoint_seconds, until)]
+        best = [Best(metrics)] if config.keep_best else []
+        rate = [Rate()] if metrics.befores else []
+        callbacks = [metrics, *rate, *best, *stop, *shown, Checkpoints(run, checkpoint_seconds, until)]
         steps = _fit(run, task, device, progress, callbacks)
         metrics.write()
+        for kept in best:  # the last ones stay in the checkpoint
+            model.load_state_dict(kept.weights)
         save_model(run, model, config, dataset)
         model.to(device)
         tested = ["val"] if config.trial else [name for name in dataset.splits if name != "train"]
-        scores = {name: evaluate(config, model, batches[name], progress=progress == "bar") for name in tested}
+        asked = {"classes": dataset.classes, "progress": progress == "bar"}
+        scores = {name: evaluate(config, model, batches[name], **asked) for name in tested}
         if config.data.transformed and not isinstance(model, PlainAutoencoder):
             for name in tested:
                 scores[name] |= following(model.eval(), batches[name])
@@ -160,11 +180,14 @@ def _train(
             "seed": config.seed,
             **{f"{split}_{name}": value for split in tested for name, value in scores[split].items()},
             "epochs": metrics.rows[-1]["epoch"],  # fewer than config's where stop_at ended it
+            "kept_epoch": best[0].epoch if best else metrics.rows[-1]["epoch"],  # whose weights model.pt has
             "steps": steps,
+            **({"went_on_from": metrics.befores, "as_in_one_go": as_in_one_go(config)} if metrics.befores else {}),
             "seconds": round(metrics.elapsed(), 1),
             "data": dataset.note,
             "held_out": dataset.held_out,
             "images": {name: len(each.source) for name, each in batches.items()},
+            **_of_each_class(config, dataset, batches),
             "n_parameters": count_parameters(model),
             # Of every process that took part: a run may be resumed elsewhere, by other code than it was begun with.
             "device": "; ".join(metrics.devices),
@@ -175,6 +198,19 @@ def _train(
         }
         write_json(run.result, result)
     return result
+
+
+def _of_each_class(config: Experiment, dataset: Dataset, batches: dict[str, Batches]) -> dict[str, Any]:
+    """How many images of each class a classifier of single images was trained, validated and tested on."""
+    if config.data.pairs or config.data.transformed:
+        return {}
+    return {
+        "images_per_class": {
+            name: count_classes(each.source.labels, dataset.classes)
+            for name, each in batches.items()
+            if name == "train" or not config.trial or name == "val"
+        }
+    }
 
 
 def _require_same_data(config: Experiment, run: Run) -> None:
@@ -194,7 +230,7 @@ def _require_same_data(config: Experiment, run: Run) -> None:
 
 def _fit(run: Run, task: Task, device: torch.device, progress: Progress, callbacks: list[L.Callback]) -> int:
     """Train to the end, from the last checkpoint if there is one; returns the steps taken in all."""
-    resume = _fitting(run.checkpoint, task) if run.checkpoint.is_file() else None
+    resume = _fitting(run.checkpoint, task.model) if run.checkpoint.is_file() else None
     with _quiet():
         trainer = L.Trainer(
             accelerator={"cuda": "gpu"}.get(device.type, device.type),
@@ -220,7 +256,7 @@ def _fit(run: Run, task: Task, device: torch.device, progress: Progress, callbac
     return trainer.global_step
 
 
-def _fitting(checkpoint: Path, task: Task) -> str:
+def _fitting(checkpoint: Path, model: nn.Module) -> str:
     """The path, once the file is known to be this model's and readable.
 
     Raises:
@@ -234,7 +270,7 @@ def _fitting(checkpoint: Path, task: Task) -> str:
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
     except Exception as error:  # torch raises whatever the broken bytes lead it to
         raise ValueError(f"{checkpoint} is not a whole checkpoint: {error}. Remove it to start again.") from error
-    if shapes != {name: value.shape for name, value in task.state_dict().items()}:
+    if shapes != {f"model.{name}": value.shape for name, value in model.state_dict().items()}:
         raise ValueError(f"{checkpoint} is the checkpoint of another model. Remove it to start again.")
     return str(checkpoint.absolute())  # Lightning takes what begins with "http" for an address
 

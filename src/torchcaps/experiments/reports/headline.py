@@ -6,6 +6,7 @@ from typing import Any
 
 from torchcaps.experiments.errors_in_words import further_errors, if_seen
 from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.per_class import are_unequal
 from torchcaps.experiments.reports import page
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
@@ -42,7 +43,10 @@ def percent(fraction: float) -> str:
 def _of_a_classifier(result: dict[str, Any]) -> list[tuple[str, str]]:
     further = [(text, percent(result[key])) for key, text in further_errors(result).items()]
     validation = (f"validation error{if_seen(result)}", percent(result["val_error"]))
-    return [("test error", percent(result["test_error"])), *further, validation]
+    counts = result.get("images_per_class", {}).get("test")
+    unequal = counts is not None and are_unequal(counts) and "test_error_balanced" in result
+    balanced = [("balanced test error", percent(result["test_error_balanced"]))] if unequal else []
+    return [("test error", percent(result["test_error"])), *balanced, *further, validation]
 
 
 def _of_an_autoencoder(config: Experiment, result: dict[str, Any]) -> list[tuple[str, str]]:

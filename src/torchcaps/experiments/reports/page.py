@@ -84,11 +84,12 @@ def picture(png: bytes, description: str, width: float, height: float) -> str:
     return f'<figure><div class="wide">{image}</div></figure>'
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first row of cells is the run at hand."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, first_is_this: bool = True) -> str:
+    """A table; its first row is the run at hand, if nothing else is said."""
+    marked = (0,) if first_is_this else ()
     cells = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join(
-        f"<tr{' class=this' if k == 0 else ''}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
+        f"<tr{' class=this' if k in marked else ''}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
         for k, row in enumerate(rows)
     )
     return f'<div class="wide"><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchcaps import analysis
+from torchcaps.experiments.per_class import are_unequal, count_classes, recalls
 from torchcaps.experiments.reports import page
 from torchcaps.experiments.reports.album import Album
 from torchcaps.experiments.reports.em import ONE_MORE, of_one_window, pictures_of_em
@@ -45,9 +46,23 @@ def _confusion(album: Album, tested: Tested) -> str:
         "Every test image, counted by what it is (row) and what it was taken for (column). Blue are the right "
         "ones; red cells are mistakes, the deeper the more frequent: classes that the network finds alike."
     )
-    return page.section(
-        "Which class is taken for which", album.add("confusion", analysis.draw_confusion(matrix, tested.classes), text)
+    picture = album.add("confusion", analysis.draw_confusion(matrix, tested.classes), text)
+    counts = count_classes(tested.labels[:, 0], tested.classes)
+    return page.section("Which class is taken for which", picture, *(_recall(tested) if are_unequal(counts) else ()))
+
+
+def _recall(tested: Tested) -> tuple[str, str]:
+    """How many images of each class are recognized."""
+    counts = count_classes(tested.labels[:, 0], tested.classes)
+    recall = recalls(tested.labels[:, 0], tested.wrong, tested.classes)["recall"]
+    rows = [
+        (name, f"{counts[name]:,}", "–" if value is None else f"{100 * value:.1f} %") for name, value in recall.items()
+    ]
+    text = (
+        "Classes are unequal here, so that the error is mostly that of the large ones. The balanced error is what is "
+        "missing to 100 % in the mean over the classes that have test images."
     )
+    return page.paragraph(text), page.table(("class", "test images", "recognized (recall)"), rows, first_is_this=False)
 
 
 def _mistakes(album: Album, tested: Tested) -> str:

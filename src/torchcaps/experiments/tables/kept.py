@@ -20,11 +20,14 @@ from torchcaps.experiments.tables.table import Result
 def is_of(result: Mapping[str, Any], config: Experiment) -> bool:
     """Whether a result is one of this experiment, wherever, with whatever seed and for how many epochs it ran.
 
+    One that was given more epochs counts if it is what training in one go would have made it.
     Whether those were enough is the row's minimum to say. That it was tested on affNIST besides changes nothing.
     """
     try:
         ran = flat(experiment_from(result["config"]).to_dict())
     except (KeyError, TypeError, ValueError):
+        return False
+    if not result.get("as_in_one_go", True):
         return False
     now = flat(config.to_dict())
     free = {*WHERE, "seed", "epochs", "data.options.affnist"}
