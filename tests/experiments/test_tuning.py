@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import shlex
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from tests.experiments.test_recipes import SHAPES
 from torchcaps.cli import main
@@ -183,6 +186,84 @@ def test_tuning_by_the_command(tiny: list[int], tmp_path: Path, capsys: pytest.C
     assert main(["tune", "tiny", "--runs", str(tmp_path), "--smoke", "--threads", "1", "--device", "cpu"]) == 0
     assert capsys.readouterr().out.count("validation error") == 6
     assert len(json.loads((tmp_path / "tuning" / "tiny-smoke.json").read_text())["trials"]) == 6
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for label in ("blue", "red"):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for k in range(20):
+            Image.new("L", (12, 12), k + 100 * (label == "red")).save(tmp_path / "photos" / label / f"{k}.png")
+    return tmp_path / "photos"
+
+
+def test_tuning_on_images_of_ones_own(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the command line, with the command that trains what was found; and the outcome of others is kept apart."""
+    monkeypatch.chdir(tmp_path)
+    fields = ["--data.name", "folder", "--data.image_size", "[28, 28]", "--batch_size", "14", "--optim.lr", "0.01"]
+    fields += ["--model.options.n_parameters", "3000"]
+    place = ["--data.root", "photos", "--threads", "1", "--device", "cpu"]
+    assert main(["tune", "digits-cnn", *fields, *place, "--epochs", "1", "--runs", "mine"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("validation error") == 6
+    found = json.loads(Path("mine/tuning/digits-cnn.json").read_text())
+    assert [trial["settings"]["optim.lr"] for trial in found["trials"]] == pytest.approx(
+        [0.01 / 3] * 2 + [0.01] * 2 + [0.03] * 2
+    )
+    assert found["config"]["data"]["name"] == "folder" and found["config"]["batch_size"] == 14
+    config = read_json(Path("mine/tuning/digits-cnn/0-of-1-epochs/config.json"))
+    assert config["data"]["root"] == str(photos.resolve()) and config["trial"] is True
+    command = next(line for line in said.splitlines() if line.startswith("next: "))
+    best = found["best"]
+    given = [*fields[: fields.index("--optim.lr")], "--model.options.n_parameters", "3000", *place[:2]]
+    chosen = [text for name in best for text in (f"--{name}", repr(best[name]))]
+    wanted = ["torchcaps", "train", "digits-cnn", *given, *chosen, "--out", "mine/digits-cnn-tuned"]
+    assert command == "next: " + shlex.join(wanted)
+    arguments = shlex.split(command)[2:]
+    assert main([*arguments, *place[2:], "--epochs", "1"]) == 0
+    trained = json.loads(Path("mine/digits-cnn-tuned/result.json").read_text())["config"]
+    assert (trained["optim"]["lr"], trained["batch_size"]) == (best["optim.lr"], 14)
+    # Again nothing is trained; of other images nothing is taken for these; the recipe itself is another.
+    assert main(["tune", "digits-cnn", *fields, *place, "--epochs", "1", "--runs", "mine"]) == 0
+    shutil.copytree(photos, tmp_path / "others")
+    Image.new("L", (12, 12), 250).save(tmp_path / "others" / "red" / "more.png")
+    other = ["others" if text == "photos" else text for text in place]
+    assert main(["tune", "digits-cnn", *fields, *other, "--epochs", "1", "--runs", "mine"]) == 2
+    assert "holds the run of other images" in capsys.readouterr().err
+    assert main(["tune", "digits-cnn", *place[2:], "--epochs", "1", "--runs", "mine"]) == 2
+    assert "holds the outcome of other settings or epochs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (["--nonsense", "3"], "nonsense"),
+        (["--data.name", "nonsense"], "data.name must be one of"),
+        (["--reconstruction", "0.1"], "reconstruction must be left alone in tuning, which sets it itself; got 0.1"),
+        (["--stop_at", "0.1"], "stop_at must be left alone in tuning, which sets it itself; got 0.1"),
+        (["--out", "here"], "out must be left alone in tuning, which puts its runs below --runs; got here"),
+        (["--batch_size", "64", "--keep", "kept"], "keep_in must be None for fields of one's own: it takes digits as"),
+    ],
+)
+def test_fields_that_are_none_or_set_by_tuning(
+    fields: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["tune", "digits", *fields]) == 2
+    assert message in capsys.readouterr().err and not any(tmp_path.iterdir())
+
+
+def test_other_commands_have_no_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["evaluate", "runs/a", "--data.name", "folder"])
+    assert "unrecognized arguments: --data.name folder" in capsys.readouterr().err
+
+
+def test_a_configuration_of_another_recipe(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="config must be of the recipe digits, got one of mnist"):
+        tune("digits", recipe("mnist"), runs=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if arguments[:1] == ["train"]:
             train_command(arguments[1:])
         else:
-            parsed = make_parser().parse_args(arguments)
+            parser = make_parser()
+            parsed, parsed.fields = parser.parse_known_args(arguments)
+            if parsed.fields and arguments[:1] != ["tune"]:  # whose recipe has fields
+                parser.error(f"unrecognized arguments: {' '.join(parsed.fields)}")
             status = parsed.run_command(parsed)
         sys.stdout.flush()  # a closed pipe is met here, not at exit
         return status or 0

@@ -6,8 +6,10 @@ torch and what stands on it are imported where they are used: ``--help`` must an
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 #: Of the names in lists: as long as the longest recipe's.
@@ -47,6 +49,7 @@ def evaluate_command(parsed: argparse.Namespace) -> None:
     from torchcaps.experiments.batches import split
     from torchcaps.experiments.devices import choose_device
     from torchcaps.experiments.evaluate import evaluate
+    from torchcaps.experiments.per_class import balanced_in_words, count_classes
     from torchcaps.experiments.run import Run, with_data_in
     from torchcaps.experiments.saved import data_for, load_model
 
@@ -63,8 +66,10 @@ def evaluate_command(parsed: argparse.Namespace) -> None:
         check_choice("split", parsed.split, [key.removesuffix("_loss") for key in losses])
     dataset = data_for(config, trained)
     batches = split(config, dataset, parsed.split, device)
-    scores = evaluate(config, trained.model.to(device), batches, progress=sys.stderr.isatty())
-    error = f"error {scores['error']:.2%}, " if "error" in scores else ""
+    shown = {"classes": dataset.classes, "progress": sys.stderr.isatty()}
+    scores = evaluate(config, trained.model.to(device), batches, **shown)
+    balanced = balanced_in_words(scores, count_classes(batches.source.labels, dataset.classes))
+    error = f"error {scores['error']:.2%}{balanced}, " if "error" in scores else ""
     print(f"{run.path}: {parsed.split} {error}loss {scores['loss']:.5f}, {batches.n:,} examples")
 
 
@@ -85,15 +90,35 @@ def reproduce_command(parsed: argparse.Namespace) -> None:
 
 def tune_command(parsed: argparse.Namespace) -> None:
     """Choose a recipe's learning rate and regulariser by its validation error."""
+    from torchcaps.cli.train_command import parse_experiment
+    from torchcaps.experiments.recipes import recipe
     from torchcaps.experiments.tuning import tune
 
-    tune(parsed.recipe, epochs=parsed.epochs, keep_in=parsed.keep, **_place_of_runs(parsed))
+    config, out, _ = parse_experiment(parsed.recipe, recipe(parsed.recipe), parsed.fields)
+    if out is not None:
+        raise ValueError(f"out must be left alone in tuning, which puts its runs below --runs; got {out}")
+    found = tune(parsed.recipe, config, epochs=parsed.epochs, keep_in=parsed.keep, **_place_of_runs(parsed))
+    if not parsed.smoke:
+        place = [] if parsed.root is None else ["--data.root", parsed.root]
+        best = [text for name, value in found["best"].items() for text in (f"--{name}", repr(value))]
+        out = Path(parsed.runs) / f"{parsed.recipe}-tuned"
+        given = _without(parsed.fields, found["best"])
+        print("next:", shlex.join(["torchcaps", "train", parsed.recipe, *given, *place, *best, "--out", str(out)]))
+
+
+def _without(arguments: list[str], names: Mapping[str, object]) -> list[str]:
+    """Arguments without those that set fields of these names."""
+    options, found, skip = {f"--{name}" for name in names}, list[str](), False
+    for argument in arguments:
+        option, equals, _ = argument.partition("=")
+        if not skip and option not in options:
+            found.append(argument)
+        skip = not skip and option in options and not equals
+    return found
 
 
 def results_command(parsed: argparse.Namespace) -> None:
     """Write docs/results.md from the results that are kept."""
-    from pathlib import Path
-
     from torchcaps.experiments.tables.document import write_document
     from torchcaps.experiments.tables.kept import stale
 

@@ -46,6 +46,11 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("--keep", type=_place, metavar="FOLDER", help="also put finished results into this folder")
     _add_place_of_runs(made)
     made = command("tune", commands.tune_command)
+    made.usage = "%(prog)s RECIPE [options] [any field of the recipe]"
+    made.epilog = (
+        "Any field of the recipe can be set, as torchcaps train RECIPE --help lists them: one's own images by "
+        "--data.name folder --data.root photos."
+    )
     made.add_argument("recipe", metavar="RECIPE", help="a classifier's recipe")
     made.add_argument("--epochs", type=int, help="of each trial (default: a third of the recipe's)")
     made.add_argument(

@@ -49,6 +49,7 @@ def trials(config: Experiment) -> list[tuple[dict[str, float], Experiment]]:
 
 def tune(
     name: str,
+    config: Experiment | None = None,
     *,
     epochs: int | None = None,
     root: str | Path | None = None,
@@ -67,12 +68,13 @@ def tune(
 
     Args:
         name: a recipe.
+        config: the recipe with fields of one's own, such as its data; None for the recipe as it is.
         epochs: of each trial; None for a third of the recipe's. A cosine is as long as the trial.
-        root: folder of the data files, or the folder of the data sets' folders.
+        root: folder of the data files, or the folder of the data sets' folders; None for the experiment's own.
         runs: where trials are kept, ``<runs>/tuning/<recipe>/<trial>-of-<epochs>-epochs``.
         keep_in: folder to put the outcome into besides, such as ``results/tuning``; None for none.
-        threads: threads on a CPU; 0 leaves torch's number, which is all cores unless it was set.
-        device: where to train.
+        threads: threads on a CPU; 0 leaves the experiment's number, or torch's, which is all cores unless it was set.
+        device: where to train; "auto" leaves the experiment's.
         quick: two steps of every trial, to see that all of it runs.
         progress: of each training.
         say: is told every trial's outcome, and the best.
@@ -84,10 +86,18 @@ def tune(
 
     Raises:
         ValueError: an unknown recipe, or one that cannot be tuned; data that are not to be had; another outcome is
-            there or kept; all trials diverged.
+            there or kept; fields of one's own where the outcome is kept; all trials diverged.
     """
-    config = recipe(name)
+    config = recipe(name) if config is None else config
+    if config.recipe != name:
+        raise ValueError(f"config must be of the recipe {name}, got one of {config.recipe}")
+    _require_left_alone(config, recipe(name))
     check_at_least("epochs", 1 if epochs is None else epochs, 1)
+    root, threads = config.data.root if root is None else root, threads or config.threads
+    device = config.device if device == "auto" else device
+    config = replace(config, data=replace(config.data, root=None), threads=0, device="auto")  # which says nothing of it
+    if keep_in is not None and replace(config, seed=0) != replace(recipe(name), seed=0):
+        raise ValueError(f"keep_in must be None for fields of one's own: it takes {name} as it is; got {keep_in}")
     if quick and keep_in is not None:
         raise ValueError(f"keep_in must be None for a smoke run, which is no result; got {keep_in}")
     config = smoke(config) if quick else replace(config, epochs=epochs or math.ceil(config.epochs / 3))
@@ -95,7 +105,10 @@ def tune(
     kept = None if keep_in is None else Path(keep_in).expanduser() / f"{config.recipe}.json"
     written = folder / f"{config.recipe}.json"
     if written.is_file() and _read(written)["config"] != flat(config.to_dict()):
-        raise ValueError(f"{written} holds the outcome of other settings or epochs: remove it to tune anew")
+        raise ValueError(
+            f"{written} holds the outcome of other settings or epochs: remove it to tune anew, or name another folder "
+            "by --runs"
+        )
     if kept is not None and kept.is_file():  # before hours of work: what is trained anew is never the same
         if _read(kept)["config"] != flat(config.to_dict()):
             raise ValueError(f"{kept} holds the outcome of other settings or epochs: remove it to keep another")
@@ -119,6 +132,14 @@ def tune(
     if kept is not None:
         write_json(kept, content)
     return content
+
+
+def _require_left_alone(config: Experiment, before: Experiment) -> None:
+    """Refuse fields of one's own that the trials set: whoever gives one takes it to hold."""
+    mine, theirs = flat(config.to_dict()), flat(before.to_dict())
+    for field in ("stop_at", "trial", _regulariser(config)[0]):
+        if mine.get(field) != theirs.get(field):
+            raise ValueError(f"{field} must be left alone in tuning, which sets it itself; got {mine.get(field)}")
 
 
 def _read(path: Path) -> dict[str, Any]:
