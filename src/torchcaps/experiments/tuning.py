@@ -15,6 +15,7 @@ from torchcaps.checks import check_at_least
 from torchcaps.experiments.choices import Device, Progress
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.files import read_json, require_place, write_json
+from torchcaps.experiments.per_class import error_words
 from torchcaps.experiments.recipes import recipe
 from torchcaps.experiments.run import experiment_from, flat, placed
 from torchcaps.experiments.smoke import smoke
@@ -80,8 +81,9 @@ def tune(
         say: is told every trial's outcome, and the best.
 
     Returns:
-        what the file holds: the recipe's ``config``; ``trials``, each with its ``settings``, ``val_error`` (None where
-        it diverged) and, if it did not, seconds, device and commit; the settings with the lowest error as ``best``
+        what the file holds: the ``config``; ``trials``, each with its ``settings``, ``val_error`` (None where it
+        diverged) and, if it did not, seconds, device, commit and, where classes are unequal, the balanced error; the
+        settings with the lowest error as ``best``
         (the first of equals).
 
     Raises:
@@ -121,7 +123,10 @@ def tune(
         place = folder / config.recipe / f"{k}-of-{config.epochs}-epochs"
         found.append({"settings": settings} | _outcome(placed(experiment, root, threads, device), place, progress))
         error = found[-1]["val_error"]
-        say(f"{name}: {_in_words(settings)}: " + ("diverged" if error is None else f"validation error {error:.2%}"))
+        balanced = found[-1].get("val_error_balanced")
+        also = "" if balanced is None else f", balanced over the classes {balanced:.2%}"
+        outcome = "diverged" if error is None else f"validation error {error:.2%}{also}"
+        say(f"{name}: {_in_words(settings)}: {outcome}")
     best = _best(found)
     say(f"best: {_in_words(best)}")
     content = {"recipe": name, "epochs": config.epochs, "trials": found, "best": best, "config": config.to_dict()}
@@ -156,7 +161,9 @@ def _outcome(config: Experiment, folder: Path, progress: Progress) -> dict[str, 
         result = train(config, folder, progress=progress)
     except NonFiniteLoss as error:
         return {"val_error": None, "because": str(error)}
-    return {key: result[key] for key in ("val_error", "epochs", "seconds", "data", "device", "versions", "commit")}
+    kept = ("val_error", "epochs", "seconds", "data", "device", "versions", "commit")
+    balanced = {"val_error_balanced": result["val_error_balanced"]} if error_words(result, "val") else {}
+    return {key: result[key] for key in kept} | balanced
 
 
 def _best(found: Iterable[dict[str, Any]]) -> dict[str, float]:
