@@ -173,7 +173,7 @@ def test_that_networks_were_tested_on_other_images_is_said(html, folder, tmp_pat
     monkeypatch.setattr(files, "DPI", 30)
     finished(tmp_path / "digits", Data("digits", n_eval=4), CAPSULES)
     beside = report(folder / "cnn & co", (tmp_path / "digits",)).read_text(encoding="utf-8")
-    assert re.search(r"Their test images are not the same ones: 360 images, labels \w{8}; 6 images, labels", beside)
+    assert re.search(r"Their test images are not the same ones: 360 images, labels \w{8}; 4 images, labels", beside)
     assert "not the same ones" not in html
 
 
@@ -329,7 +329,7 @@ def test_a_capsnet_that_routes_by_em_has_a_report(folder, tmp_path, monkeypatch,
 def test_what_a_run_predicts_is_what_its_model_says(folder):
     tested = look(Run(folder / "caps"))
     assert tested.classes == ("green", "red")
-    assert tested.images.shape == (6, 3, 13, 15)  # what the content of these 24 images draws to test
+    assert tested.images.shape == (4, 3, 13, 15)  # a fifth of 12 images of each class
     assert tested.wrong.tolist() == (tested.predicted != tested.labels)[:, 0].tolist()
     assert len(look(Run(folder / "pairs")).images) == 6
 

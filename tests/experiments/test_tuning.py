@@ -17,6 +17,7 @@ from PIL import Image
 
 from tests.experiments.test_recipes import SHAPES
 from torchcaps.cli import main
+from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import DATASETS, Dataset, Images
 from torchcaps.experiments.experiment import Experiment, Model, Optim
 from torchcaps.experiments.files import read_json, write_json
@@ -259,6 +260,12 @@ def test_other_commands_have_no_fields(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit, match="2"):
         main(["evaluate", "runs/a", "--data.name", "folder"])
     assert "unrecognized arguments: --data.name folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_that_went_through_the_command_line_is_itself(name: str) -> None:
+    """Else its outcome could not be kept."""
+    assert flat(parse_experiment(name, recipe(name), [])[0].to_dict()) == flat(recipe(name).to_dict())
 
 
 def test_a_configuration_of_another_recipe(tmp_path: Path) -> None:

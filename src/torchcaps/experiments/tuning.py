@@ -83,8 +83,7 @@ def tune(
     Returns:
         what the file holds: the ``config``; ``trials``, each with its ``settings``, ``val_error`` (None where it
         diverged) and, if it did not, seconds, device, commit and, where classes are unequal, the balanced error; the
-        settings with the lowest error as ``best``
-        (the first of equals).
+        settings with the lowest error as ``best`` (the first of equals).
 
     Raises:
         ValueError: an unknown recipe, or one that cannot be tuned; data that are not to be had; another outcome is
@@ -97,8 +96,8 @@ def tune(
     check_at_least("epochs", 1 if epochs is None else epochs, 1)
     root, threads = config.data.root if root is None else root, threads or config.threads
     device = config.device if device == "auto" else device
-    config = replace(config, data=replace(config.data, root=None), threads=0, device="auto")  # which says nothing of it
-    if keep_in is not None and replace(config, seed=0) != replace(recipe(name), seed=0):
+    config = _anywhere(config)
+    if keep_in is not None and flat(config.to_dict()) != flat(_anywhere(recipe(name)).to_dict()):
         raise ValueError(f"keep_in must be None for fields of one's own: it takes {name} as it is; got {keep_in}")
     if quick and keep_in is not None:
         raise ValueError(f"keep_in must be None for a smoke run, which is no result; got {keep_in}")
@@ -137,6 +136,11 @@ def tune(
     if kept is not None:
         write_json(kept, content)
     return content
+
+
+def _anywhere(config: Experiment) -> Experiment:
+    """Without what says where it runs, which an outcome does not depend on."""
+    return replace(config, data=replace(config.data, root=None), threads=0, device="auto")
 
 
 def _require_left_alone(config: Experiment, before: Experiment) -> None:
