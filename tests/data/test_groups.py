@@ -14,6 +14,7 @@ from PIL import Image
 
 from torchcaps.cli import main
 from torchcaps.data import Dataset, load
+from torchcaps.experiments.provenance import splits_in_words
 
 #: Of the images that are written: classes, patients, images of a patient.
 CLASSES, N, EACH = ("benign", "malignant"), 24, 3
@@ -112,6 +113,10 @@ ROWS = [f"{CLASSES[p % 2]}/p{p:02}_{k}.png,p{p}" for p in range(N) for k in rang
         (["file,group", "benign/p00_0.png", *ROWS[1:]], r"line 2, must have 2 cells, with a file and a group; got \["),
         (["file,group", "a,b,c", *ROWS], r"line 2, must have 2 cells, with a file and a group; got \['a', 'b', 'c'\]"),
         (["file,group", *ROWS, "benign/p00_0.png,p1"], "must name one group for benign/p00_0.png, got p0 and p1"),
+        (
+            ["file,group", *ROWS, "p00_0.png,p1"],
+            "must name one group for benign/p00_0.png, got p0, and p1 for p00_0.png",
+        ),
         (["file,group", *ROWS[:-1], '"malignant/p23_2.png,p23'], "cannot be read as a table"),
         (["file,group", *(row.partition(",")[0] + ",all" for row in ROWS)], "at least three groups, .* got 1: all"),
     ],
@@ -180,6 +185,20 @@ def test_a_split_that_is_given_keeps_groups_apart(photos: Path) -> None:
     image(photos / "test" / "benign" / "p08_more.png", 255)
     with pytest.raises(ValueError, match="must have each group in one split, got p08 in test and train: move its"):
         load("folder", photos, groups="^p[0-9]+")
+
+
+def test_groups_that_changed_are_other_data(photos: Path) -> None:
+    """Though each class has as many images in each split: else a network would be tested on what it was trained on."""
+    (photos / "patients.csv").write_text("\n".join(["file,group", *ROWS]))
+    before = load("folder", photos, groups="patients.csv")
+    (photos / "patients.csv").write_text("\n".join(["file,group", *(f"{row}x" for row in ROWS)]))
+    after = load("folder", photos, groups="patients.csv")
+    assert [part.labels.tolist() for part in before.splits.values()] == [
+        p.labels.tolist() for p in after.splits.values()
+    ]
+    assert splits_in_words(before).keys() == splits_in_words(after).keys()
+    assert all(splits_in_words(before)[name] != splits_in_words(after)[name] for name in ("train", "val", "test"))
+    assert splits_in_words(before)["test"].startswith("12 images, labels ")
 
 
 def test_groups_from_the_command_line(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

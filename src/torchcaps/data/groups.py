@@ -73,6 +73,8 @@ def _by_table(groups: str, root: Path, files: Sequence[tuple[Path, Path]]) -> li
     groups_of: dict[str, str] = {}
     for path in paths:
         name = path.rpartition("/")[2]
+        if path in rows and rows.get(name, rows[path]) != rows[path]:
+            raise ValueError(f"{table} must name one group for {path}, got {rows[path]}, and {rows[name]} for {name}")
         if path in rows:
             groups_of[path] = rows[path]
         elif name in rows and names[name] > 1:

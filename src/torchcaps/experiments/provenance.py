@@ -9,7 +9,7 @@ from pathlib import Path
 from zlib import crc32
 
 from torchcaps import __version__
-from torchcaps.data import Dataset
+from torchcaps.data import Dataset, Images
 
 
 def versions() -> dict[str, str]:
@@ -40,9 +40,14 @@ def commit(*further: str) -> str | None:
 
 
 def splits_in_words(data: Dataset) -> dict[str, str]:
-    """How many images each split has, and a checksum of their labels: tells data that were added to or rearranged.
+    """How many images each split has, and a checksum of their labels and groups: tells data that came or were moved.
 
     Not of the images: where these are resized, another processor may round a pixel otherwise.
     """
-    labels = {name: images.labels.cpu().numpy() for name, images in data.splits.items()}
-    return {name: f"{len(every):,} images, labels {crc32(every.tobytes()):08x}" for name, every in labels.items()}
+    return {name: f"{len(images):,} images, {_checksums(images)}" for name, images in data.splits.items()}
+
+
+def _checksums(images: Images) -> str:
+    """Of their labels, and of whose images they are where that is known."""
+    known = {"labels": images.labels} | ({"groups": images.factors["group"]} if "group" in images.factors else {})
+    return ", ".join(f"{name} {crc32(values.cpu().numpy().tobytes()):08x}" for name, values in known.items())

@@ -144,9 +144,8 @@ def _train(
     if not run.started():
         refuse_what_does_nothing(config, model)
     with run.locked():
-        if (
-            before is not None and epochs_before(run, config) == before
-        ):  # no other process did it, while this one loaded
+        # Unless another process did so while this one loaded.
+        if before is not None and epochs_before(run, config) == before:
             require_same_data(run, dataset)
             _fitting(run.checkpoint, model)
             put_aside(run, config)
