@@ -242,7 +242,8 @@ def test_tuning_on_images_of_ones_own(
     [
         (["--nonsense", "3"], "nonsense"),
         (["--data.name", "nonsense"], "data.name must be one of"),
-        (["--reconstruction", "0.1"], "reconstruction must be left alone in tuning, which sets it itself; got 0.1"),
+        (["--reconstruction", "0.1"], "reconstruction must be left alone in tuning, which sets it itself"),
+        (["--reconstruction=0.1"], "reconstruction must be left alone in tuning, which sets it itself"),
         (["--stop_at", "0.1"], "stop_at must be left alone in tuning, which sets it itself; got 0.1"),
         (["--out", "here"], "out must be left alone in tuning, which puts its runs below --runs; got here"),
         (["--batch_size", "64", "--keep", "kept"], "keep_in must be None for fields of one's own: it takes digits as"),
@@ -266,6 +267,24 @@ def test_other_commands_have_no_fields(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_recipe_that_went_through_the_command_line_is_itself(name: str) -> None:
     """Else its outcome could not be kept."""
     assert flat(parse_experiment(name, recipe(name), [])[0].to_dict()) == flat(recipe(name).to_dict())
+
+
+def test_a_reconstruction_that_weighs_otherwise_does_so_in_the_trials(
+    tiny: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of larger images."""
+    weights: list[float] = []
+
+    def scripted(config: Experiment, *_: object, **__: object) -> dict[str, Any]:
+        weights.append(config.reconstruction)
+        raise NonFiniteLoss("loss is nan in step 3")
+
+    monkeypatch.setattr("torchcaps.experiments.tuning.train", scripted)
+    for half, wanted in ((recipe("tiny").reconstruction / 2, (0.00025, 0.005)), (0.0, (0.0005, 0.01))):
+        weights.clear()
+        with pytest.raises(ValueError, match="every trial diverged"):
+            tune("tiny", replace(recipe("tiny"), reconstruction=half), runs=tmp_path, say=lambda _: None)
+        assert weights == pytest.approx(wanted * 3)
 
 
 def test_a_configuration_of_another_recipe(tmp_path: Path) -> None:

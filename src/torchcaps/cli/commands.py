@@ -92,11 +92,14 @@ def tune_command(parsed: argparse.Namespace) -> None:
     """Choose a recipe's learning rate and regulariser by its validation error."""
     from torchcaps.cli.train_command import parse_experiment
     from torchcaps.experiments.recipes import recipe
-    from torchcaps.experiments.tuning import tune
+    from torchcaps.experiments.tuning import regulariser, tune
 
     config, out, _ = parse_experiment(parsed.recipe, recipe(parsed.recipe), parsed.fields)
     if out is not None:
         raise ValueError(f"out must be left alone in tuning, which puts its runs below --runs; got {out}")
+    set_by_trials = f"--{regulariser(config)[0]}"
+    if any(argument.partition("=")[0] == set_by_trials for argument in parsed.fields):
+        raise ValueError(f"{set_by_trials[2:]} must be left alone in tuning, which sets it itself")
     found = tune(parsed.recipe, config, epochs=parsed.epochs, keep_in=parsed.keep, **_place_of_runs(parsed))
     if not parsed.smoke:
         place = [] if parsed.root is None else ["--data.root", parsed.root]

@@ -32,10 +32,11 @@ RECONSTRUCTION = ("reconstruction", (0.0005, 0.01))
 WEIGHT_DECAY = ("optim.weight_decay", (2e-7, 2e-5))
 
 
-def trials(config: Experiment) -> list[tuple[dict[str, float], Experiment]]:
+def trials(config: Experiment, scale: float = 1.0) -> list[tuple[dict[str, float], Experiment]]:
     """Every learning rate with every value of the regulariser: what is set, and the experiment with it.
 
-    CNNs have dropout, capsules with a decoder its weight, and those without weight decay. No trial stops early.
+    CNNs have dropout, capsules with a decoder its weight (times ``scale``), and those without weight decay. No trial
+    stops early.
 
     Raises:
         ValueError: an auto-encoder's, which knows no error to choose by.
@@ -43,7 +44,9 @@ def trials(config: Experiment) -> list[tuple[dict[str, float], Experiment]]:
     if config.data.transformed:
         raise ValueError(f"recipe must be one of a classifier, got {config.recipe}, of an auto-encoder")
     config = replace(config, trial=True, stop_at=None)
-    name, values = _regulariser(config)
+    name, values = regulariser(config)
+    if name == RECONSTRUCTION[0]:
+        values = tuple(scale * value for value in values)
     grid = [{"optim.lr": factor * config.optim.lr, name: value} for factor in FACTORS for value in values]
     return [(settings, _with(config, settings)) for settings in grid]
 
@@ -69,7 +72,8 @@ def tune(
 
     Args:
         name: a recipe.
-        config: the recipe with fields of one's own, such as its data; None for the recipe as it is.
+        config: the recipe with fields of one's own, such as its data; None for the recipe as it is. Where its
+            reconstruction weighs otherwise than the recipe's, as of larger images, so it does in the trials.
         epochs: of each trial; None for a third of the recipe's. A cosine is as long as the trial.
         root: folder of the data files, or the folder of the data sets' folders; None for the experiment's own.
         runs: where trials are kept, ``<runs>/tuning/<recipe>/<trial>-of-<epochs>-epochs``.
@@ -92,12 +96,14 @@ def tune(
     config = recipe(name) if config is None else config
     if config.recipe != name:
         raise ValueError(f"config must be of the recipe {name}, got one of {config.recipe}")
-    _require_left_alone(config, recipe(name))
+    before = recipe(name)
+    _require_left_alone(config, before)
+    scale = config.reconstruction / before.reconstruction if config.reconstruction and before.reconstruction else 1.0
     check_at_least("epochs", 1 if epochs is None else epochs, 1)
     root, threads = config.data.root if root is None else root, threads or config.threads
     device = config.device if device == "auto" else device
     config = _anywhere(config)
-    if keep_in is not None and flat(config.to_dict()) != flat(_anywhere(recipe(name)).to_dict()):
+    if keep_in is not None and flat(config.to_dict()) != flat(_anywhere(before).to_dict()):
         raise ValueError(f"keep_in must be None for fields of one's own: it takes {name} as it is; got {keep_in}")
     if quick and keep_in is not None:
         raise ValueError(f"keep_in must be None for a smoke run, which is no result; got {keep_in}")
@@ -118,7 +124,7 @@ def tune(
     if kept is not None:
         require_place("keep_in", kept.parent)
     found = []
-    for k, (settings, experiment) in enumerate(trials(config)):
+    for k, (settings, experiment) in enumerate(trials(config, scale)):
         place = folder / config.recipe / f"{k}-of-{config.epochs}-epochs"
         found.append({"settings": settings} | _outcome(placed(experiment, root, threads, device), place, progress))
         error = found[-1]["val_error"]
@@ -146,8 +152,8 @@ def _anywhere(config: Experiment) -> Experiment:
 def _require_left_alone(config: Experiment, before: Experiment) -> None:
     """Refuse fields of one's own that the trials set: whoever gives one takes it to hold."""
     mine, theirs = flat(config.to_dict()), flat(before.to_dict())
-    for field in ("stop_at", "trial", _regulariser(config)[0]):
-        if mine.get(field) != theirs.get(field):
+    for field in ("stop_at", "trial", regulariser(config)[0]):
+        if mine.get(field) != theirs.get(field) and field != RECONSTRUCTION[0]:
             raise ValueError(f"{field} must be left alone in tuning, which sets it itself; got {mine.get(field)}")
 
 
@@ -177,7 +183,8 @@ def _best(found: Iterable[dict[str, Any]]) -> dict[str, float]:
     return min(finite, key=lambda trial: trial["val_error"])["settings"]
 
 
-def _regulariser(config: Experiment) -> tuple[str, tuple[float, float]]:
+def regulariser(config: Experiment) -> tuple[str, tuple[float, ...]]:
+    """The field that regularises the experiment's network, and the values that are tried."""
     if "dropout" in inspect.signature(MODELS[config.model.name]).parameters:
         return DROPOUT
     with torch.device("meta"):  # of any size: only its parts are asked for
