@@ -35,7 +35,8 @@ def examine(say: Callable[[str], object] = len) -> dict[str, Any]:
         report["gpus"] = steps.take("the GPUs", machine.gpus) or nothing
         report["routings"], report["speed"] = [], []
         names: set[str] = set()
-        for card in ({"device": "cpu", "name": "CPU"}, *report["gpus"]["cards"]):
+        # GPUs first: where there is one that is what is asked about, and all may take longer than there is time for.
+        for card in (*report["gpus"]["cards"], {"device": "cpu", "name": "CPU"}):
             _device(steps, report, torch.device(card["device"]), timed=card["name"] not in names)
             names.add(card["name"])
     report |= {"late": steps.late, "failed": steps.failed}

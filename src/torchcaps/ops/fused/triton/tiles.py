@@ -40,14 +40,14 @@ TILES = {
     "logits_pass": Tile(32, 64, 4, 3),
     "sums_pass": Tile(32, 32, 2, 3, 2112),
     "pose_gradient_pass": Tile(16, 64, 2, 2),
-    "weight_gradient_pass": Tile(16, 128, 4, 2),
+    "weight_gradient_pass": Tile(16, 128, 4, 2, registers=255),
 }
 #: The same where bfloat16 is, for one problem.
 NARROW_TILES = {
     "logits_pass": Tile(16, 128, 4, 2),
     "sums_pass": Tile(64, 64, 4, 2),
     "pose_gradient_pass": Tile(16, 128, 4, 2),
-    "weight_gradient_pass": Tile(16, 128, 4, 2),
+    "weight_gradient_pass": Tile(16, 128, 4, 2, registers=255),
 }
 
 
