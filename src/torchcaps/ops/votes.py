@@ -236,9 +236,8 @@ class Fields:
     def _overlaid(self, x: Tensor, join: Callable[[Tensor, Tensor], Tensor], nothing: float) -> Tensor:
         """``[B, P, N, J]`` as maps ``[B, T, h, w, J]`` that reach as far as fields do, or a little further."""
         n_types, (height, width), (rows, columns) = self.map_shape[0], self.places, self.kernel_size
-        x = x.reshape(-1, height, width, n_types, rows, columns, x.shape[3]).movedim(
-            3, 1
-        )  # [B, T, H', W', K_h, K_w, J]
+        x = x.unflatten(2, (n_types, rows, columns)).unflatten(1, (height, width))
+        x = x.movedim(3, 1)  # [B, T, H', W', K_h, K_w, J]
         x = _along(x.movedim(4, 3), self.stride[0], join, nothing)  # [B, T, h, W', K_w, J]
         return _along(x.movedim(2, 4), self.stride[1], join, nothing).movedim(3, 2)
 
