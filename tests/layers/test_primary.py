@@ -101,3 +101,36 @@ def test_initial_weights_are_as_wide_as_asked_for() -> None:
     for layer in made:
         std = dict(layer.named_parameters())["weight"].std().item()
         assert std == pytest.approx(0.3, rel=0.15)  # cut off at two of them
+
+
+def test_the_first_step_of_adam_does_not_saturate() -> None:
+    """As of README's features: without the factor that step is 5 in each number, whatever the initial weights."""
+    torch.manual_seed(0)
+    features, after = torch.rand(4, 64, 20, 20), []
+    for scale in (None, 1.0):
+        layer = PrimaryCaps(64, 8, 8, 9, stride=2, scale=scale)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
+        (-layer(features).activation.sum()).backward()
+        optimizer.step()
+        after.append(layer(features).activation.mean().item())
+    assert after[0] < 0.85 and after[1] > 0.98
+
+
+def test_the_factor_follows_the_number_of_inputs_and_is_kept_with_the_weights() -> None:
+    assert [PrimaryCaps(channels, 8, 8, 9).scale.item() for channels in (1, 64, 256)] == [1, 1 / 8, 1 / 32]
+    assert PrimaryCaps(64, 8, 8, 9, weight_std=0.088).scale == 1
+    x = torch.rand(2, 64, 10, 10)
+    trained, other = PrimaryCaps(64, 2, 4, 9, scale=1 / 32), PrimaryCaps(64, 2, 4, 9)
+    other.load_state_dict(trained.state_dict())
+    torch.testing.assert_close(other(x).pose, trained(x).pose)
+    assert "scale=0.03125" in repr(other)
+
+
+def test_weights_of_before_there_was_a_default_factor_compute_what_they_did() -> None:
+    x, layer = torch.rand(2, 64, 10, 10), PrimaryCaps(64, 2, 4, 9)
+    old = {name: value for name, value in PrimaryCaps(64, 2, 4, 9, scale=1.0).state_dict().items() if name != "scale"}
+    layer.load_state_dict(old)
+    wanted = F.conv2d(x, old["weight"].permute(3, 2, 0, 1)).unflatten(1, (2, 4)).movedim(2, -1)
+    torch.testing.assert_close(layer(x).pose, squash(wanted))
+    layer.reset_parameters()
+    assert layer.scale == 1 / 4

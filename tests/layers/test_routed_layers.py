@@ -155,11 +155,60 @@ def test_oblong_kernels_say_the_size_they_make() -> None:
         layer.output_size(3, 4)
 
 
-@pytest.mark.parametrize(("n_out", "leaky"), [(2, False), (10, False), (100, False), (100, True)])
-def test_any_number_of_classes_starts_neither_dead_nor_saturated(n_out: int, leaky: bool) -> None:
-    lower = nn.functional.normalize(torch.randn(4, 288, 8), dim=-1) / 2
+@pytest.mark.parametrize("length", [0.5, 0.87, 1.0])
+@pytest.mark.parametrize(("n_out", "leaky"), [(2, False), (10, False), (47, False), (100, False), (100, True)])
+def test_any_number_of_classes_starts_neither_dead_nor_saturated(n_out: int, leaky: bool, length: float) -> None:
+    """Above 16 classes shorter than others, else routing would saturate them where lower capsules are long."""
+    lower = nn.functional.normalize(torch.randn(4, 288, 8), dim=-1) * length
     lengths = DenseCaps(288, n_out, 8, 16, leaky=leaky)(lower).activation
-    assert 0.2 < lengths.mean() < 0.6
+    assert (0.2 if n_out <= 16 else 0.05) < lengths.mean() < (0.6 if length == 0.5 else 0.93)
+
+
+def test_a_step_of_adam_moves_capsules_alike_however_many_vote() -> None:
+    """Moved all at once in one direction: without the factor 10,000 capsules saturate two classes in one step."""
+    torch.manual_seed(0)
+    lower = nn.functional.normalize(torch.rand(4, 10_000, 8), dim=-1) / 2
+    after = []
+    for factor in (None, 1.0):
+        layer = DenseCaps(10_000, 2, 8, 16, vote_scale=factor)
+        before = layer(lower).activation
+        optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
+        (-before.sum()).backward()
+        optimizer.step()
+        after.append(layer(lower).activation.min().item())
+        assert 0.2 < before.mean() < 0.6
+    assert after[0] < 0.8 and after[1] > 0.99
+
+
+def test_factors_on_votes_follow_the_number_of_voters() -> None:
+    found = [DenseCaps(*sizes).scale.item() for sizes in ((288, 10, 8, 16), (1152, 10, 8, 16), (12_800, 2, 8, 16))]
+    assert found == [1, 1, 1 / 64]
+    assert DenseCaps(1152, 2, 8, 16, weight_std=0.1).scale == 1  # the layer of who sets the matrices himself
+    assert "scale" not in DenseCaps(1152, 2, 16, 16, routing="em").state_dict()
+    with pytest.raises(ValueError, match=r"vote_scale must be positive, got 0"):
+        DenseCaps(6, 3, 4, 5, vote_scale=0)
+
+
+def test_weights_compute_what_they_did_where_the_factor_is_another() -> None:
+    x = torch.randn(2, 1152, 8)
+    trained, other = DenseCaps(1152, 2, 8, 16, vote_scale=0.25), DenseCaps(1152, 2, 8, 16)
+    assert other.scale != 0.25
+    other.load_state_dict(trained.state_dict())
+    torch.testing.assert_close(other(x), trained(x))
+
+
+def test_weights_of_before_there_were_factors_compute_what_they_did() -> None:
+    x = torch.randn(2, 1152, 8)
+    old = {
+        name: value for name, value in DenseCaps(1152, 2, 8, 16, vote_scale=1.0).state_dict().items() if name != "scale"
+    }
+    wanted = dynamic_routing(x, old["weight"], bias=old["bias"])
+    for layer in (DenseCaps(1152, 2, 8, 16), DenseCaps(1152, 2, 8, 16, vote_scale=1.0)):
+        layer.load_state_dict(old)
+        torch.testing.assert_close(layer(x).pose, wanted.pose)
+    told = DenseCaps(1152, 2, 8, 16, vote_scale=0.5)
+    told.load_state_dict(old)
+    torch.testing.assert_close(told(x).pose, dynamic_routing(x / 2, old["weight"], bias=old["bias"]).pose)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn, get_args, get_origin, get_type_hints
 
@@ -108,14 +109,28 @@ def parse_experiment(
         help="two steps on eight images, whatever else is set, to see that it runs; downloads the data all the same",
     )
     parser.add_class_arguments(Experiment)
-    fields = defaults.to_dict()
+    fields, settled = defaults.to_dict(), _settled(arguments)
     parser.set_defaults(fields)
-    parsed = parser.instantiate(parser.parse_args(_settled(arguments)))
+    first = parser.parse_args(settled)
+    parser.set_defaults(_suited(defaults, first.data.name, first.model.name, first.data.image_size).to_dict())
+    parsed = parser.instantiate(parser.parse_args(settled))
     if parsed.recipe != defaults.recipe:
         raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
     config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
     config = placed(config, config.data.root, config.threads, config.device)
     return smoke(config) if parsed.smoke else config, parsed.out, parsed.keep
+
+
+def _suited(defaults: Experiment, data: str, model: str, image_size: list[int] | None) -> Experiment:
+    """The recipe's settings for what is trained on what: those that are given besides take their place."""
+    from torchcaps.experiments.own_images import for_model, for_own_images
+
+    config = for_model(defaults, model) if model != defaults.model.name else defaults
+    if data != "folder" or defaults.data.name == "folder" or config.data.transformed:
+        return config
+    given = replace(config, data=replace(config.data, name=data, image_size=image_size))
+    suited = for_own_images(given)
+    return replace(suited, data=config.data)
 
 
 def _settled(arguments: list[str]) -> list[str]:

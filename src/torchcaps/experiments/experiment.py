@@ -8,6 +8,10 @@ from typing import Any
 from torchcaps.experiments.check_experiment import check_experiment, use_plain_numbers
 from torchcaps.experiments.choices import Blend, Device, Loss, Margin, Optimizer, Precision, Schedule, TestCrops
 
+#: Options of a CapsNet without the factors that its layers have by default, as in the papers. Results of before there
+#: were factors do not name them: they had these.
+NO_FACTORS = {"primary_scale": 1.0, "vote_scale": 1.0}
+
 
 @dataclass(frozen=True)
 class Data:

@@ -34,6 +34,7 @@ from torchcaps.experiments.per_class import count_classes
 from torchcaps.experiments.provenance import splits_in_words, versions
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model, save_model
+from torchcaps.experiments.stuck import Stuck
 from torchcaps.experiments.task import Task
 from torchcaps.models import MODELS, PlainAutoencoder
 from torchcaps.models.baseline_cnn import count_parameters
@@ -161,7 +162,7 @@ def _train(
         stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
         best = [Best(metrics)] if config.keep_best else []
         rate = [Rate()] if metrics.befores else []
-        callbacks = [metrics, *rate, *best, *stop, *shown, Checkpoints(run, checkpoint_seconds, until)]
+        callbacks = [metrics, *rate, *best, *stop, *shown, Stuck(dataset.classes), Checkpoints(run, checkpoint_seconds, until)]
         steps = _fit(run, task, device, progress, callbacks)
         metrics.write()
         for kept in best:  # the last ones stay in the checkpoint

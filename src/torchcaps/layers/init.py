@@ -11,15 +11,33 @@ that keeps mean lengths between 0.3 and 0.6 in every layer is 1.25 instead of 2 
 after three layers; at 2 they saturate: 0.97). For CapsNet's 1152×8 → 10×16 that is σ = 0.092; its authors
 took 0.088.
 
-The more upper capsules, the less of that they can have: routing may then give one of them J times as much as even
-couplings would. Random capsules of length ½ (I = 288 and 1152, D = 16) become capsules of mean length 0.45 at factors
-of 1.25, 1.02, 0.86 and 0.72 for J = 20, 50, 100 and 200: it falls as (16 / J)^0.2 above 16.
+With many upper capsules they start shorter. Routing may give one of them J times as much as even couplings would, and
+does so suddenly: of lower capsules of length 1 instead of ½, 100 upper ones at a factor of 0.86 had a length of 0.96
+instead of 0.44 before any training. And J classes of length ½ make a loss of J · 0.08, beside which the true class's
+0.16 is nothing. The factor 1.25 · √(16 / J) above J = 16 keeps the mean length below 0.93 for lower capsules of any
+length up to 1, and below 0.45 for ½ (I = 72, 288 and 1152, J from 2 to 1,000, D = 16).
+
+**What a step does.** Adam moves every weight by about the learning rate η, however small its gradient. In the first
+steps images agree on most signs: a weighted sum s_e = m Σ_n x_n w_ne then moves by m η Σ|x_n| in each of its D
+components, all at once, so
+
+    ‖Δs‖ = m η √D Σ|x_n|.
+
+With the paper's m = 1 and η = 1e-3 that is 15 in the primary capsules of CapsNet, where Σ|x_n| runs over 81 places and
+256 channels: squash maps it to 0.996, for all capsules and all images alike, and its gradient is gone. Smaller initial
+weights do not help, as the step does not know them. A factor m does: with weights larger by 1/m the function is the
+same at first, and steps are m times as large. :func:`step_scale` takes the m for which ‖Δs‖ is about a half, as a
+power of two, so that multiplication rounds nothing. For primary capsules Σ|x_n| = n √(mean_square / π) of rectified
+features. For routed ones with even couplings and lower lengths of ½ it is (I / J) · ½ √(2 d_in / π), which is too
+large where many capsules vote for few: on large images, and with two classes.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from torchcaps.checks import check_positive
@@ -35,7 +53,58 @@ def routing_std(n_in: int, n_out: int, d_out: int, n_places: int | None = None) 
         n_places: places of the softmax where that is not J (J + 1 with leaky routing).
     """
     places = n_places or n_out
-    return 1.25 * min(1, (16 / places) ** 0.2) * places / math.sqrt(n_in * d_out)
+    return 1.25 * min(1, math.sqrt(16 / places)) * places / math.sqrt(n_in * d_out)
+
+
+#: Learning rate that steps are foreseen for, and how far a weighted sum may move in one: squash maps 1 to ½.
+_RATE, _MOVE = 1e-3, 0.5
+
+
+def step_scale(reach: float, d_out: int) -> float:
+    """Factor m on a weighted sum for which Adam's first steps do not saturate squash, as found above.
+
+    Args:
+        reach: Σ|x_n|, what the sum's inputs come to.
+        d_out: D.
+
+    Returns:
+        A power of two, at most 1.
+    """
+    return 2.0 ** min(0, round(math.log2(_MOVE / (_RATE * reach * math.sqrt(d_out)))))
+
+
+def votes_reach(n_in: int, n_out: int, d_in: int) -> float:
+    """Σ|x_n| of the votes for one of ``n_out`` capsules, under even couplings and lower lengths of ½."""
+    return n_in / n_out * math.sqrt(d_in / (2 * math.pi))
+
+
+class Scaled(nn.Module):
+    """A layer whose weighted sum has a fixed factor, which is kept with its weights.
+
+    The factor is a buffer: what was trained with another one computes what it did, wherever it is loaded. Files of
+    versions that kept none were made with a factor of 1, unless the layer is told another.
+    """
+
+    scale: Tensor
+
+    def make_scale(self, scale: float, *, given: bool) -> None:
+        """Have the factor ``scale``, which the user has ``given``, or which follows from the layer's sizes."""
+        self._scale = scale
+        self._scale_of_old = scale if given else 1.0
+        self.register_buffer("scale", torch.empty(()))
+
+    def reset_scale(self) -> None:
+        """Give the factor its first value again."""
+        self.scale.fill_(self._scale)
+
+    def scale_repr(self) -> str:
+        """The factor for ``extra_repr``, as it is now."""
+        return f"{self._scale if self.scale.is_meta else self.scale.item():.4g}"
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        if "scale" in self._buffers:
+            state_dict.setdefault(f"{prefix}scale", torch.tensor(self._scale_of_old))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 def reset_layers(model: nn.Module) -> None:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.checks import check_number, check_positive
-from torchcaps.layers.init import truncated_normal_
+from torchcaps.layers.init import Scaled, step_scale, truncated_normal_
 from torchcaps.layers.sizes import Two, check_capsules, conv_size, require_map, windows
 from torchcaps.ops import Routed, conv2d, safe_norm, squash
 
 
-class PrimaryCaps(nn.Module):
+class PrimaryCaps(Scaled):
     """Vector capsules read off any feature map by one convolution, then squashed.
 
     A capsule is ``d_out`` channels of one type at one place: v = squash(scale · (x ∗ K) + bias).
@@ -28,18 +28,21 @@ class PrimaryCaps(nn.Module):
         padding: zeros on every side, or (above and below, left and right).
         scale: factor before the bias and squash. The paper has none (1); its authors' code sends the
             primary capsules through one routing step of one input, which makes it 1/T. A smaller factor makes
-            the initial weights larger, and Adam's steps smaller relative to them. With factor 1 a learning rate that
-            suits the layers above may be too large for K.
+            the initial weights larger, and Adam's steps smaller relative to them. By default a power of two such that
+            a step of 1e-3 moves s by about a half, see :mod:`torchcaps.layers.init`: with factor 1 the first step
+            may saturate all capsules.
         mean_square: of the features, from which the standard deviation of the initial K follows:
             1/(scale · √(mean_square · D · C · K²)), so that E‖s‖² = 1 as in :mod:`torchcaps.layers.init`. A
             He-initialised convolution makes 0.2 of MNIST, and about 1 of standardised images.
-        weight_std: that standard deviation itself; the authors' code has 0.088.
+        weight_std: that standard deviation itself; the authors' code has 0.088. The factor is 1 then, unless it is
+            given too.
         bias_init: initial value of the bias ``[T, D]``; the authors' code has 0.1.
 
     Attributes:
         weight: K, ``[K_h, K_w, C, T·D]``, from inputs to outputs as in the routed layers (and as the fast
             convolution reads it); torch's convolutions have ``[T·D, C, K_h, K_w]``.
         bias: ``[T, D]``.
+        scale: the factor, a buffer: it is kept with the weights. Files without one are of older versions, which had 1.
         pose_scale: deviation that poses of length ½ have, which they are at first: hand it to an EM layer above.
 
     Input:
@@ -65,7 +68,7 @@ class PrimaryCaps(nn.Module):
         *,
         stride: Two = 1,
         padding: Two = 0,
-        scale: float = 1.0,
+        scale: float | None = None,
         mean_square: float = 0.2,
         weight_std: float | None = None,
         bias_init: float = 0.0,
@@ -73,13 +76,16 @@ class PrimaryCaps(nn.Module):
         super().__init__()
         check_capsules(in_channels, n_types, d_out)
         self.kernel_size, self.stride, self.padding = windows(kernel_size, stride, padding)
-        check_positive("scale", scale)
+        if scale is not None:
+            check_positive("scale", scale)
         check_positive("mean_square", mean_square)
         check_number("bias_init", bias_init)
         self.in_channels, self.n_types, self.d_out = in_channels, n_types, d_out
-        self.scale = scale
+        n_summed = in_channels * math.prod(self.kernel_size)
+        made = 1.0 if weight_std is not None else step_scale(n_summed * math.sqrt(mean_square / math.pi), d_out)
+        self.make_scale(made if scale is None else scale, given=scale is not None)
         self.pose_scale = 0.5 / math.sqrt(d_out)
-        default = 1 / (scale * math.sqrt(mean_square * d_out * in_channels * math.prod(self.kernel_size)))
+        default = 1 / (self._scale * math.sqrt(mean_square * d_out * n_summed))
         self._weight_std, self._bias_init = default if weight_std is None else weight_std, bias_init
         self.weight = nn.Parameter(torch.empty(*self.kernel_size, in_channels, n_types * d_out))
         self.bias = nn.Parameter(torch.empty(n_types, d_out))
@@ -92,6 +98,7 @@ class PrimaryCaps(nn.Module):
         truncated_normal_(drawn, self._weight_std)
         self.weight.copy_(drawn.permute(2, 3, 1, 0))
         self.bias.fill_(self._bias_init)
+        self.reset_scale()
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the capsule map made from a feature map of this size."""
@@ -107,5 +114,5 @@ class PrimaryCaps(nn.Module):
     def extra_repr(self) -> str:
         return (
             f"[B, {self.in_channels}, H, W] -> [B, {self.n_types}, H', W', {self.d_out}], "
-            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, scale={self.scale:.4g}"
+            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, scale={self.scale_repr()}"
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_choice, check_flag, check_tensor
+from torchcaps.layers.init import Scaled
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.ops import Routed
 from torchcaps.ops.dynamic import GRADIENTS
@@ -17,7 +18,7 @@ from torchcaps.ops.fused import IMPLS
 from torchcaps.ops.routed import poses_of
 
 
-class RoutedLayer(nn.Module):
+class RoutedLayer(Scaled):
     """Parameters of a routing from ``n_in`` to ``n_out`` capsules, under the names that ops give them.
 
     Poses are vectors of ``d_in`` and ``d_out`` numbers; 4×4 matrices are 16, and come and go as
@@ -39,7 +40,9 @@ class RoutedLayer(nn.Module):
             :mod:`torchcaps.layers.em_init`.
             Of dynamic routing: ``bias`` (learn one, ``[J, d_out]``; True), ``bias_init`` (0; the authors of
             CapsNet took 0.1), ``learned_prior`` (learn the initial logits ``[I, J]``; False), ``leaky`` (let
-            capsules route to nothing; False).
+            capsules route to nothing; False), ``vote_scale`` (fixed factor on the poses below; the papers have none,
+            1. By default a power of two such that a step of 1e-3 moves no capsule far, which is 1 but where many
+            capsules vote for few; and 1 where ``weight_std`` is given).
             Of EM routing: ``pose`` ("matrix" for 4×4, "vector" for any size), ``settings`` ("released" by default,
             or "paper"), any field of :class:`~torchcaps.ops.EMSettings` that is to differ, ``pose_scale``, the
             deviation of the poses below at first (1; hand over the ``pose_scale`` of the layer below, else those of a
@@ -50,6 +53,8 @@ class RoutedLayer(nn.Module):
 
     Attributes:
         pose_scale: deviation that the poses which come out have at first.
+        scale: of dynamic routing the factor ``vote_scale``, a buffer: it is kept with the weights. Files without one
+            are of older versions, which had 1.
 
     Raises:
         ValueError: sizes below 1, an unknown ``routing``, ``gradient``, ``impl`` or option, or initial values that are
@@ -85,6 +90,8 @@ class RoutedLayer(nn.Module):
         if self.dense and routing == "em":
             check_dense_choice(made.options["settings"], n_iters)
         self.options, self.pose_scale = made.options, made.pose_scale
+        if made.vote_scale is not None:
+            self.make_scale(made.vote_scale, given=options.get("vote_scale") is not None)
         #: Names of the parameters. They are asked for by name: a replica, a pruned or a parametrised layer has some
         #: that are computed, which are not among its parameters.
         self.named = tuple(made.parameters)
@@ -101,6 +108,8 @@ class RoutedLayer(nn.Module):
         """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
         for name, initial in self._initial.items():
             initial.fill(getattr(self, name))
+        if "scale" in self._buffers:
+            self.reset_scale()
 
     def call_options(self, n_iters: int | None, return_coupling: bool) -> dict[str, Any]:
         """Parameters and options of one call of the routing, under the names of its arguments."""
@@ -115,12 +124,13 @@ class RoutedLayer(nn.Module):
         }
 
     def routing_repr(self) -> str:
-        """The routing and, of EM's constants, the one that depends on the layer below, for ``extra_repr``."""
+        """The routing and the constants of it that depend on the layer below, for ``extra_repr``."""
         floor = f", variance_floor={self.options['settings'].variance_floor:.3g}" if self.routing == "em" else ""
-        return f"{self.n_iters} × {self.routing}{floor}"
+        scale = f", vote_scale={self.scale_repr()}" if "scale" in self._buffers else ""
+        return f"{self.n_iters} × {self.routing}{floor}{scale}"
 
     def routed(self, capsules: Routed | Tensor) -> Routed:
-        """Capsules with their poses as vectors, whether a layer's output or a bare tensor was handed over.
+        """Capsules with their poses as vectors, times ``scale``, whether a layer's output or a bare tensor was given.
 
         Raises:
             ValueError: neither of them; bare poses, where the routing asks for activations too; activations that are
@@ -138,7 +148,7 @@ class RoutedLayer(nn.Module):
                     f"capsules.activation must be one number for each pose, "
                     f"got shape {list(activation.shape)} beside poses of shape {list(pose.shape)}"
                 )
-            return capsules if axes == 1 else capsules._replace(pose=pose.flatten(-2))
+            return capsules._replace(pose=self._scaled(pose if axes == 1 else pose.flatten(-2)))
         capsules = poses_of(capsules)
         if ROUTINGS[self.routing].activations:
             raise ValueError(
@@ -148,7 +158,11 @@ class RoutedLayer(nn.Module):
             capsules = capsules.flatten(-2)
         if capsules.dim() < 2 or not capsules.shape[-1]:
             raise ValueError(f"capsules must be poses [..., d_in={self.d_in}], got shape {list(capsules.shape)}")
+        capsules = self._scaled(capsules)
         return Routed(capsules, capsules[..., 0])  # whose activations nothing reads
+
+    def _scaled(self, pose: Tensor) -> Tensor:
+        return pose * self.scale if "scale" in self._buffers else pose
 
     def routed_map(self, capsules: Routed | Tensor, n_types: int) -> Routed:
         """As :meth:`routed`, of a map ``[B, T, H, W, d_in]`` of so many types.

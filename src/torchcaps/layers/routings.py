@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_choice, check_flag, check_number, check_positive
 from torchcaps.layers.em_init import em_init
-from torchcaps.layers.init import routing_std, truncated_normal_
+from torchcaps.layers.init import routing_std, step_scale, truncated_normal_, votes_reach
 from torchcaps.ops import Routed, conv_em_routing, dynamic_routing, em_routing, receptive_fields
 from torchcaps.ops.em_settings import SMALLEST, EMSettings, em_settings
 from torchcaps.ops.votes import check_overlap
@@ -48,11 +48,13 @@ class Made(NamedTuple):
         parameters: under the names that the operation gives them.
         options: the operation's own.
         pose_scale: deviation that the poses which come out have at first.
+        vote_scale: fixed factor on the poses below, see :func:`torchcaps.layers.init.step_scale`; None for none.
     """
 
     parameters: Mapping[str, Initial | None]
     options: dict[str, Any]
     pose_scale: float
+    vote_scale: float | None = None
 
 
 class Routing(NamedTuple):
@@ -110,18 +112,23 @@ def _make_dynamic(
     bias_init: float = 0.0,
     learned_prior: bool = False,
     leaky: bool = False,
+    vote_scale: float | None = None,
 ) -> Made:
     del dense  # it routes within each receptive field as it does in all
     check_number("bias_init", bias_init)
     for name, value in {"bias": bias, "learned_prior": learned_prior, "leaky": leaky}.items():
         check_flag(name, value)
-    std = routing_std(n_in * n_places, n_out, d_out, n_out + leaky) if weight_std is None else weight_std
+    if vote_scale is None:
+        votes = votes_reach(n_in * n_places, n_out, d_in)
+        vote_scale = step_scale(votes, d_out) if weight_std is None else 1.0
+    check_positive("vote_scale", vote_scale)
+    std = routing_std(n_in * n_places, n_out, d_out, n_out + leaky) / vote_scale if weight_std is None else weight_std
     parameters = {
         "weight": Initial((n_in, n_out, d_in, d_out), partial(truncated_normal_, std=std), per_child=True),
         "bias": Initial.constant((n_out, d_out), bias_init) if bias else None,
         "prior": Initial.constant((n_in, n_out), 0.0)._replace(per_child=True) if learned_prior else None,
     }
-    return Made(parameters, {"leaky": leaky}, 0.5 / math.sqrt(d_out))  # of length ½
+    return Made(parameters, {"leaky": leaky}, 0.5 / math.sqrt(d_out), vote_scale)  # of length ½
 
 
 def _make_em(

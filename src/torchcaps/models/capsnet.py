@@ -33,7 +33,8 @@ class CapsNet(nn.Module):
             the paper has none.
         n_types: types of primary capsules.
         d_primary: their pose size.
-        primary_scale: see :class:`~torchcaps.layers.PrimaryCaps`.
+        primary_scale: factor on the primary capsules; None leaves it to :class:`~torchcaps.layers.PrimaryCaps`. The
+            paper has none, which is 1; recipes whose results were recorded with 1 say so.
         hidden: layers of convolutional capsules between primary and class capsules, each a
             :class:`HiddenCaps` or a dict of its fields.
         d_class: pose size of the class capsules.
@@ -41,7 +42,7 @@ class CapsNet(nn.Module):
         decoder: widths of the decoder's hidden layers; None for no decoder.
         standardize: bring each image to zero mean and unit variance first; the decoder still paints 0 … 1.
         options: of every routed layer, but ``pose_scale``, of which each has its own: ``bias`` (True, as in the
-            authors' code; the paper has none), ``learned_prior``, ``leaky``, ``gradient``, ``impl`` …
+            authors' code; the paper has none), ``learned_prior``, ``leaky``, ``vote_scale``, ``gradient``, ``impl`` …
 
     Attributes:
         decoder: a :class:`~torchcaps.layers.Decoder`, or None. It is for you to call, with ``output.capsules[-1]`` and
@@ -61,7 +62,7 @@ class CapsNet(nn.Module):
         convolutions: Sequence[HiddenConv | Mapping[str, Any]] = (),
         n_types: int = 32,
         d_primary: int = 8,
-        primary_scale: float = 1.0,
+        primary_scale: float | None = None,
         hidden: Sequence[HiddenCaps | Mapping[str, Any]] = (),
         d_class: int = 16,
         n_iters: int = 3,
@@ -75,7 +76,8 @@ class CapsNet(nn.Module):
             check_at_least(name, value, 1)
         check_at_least("padding", padding, 0)
         check_flag("standardize", standardize)
-        check_positive("primary_scale", primary_scale)
+        if primary_scale is not None:
+            check_positive("primary_scale", primary_scale)
         between, below = (
             read_layers("convolutions", convolutions, HiddenConv),
             read_layers("hidden", hidden, HiddenCaps),

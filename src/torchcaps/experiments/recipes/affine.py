@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
+from torchcaps.experiments.experiment import NO_FACTORS, Data, Experiment, Model, Optim
 
 
 def expanded_mnist() -> Experiment:
@@ -25,7 +25,7 @@ def expanded_mnist() -> Experiment:
     return Experiment(
         recipe="expanded-mnist",
         data=Data("expanded-mnist", shift=6),
-        model=Model("capsnet"),
+        model=Model("capsnet", NO_FACTORS),
         optim=Optim(lr=1e-3, schedule="cosine", warmup=0.02),
         epochs=10,
         stop_at=0.0108,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
+from torchcaps.experiments.experiment import NO_FACTORS, Data, Experiment, Model, Optim
 
 
 def digits() -> Experiment:
@@ -19,7 +19,7 @@ def digits() -> Experiment:
     return Experiment(
         recipe="digits",
         data=Data("digits"),
-        model=Model("capsnet_small"),
+        model=Model("capsnet_small", NO_FACTORS),
         optim=Optim(lr=2e-3, schedule="cosine", warmup=0.05),
         epochs=20,
         batch_size=32,
@@ -40,7 +40,7 @@ def digits_stacked() -> Experiment:
 
     Ours: 0.19 ± 0.16 % (3 seeds, 3 min a run; Intel(R) Xeon(R) Processor, 1 thread).
     """
-    return replace(digits(), recipe="digits-stacked", model=Model("capsnet_stacked"))
+    return replace(digits(), recipe="digits-stacked", model=Model("capsnet_stacked", NO_FACTORS))
 
 
 def digits_pairs() -> Experiment:
@@ -56,7 +56,7 @@ def digits_pairs() -> Experiment:
         base,
         recipe="digits-pairs",
         data=Data("digits", pairs=True),
-        model=Model("capsnet_deep", {"channels": 16, "convolutions": convolutions, "n_types": 16}),
+        model=Model("capsnet_deep", {**NO_FACTORS, "channels": 16, "convolutions": convolutions, "n_types": 16}),
         optim=replace(base.optim, name="muon", lr=3e-3),
         reconstruction=0.01,
         epochs=4,
@@ -95,7 +95,7 @@ def mnist() -> Experiment:
     return Experiment(
         recipe="mnist",
         data=Data("mnist", options={"hold_out": False}),
-        model=Model("capsnet"),
+        model=Model("capsnet", NO_FACTORS),
         optim=Optim(name="muon", lr=3e-3, schedule="cosine", warmup=0.02),
         reconstruction=0.01,
         epochs=23,
@@ -114,7 +114,7 @@ def mnist_adam() -> Experiment:
     return Experiment(
         recipe="mnist-adam",
         data=Data("mnist"),
-        model=Model("capsnet"),
+        model=Model("capsnet", NO_FACTORS),
         optim=Optim(lr=1e-3, schedule="cosine", warmup=0.02),
         epochs=25,
         batch_size=64,
@@ -132,7 +132,7 @@ def mnist_primary_scale() -> Experiment:
     Ours: 0.53 % (1 seed, 128 min a run; Intel(R) Xeon(R) Processor, 2 threads).
     """
     base = mnist_adam()
-    model, optim = Model("capsnet", {"primary_scale": 1 / 32}), replace(base.optim, lr=1e-2)
+    model, optim = Model("capsnet", {**NO_FACTORS, "primary_scale": 1 / 32}), replace(base.optim, lr=1e-2)
     return replace(base, recipe="mnist-primary-scale", model=model, optim=optim)
 
 
@@ -222,7 +222,7 @@ def multimnist_deep() -> Experiment:
 
     Ours: 4.74 % (1 seed, 102 min a run; Intel(R) Xeon(R) Processor, 1 thread).
     """
-    return replace(multimnist(), recipe="multimnist-deep", model=Model("capsnet_deep"))
+    return replace(multimnist(), recipe="multimnist-deep", model=Model("capsnet_deep", NO_FACTORS))
 
 
 def multimnist_adam() -> Experiment:
@@ -235,7 +235,7 @@ def multimnist_adam() -> Experiment:
     Ours: 12.05 % (1 seed, 122 min a run; AMD EPYC, 1 thread).
     """
     base = mnist_adam()
-    model, optim = Model("capsnet", {"primary_scale": 1 / 8}), replace(base.optim, lr=3e-3)
+    model, optim = Model("capsnet", {**NO_FACTORS, "primary_scale": 1 / 8}), replace(base.optim, lr=3e-3)
     data = Data("mnist", pairs=True, n_pairs=(100_000, 10_000))
     return replace(base, recipe="multimnist-adam", data=data, model=model, optim=optim, reconstruction=0.01, epochs=10)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.experiments.experiment import Experiment, Model
+from torchcaps.experiments.experiment import NO_FACTORS, Experiment, Model
 from torchcaps.experiments.recipes.dynamic_routing import mnist_adam, mnist_cnn, mnist_matched_cnn
 
 
@@ -142,7 +142,7 @@ def mnist_matched_cnn_10000_labels() -> Experiment:
 
 
 def _row(name: str, **options: Any) -> Experiment:
-    return replace(mnist_adam(), recipe=name, model=Model("capsnet", options))
+    return replace(mnist_adam(), recipe=name, model=Model("capsnet", {**NO_FACTORS, **options}))
 
 
 def _fewer(config: Experiment, n: int) -> Experiment:

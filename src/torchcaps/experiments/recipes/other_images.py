@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchcaps.experiments.experiment import Data, Experiment, Model
+from torchcaps.experiments.experiment import NO_FACTORS, Data, Experiment, Model
 from torchcaps.experiments.recipes.dynamic_routing import mnist_adam
 
 #: As the authors' code changes the light of a training image.
@@ -23,7 +23,7 @@ def cifar10() -> Experiment:
 
     Ours: 33.86 % (``--epochs 61``, 1 seed, 103 min a run; AMD EPYC, 1 thread).
     """
-    options = {"padding": 4, "n_types": 64, "leaky": True, "decoder": None, "standardize": True}
+    options = {**NO_FACTORS, "padding": 4, "n_types": 64, "leaky": True, "decoder": None, "standardize": True}
     data = Data("cifar10", shift=0, flip=True, brightness=BRIGHTNESS, contrast=CONTRAST, crop=(24, 24))
     return replace(mnist_adam(), recipe="cifar10", data=data, model=Model("capsnet", options), epochs=30)
 
@@ -47,5 +47,9 @@ def smallnorb_capsnet() -> Experiment:
     """
     data = Data("smallnorb", shift=0, brightness=BRIGHTNESS, contrast=CONTRAST, crop=(32, 32))
     return replace(
-        mnist_adam(), recipe="smallnorb-capsnet", data=data, model=Model("capsnet", {"standardize": True}), epochs=30
+        mnist_adam(),
+        recipe="smallnorb-capsnet",
+        data=data,
+        model=Model("capsnet", {**NO_FACTORS, "standardize": True}),
+        epochs=30,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps.data import load
-from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.experiment import NO_FACTORS, Experiment
 from torchcaps.experiments.files import read_json, require_place, write_json
 from torchcaps.experiments.recipes import RECIPES
 from torchcaps.experiments.run import WHERE, Run, experiment_from, flat
@@ -30,6 +30,8 @@ def is_of(result: Mapping[str, Any], config: Experiment) -> bool:
     if not result.get("as_in_one_go", True):
         return False
     now = flat(config.to_dict())
+    factors = {f"model.options.{name}": value for name, value in NO_FACTORS.items()}
+    ran = {name: value for name, value in factors.items() if name in now} | ran  # which older results do not name
     free = {*WHERE, "seed", "epochs", "data.options.affnist"}
     return {k: v for k, v in ran.items() if k not in free} == {k: v for k, v in now.items() if k not in free}
 
