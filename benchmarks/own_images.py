@@ -55,11 +55,11 @@ class Set(NamedTuple):
 
 
 def _figure(kind: int, generator: np.random.Generator, side: int = 224) -> Image.Image:
-    """A disc, square, triangle or cross at a random place, in random colours."""
-    ground, ink = (tuple(generator.integers(0, 256, 3).tolist()) for _ in range(2))
+    """A disc, square, triangle or cross at a random place, in a bright colour on a dark one."""
+    ground, ink = (tuple(generator.integers(low, low + 100, 3).tolist()) for low in (0, 150))
     image = Image.new("RGB", (side, side), ground)
     draw = ImageDraw.Draw(image)
-    r = generator.uniform(0.15, 0.3) * side
+    r = generator.uniform(0.2, 0.35) * side
     x, y = generator.uniform(r, side - r, 2)
     if kind == 0:
         draw.ellipse((x - r, y - r, x + r, y + r), fill=ink)
@@ -101,7 +101,7 @@ SETS = {
     ),
     "clothes": Set("Fashion-MNIST, grey, pale", (0, 1, 5, 8, 9), 60, None, "fashion-mnist", _bright),
     "toys": Set("small NORB, grey, 48×48", tuple(range(5)), 40, (48, 48), "smallnorb"),
-    "figures": Set("drawn, colour, 224×224 made 32×32", tuple(range(4)), 50, (32, 32), _figure),
+    "figures": Set("drawn, colour, 224×224 made 32×32", tuple(range(4)), 100, (32, 32), _figure),
     "figures-64": Set("drawn, colour, 224×224 made 64×64", (0, 3), 40, (64, 64), _figure),
     "signs": Set("drawn, grey, 56×56 made 28×28", tuple(range(100)), 20, None, _sign, epochs=10),
 }
