@@ -191,8 +191,8 @@ def test_factors_on_votes_follow_the_number_of_voters() -> None:
 
 def test_weights_compute_what_they_did_where_the_factor_is_another() -> None:
     x = torch.randn(2, 1152, 8)
-    trained, other = DenseCaps(1152, 2, 8, 16, vote_scale=0.25), DenseCaps(1152, 2, 8, 16)
-    assert other.scale != 0.25
+    trained, other = DenseCaps(1152, 2, 8, 16, vote_scale=1 / 16), DenseCaps(1152, 2, 8, 16)
+    assert other.scale == 1 / 4
     other.load_state_dict(trained.state_dict())
     torch.testing.assert_close(other(x), trained(x))
 
