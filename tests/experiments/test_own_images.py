@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
+import lightning as L
 import pytest
+import torch
 
+from tests.experiments.test_train import TINY
 from torchcaps.cli.train_command import parse_experiment
-from torchcaps.experiments import Experiment
+from torchcaps.experiments import Experiment, Model
+from torchcaps.experiments.callbacks import Checkpoints, OutOfTime
 from torchcaps.experiments.experiment import NO_FACTORS
 from torchcaps.experiments.recipes import recipe
+from torchcaps.experiments.run import Run
 from torchcaps.experiments.tables.kept import is_of
+from torchcaps.experiments.train import train
 
 FOLDER = ["--data.name", "folder", "--data.root", "photos"]
 
@@ -72,3 +80,27 @@ def test_results_of_before_there_were_factors_are_those_of_their_recipe() -> Non
     assert is_of({"config": config | {"model": {"name": "capsnet_small", "options": {}}}}, recipe("digits"))
     other = {"name": "capsnet_small", "options": {"primary_scale": 0.5}}
     assert not is_of({"config": config | {"model": other}}, recipe("digits"))
+
+
+def test_a_run_of_before_there_were_factors_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends as one that was never broken off."""
+    config = replace(TINY, model=Model("capsnet", TINY.model.options | NO_FACTORS))
+    wanted = train(config, tmp_path / "unbroken", progress="none")
+    run = Run(tmp_path / "old")
+
+    def killed(self: Checkpoints, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.save(trainer)
+        raise OutOfTime
+
+    with monkeypatch.context() as patch, pytest.raises(OutOfTime):
+        patch.setattr(Checkpoints, "on_train_epoch_end", killed)
+        train(config, run.path, progress="none")
+    run.config.write_text(json.dumps(config.to_dict() | {"model": {"name": "capsnet", "options": TINY.model.options}}))
+    content = torch.load(run.checkpoint, weights_only=True)
+    content["state_dict"] = {k: v for k, v in content["state_dict"].items() if not k.endswith(".scale")}
+    torch.save(content, run.checkpoint)
+    result = train(config, run.path, progress="none")
+    assert all(result[key] == wanted[key] for key in ("test_error", "val_loss", "test_loss"))
+    other = replace(config, model=Model("capsnet", config.model.options | {"vote_scale": 0.5}))
+    with pytest.raises(ValueError, match=r"another experiment \(model.options.vote_scale = nothing there, 0.5 here"):
+        train(other, run.path, progress="none")

@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from torchcaps.experiments.choices import Device
-from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
+from torchcaps.experiments.experiment import NO_FACTORS, Data, Experiment, Model, Optim
 from torchcaps.experiments.files import read_json, write_json
 
 #: Fields that may differ when a run is resumed: they say where it runs, not what is run.
@@ -94,7 +94,8 @@ class Run:
     def differences(self, config: Experiment) -> dict[str, tuple[str, str]]:
         """Fields in which the run here differs from an experiment, but for where it runs: its value, and theirs."""
         found = differing(self.experiment().to_dict(), config.to_dict())
-        return {name: both for name, both in found.items() if name not in WHERE}
+        free = {*WHERE, *unnamed_factors(found)}
+        return {name: both for name, both in found.items() if name not in free}
 
     def _may_go_on(self, config: Experiment) -> str:
         """That a run can be given more epochs, where these alone differ and it is not finished."""
@@ -228,6 +229,12 @@ def differing(theirs: dict[str, Any], mine: dict[str, Any]) -> dict[str, tuple[s
         for k, (old, new) in both.items()
         if old != new or isinstance(old, bool) != isinstance(new, bool)
     }
+
+
+def unnamed_factors(found: dict[str, tuple[str, str]]) -> list[str]:
+    """Of fields that differ, the factors that an older run had and did not name, where they are the same here."""
+    names = {f"model.options.{name}": repr(value) for name, value in NO_FACTORS.items()}
+    return [name for name, both in found.items() if name in names and both == ("nothing", names[name])]
 
 
 def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -270,7 +270,9 @@ def _fitting(checkpoint: Path, model: nn.Module) -> str:
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
     except Exception as error:  # torch raises whatever the broken bytes lead it to
         raise ValueError(f"{checkpoint} is not a whole checkpoint: {error}. Remove it to start again.") from error
-    if shapes != {f"model.{name}": value.shape for name, value in model.state_dict().items()}:
+    now = {f"model.{name}": value.shape for name, value in model.state_dict().items()}
+    older = {name: shape for name, shape in now.items() if name.endswith(".scale")}  # which kept no factors
+    if older | shapes != now:
         raise ValueError(f"{checkpoint} is the checkpoint of another model. Remove it to start again.")
     return str(checkpoint.absolute())  # Lightning takes what begins with "http" for an address
 

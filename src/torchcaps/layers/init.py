@@ -89,8 +89,8 @@ class Scaled(nn.Module):
 
     def make_scale(self, scale: float, *, given: bool) -> None:
         """Have the factor ``scale``, which the user has ``given``, or which follows from the layer's sizes."""
-        self._scale = scale
-        self._scale_of_old = scale if given else 1.0
+        self._scale = float(scale)
+        self._scale_of_old = self._scale if given else 1.0
         self.register_buffer("scale", torch.empty(()))
 
     def reset_scale(self) -> None:
