@@ -92,9 +92,10 @@ def test_a_run_of_before_there_were_factors_is_resumed(tmp_path: Path, monkeypat
         self.save(trainer)
         raise OutOfTime
 
-    with monkeypatch.context() as patch, pytest.raises(OutOfTime):
+    with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "on_train_epoch_end", killed)
-        train(config, run.path, progress="none")
+        with pytest.raises(OutOfTime):
+            train(config, run.path, progress="none")
     run.config.write_text(json.dumps(config.to_dict() | {"model": {"name": "capsnet", "options": TINY.model.options}}))
     content = torch.load(run.checkpoint, weights_only=True)
     content["state_dict"] = {k: v for k, v in content["state_dict"].items() if not k.endswith(".scale")}
