@@ -1,35 +1,121 @@
-"""Models as exported programs, which are saved and loaded."""
+"""Models as programs that are saved and read elsewhere: of torch.export, and ONNX in onnxruntime."""
 
 from __future__ import annotations
 
 import io
+import itertools
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from torchcaps.models import build
 
+NETWORKS: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
+    "capsnet_small": ((1, 20, 20), {"channels": 4}),
+    "capsnet_stacked": ((1, 24, 24), {"channels": 4, "gradient": "last"}),
+    "matrix_capsnet_small": ((2, 28, 28), {"A": 4, "B": 4, "C": 4, "D": 4, "n_iters": 2}),
+    "matched_cnn": ((1, 28, 28), {"n_parameters": 3000}),
+    "translation_autoencoder": ((1, 20, 20), {}),
+    "template_autoencoder": ((1, 20, 20), {}),
+}
+EXPORTED, FREE = 4, 32  # images that a program is exported with; and that one with a free batch is given
+#: Reads what others saved, and says how far it is from what they found.
+READER = """
+import json, sys, torch, torchcaps.models
+from torch.utils._pytree import tree_leaves
+errors = {}
+for name in sys.argv[1:]:
+    given, wanted = torch.load(f"{name}.pt")
+    found = torch.export.load(f"{name}.pt2").module()(*given)
+    assert type(found) is type(wanted), type(found)
+    assert [type(x) for x in tree_leaves(found)] == [type(x) for x in tree_leaves(wanted)]
+    pairs = zip(tree_leaves(found), tree_leaves(wanted))
+    errors[name] = max((x - y).abs().max().item() for x, y in pairs if y is not None)
+json.dump(errors, sys.stdout)
+"""
 
-@pytest.mark.parametrize(
-    ("name", "shape", "options"),
-    [
-        ("capsnet_small", (1, 28, 28), {}),
-        ("matrix_capsnet_small", (2, 32, 32), {"A": 4, "B": 2, "C": 2, "D": 2}),
-        ("matched_cnn", (1, 28, 28), {"n_parameters": 3000}),
-    ],
-)
-def test_an_exported_model_can_be_saved(name: str, shape: tuple[int, int, int], options: dict[str, Any]) -> None:
-    model, images = build(name, shape, 5, **options).eval(), torch.rand(2, *shape)
-    program, file = torch.export.export(model, (images,)), io.BytesIO()
-    torch.export.save(program, file)
-    file.seek(0)
-    found, wanted = torch.export.load(file).module()(images), model(images)
-    assert type(found) is type(wanted) and len(found.capsules) == len(wanted.capsules)
-    torch.testing.assert_close(found.scores, wanted.scores)
+
+def network(name: str, **options: Any) -> nn.Module:
+    shape, given = NETWORKS[name]
+    return build(name, shape, 3, **given, **options).eval()
+
+
+def inputs(name: str, n: int) -> tuple[Tensor, ...]:
+    images = torch.rand(n, *NETWORKS[name][0])
+    shift = torch.eye(3).repeat(n, 1, 1)
+    shift[:, :2, 2] = torch.rand(n, 2)
+    return (images, shift) if name.endswith("autoencoder") else (images,)
+
+
+def batch_of(given: tuple[Tensor, ...], free: bool) -> tuple[dict[int, Any], ...] | None:
+    batch = torch.export.Dim("batch", min=1, max=1024)
+    return tuple({0: batch} for _ in given) if free else None
+
+
+def test_programs_are_loaded_in_another_process(tmp_path: Path) -> None:
+    """In which only ``torchcaps.models`` is imported, as the guide says: it makes operators and results known."""
+    names = []
+    for name, impl, free in itertools.product(NETWORKS, ("reference", "auto"), (False, True)):
+        routed = not name.endswith(("cnn", "autoencoder"))
+        if not routed and impl == "auto":
+            continue
+        model, given = network(name, **({"impl": impl} if routed else {})), inputs(name, EXPORTED)
+        program = torch.export.export(model, given, dynamic_shapes=batch_of(given, free))
+        names.append(f"{name}-{impl}-{'free' if free else 'static'}")
+        torch.export.save(program, tmp_path / f"{names[-1]}.pt2")
+        given = inputs(name, FREE if free else EXPORTED)
+        torch.save((given, model(*given)), tmp_path / f"{names[-1]}.pt")
+    command = [sys.executable, "-c", READER, *names]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    errors = json.loads(done.stdout)
+    assert list(errors) == names
+    assert max(errors.values()) < 1e-5, errors
+
+
+@pytest.mark.parametrize("name", ["capsnet_small", "matrix_capsnet_small"])
+@pytest.mark.parametrize("impl", ["reference", "auto"])
+def test_programs_exported_under_autocast_are_right_there(name: str, impl: str) -> None:
+    model, given, file = network(name, impl=impl), inputs(name, EXPORTED), io.BytesIO()
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.export.save(torch.export.export(model, given), file)
+        file.seek(0)
+        found, wanted = torch.export.load(file).module()(*given), model(*given)
+    torch.testing.assert_close(found.scores, wanted.scores, rtol=0, atol=1e-5)
+
+
+# Two inputs with one batch share its name, of which torch says that it is used once.
+@pytest.mark.filterwarnings("ignore:# The axis name. batch will not be used:UserWarning")
+@pytest.mark.parametrize("free", [False, True], ids=["static", "free"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_onnx_is_right_in_onnxruntime(name: str, free: bool, tmp_path: Path) -> None:
+    """By plain PyTorch whatever runs here, on one thread and on several, each time."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    import onnxruntime  # pyright: ignore[reportMissingImports]
+
+    model, given, file = network(name), inputs(name, EXPORTED), tmp_path / "model.onnx"
+    torch.onnx.export(model, given, file, dynamo=True, verbose=False, dynamic_shapes=batch_of(given, free))
+    given = inputs(name, FREE if free else EXPORTED)
+    with torch.no_grad():
+        wanted = [x.numpy() for x in tree_leaves(model(*given)) if x is not None]
+    for n_threads in (1, max(4, os.cpu_count() or 1)):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = n_threads
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        arrays = {each.name: x.numpy() for each, x in zip(session.get_inputs(), given, strict=True)}
+        for _ in range(20):
+            for found, right in zip(session.run(None, arrays), wanted, strict=True):
+                np.testing.assert_allclose(found, right, rtol=0, atol=1e-5)
 
 
 def test_what_a_model_found_can_be_saved() -> None:
@@ -40,33 +126,3 @@ def test_what_a_model_found_can_be_saved() -> None:
     loaded = torch.load(file, weights_only=True)
     assert type(loaded) is type(found) and type(loaded.capsules[-1]) is type(found.capsules[-1])
     assert loaded.capsules[-1].pose.equal(found.capsules[-1].pose) and loaded.scores.equal(found.scores)
-
-
-def test_an_exported_model_is_loaded_where_nothing_else_was_done(tmp_path: Path) -> None:
-    """In another process, as the guide says: importing ``torchcaps.models`` makes operators and results known."""
-    models = {
-        "dynamic": build("capsnet_small", (1, 20, 20), 3, channels=4),
-        "em": build("matrix_capsnet_small", (1, 24, 24), 3, A=4, B=2, C=2, D=2),
-    }
-    for name, model in models.items():
-        images = torch.rand(2, *model.image_shape)
-        torch.export.save(torch.export.export(model.eval(), (images,)), tmp_path / f"{name}.pt2")
-        torch.save((images, model(images).scores), tmp_path / f"{name}.pt")
-    script = (
-        "import sys, torch, torchcaps.models\n"
-        "for name in sys.argv[1:]:\n"
-        "    images, scores = torch.load(f'{name}.pt')\n"
-        "    found = torch.export.load(f'{name}.pt2').module()(images)\n"
-        "    torch.testing.assert_close(found.scores, scores)\n"
-    )
-    command = [sys.executable, "-c", script, *models]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_an_exported_auto_encoder_can_be_saved() -> None:
-    model, file = build("translation_autoencoder", (1, 20, 20)).eval(), io.BytesIO()
-    given = torch.rand(2, 1, 20, 20), torch.eye(3).repeat(2, 1, 1)
-    torch.export.save(torch.export.export(model, given), file)
-    file.seek(0)
-    torch.testing.assert_close(torch.export.load(file).module()(*given).images, model(*given).images)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 
@@ -120,7 +122,8 @@ def _route(
         return squash(s if bias is None else s + bias.to(s.dtype)), c  # eq. 1
 
     agreement = votes.new_zeros(votes.shape[:3])
-    with torch.set_grad_enabled(torch.is_grad_enabled() and gradient == "full"):
+    # Not where it changes nothing: torch.export cannot load programs with a region of it within one of autocast.
+    with torch.no_grad() if gradient == "last" and torch.is_grad_enabled() else nullcontext():
         for _ in range(n_iters - 1):
             v, _ = one_pass(agreement)
             agreement = agreement + torch.einsum("bije,bje->bij", votes, v)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -254,7 +255,8 @@ def _route(
         last = t == n_iters - 1
         if last and gradient == "last":  # no_grad does not hold back what forward-mode derivatives carry along
             r, mu = r.detach(), mu.detach()
-        with torch.set_grad_enabled(torch.is_grad_enabled() and (gradient == "full" or last)):
+        # Not where it changes nothing: torch.export cannot load programs with a region of it within one of autocast.
+        with torch.no_grad() if gradient == "last" and not last and torch.is_grad_enabled() else nullcontext():
             mu, variance, logit = _m_step(votes, r * a[..., None], mu, beta_u, beta_a, given, given.lambda_at(t), ratio)
             if not last:
                 r = _e_step(votes, mu, variance, logit, fields, given)

@@ -51,8 +51,9 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
 
     Returns:
         A name other than "auto": on the CPU "cpu", on a CUDA device "triton" (but for vectors), elsewhere "reference".
-        Only "auto" may fall back to the reference, as it does within ``torch.func`` and ``torch.jit.trace``; where
-        that is for want of a compiler or of kernels that are right, a note of the reason is logged once.
+        Only "auto" may fall back to the reference, as it does within ``torch.func``, ``torch.jit.trace`` and
+        ``torch.onnx.export``; where that is for want of a compiler or of kernels that are right, a note of the reason
+        is logged once.
 
     Raises:
         ValueError: an unknown ``routing`` or ``impl``, or one that is not for such tensors; a value of
@@ -66,8 +67,7 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
     kinds = {tensor.device.type for tensor in tensors}
     if "meta" in kinds and len(kinds) > 1:  # torch 2.13 would give unwritten memory, without a word
         raise ValueError(f"all tensors must be on one device, got some on {', '.join(sorted(devices))}")
-    # What torch.jit traces is to be read where torchcaps is not, nor does it know all arguments of the compiled code.
-    if impl == "reference" or (impl == "auto" and not torch.compiler.is_compiling() and is_tracing()):
+    if impl == "reference" or (impl == "auto" and _is_read_elsewhere()):
         return "reference"
     chosen = _FASTEST.get("+".join(sorted(kinds)), {}).get(routing, "reference") if impl == "auto" else impl
     if chosen == "reference":
@@ -93,6 +93,16 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
         _note(reason)
         return "reference"
     raise Unavailable(f"impl='{chosen}' is not to be had: {reason}")
+
+
+def _is_read_elsewhere() -> bool:
+    """Whether a program is written for where torchcaps is not: ONNX, or by torch.jit, which knows no such operators."""
+    return _writes_onnx() if torch.compiler.is_compiling() else is_tracing()
+
+
+@constant_when_compiled
+def _writes_onnx() -> bool:
+    return torch.onnx.is_in_onnx_export()
 
 
 def _is_transformed(tensors: tuple[Tensor, ...]) -> bool:
