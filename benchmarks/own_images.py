@@ -84,11 +84,11 @@ def _sign(kind: int, generator: np.random.Generator, side: int = 56) -> Image.Im
 
 
 def _dim(image: Image.Image) -> Image.Image:
-    return image.point(lambda value: value // 6)
+    return image.point([value // 6 for value in range(256)] * len(image.getbands()))
 
 
 def _bright(image: Image.Image) -> Image.Image:
-    return image.point(lambda value: 190 + value // 4)
+    return image.point([190 + value // 4 for value in range(256)] * len(image.getbands()))
 
 
 SETS = {
@@ -234,8 +234,8 @@ def _record(found: dict[str, Any]) -> dict[str, Any]:
         "what": "test error of one's own images by the README's command (torchcaps train digits --data.name folder), "
         "and of a CNN with as many parameters as the capsules (their decoder aside) trained alike (digits-cnn). "
         "One run is made to saturate, to be warned of",
-        "note": "as first drawn, 50 figures of any colours a class, both networks stayed near chance (capsules 0.69, CNN "
-        "0.685 at seed 0); these are 100 of bright colours on dark. Runs were made while later commits of the same day "
+        "note": "as first drawn, 50 figures of any colours a class, both networks stayed near chance (capsules 0.69, "
+        "CNN 0.685 at seed 0); these are 100 of bright colours on dark. Runs were made while later commits of the same day "
         "were written, none of which changed layers or settings",
         "command": "python benchmarks/own_images.py --data DIR --folder FOLDER --out results/checks/own-images.json",
         "versions": versions(),

@@ -162,7 +162,8 @@ def _train(
         stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
         best = [Best(metrics)] if config.keep_best else []
         rate = [Rate()] if metrics.befores else []
-        callbacks = [metrics, *rate, *best, *stop, *shown, Stuck(dataset.classes), Checkpoints(run, checkpoint_seconds, until)]
+        saved = Checkpoints(run, checkpoint_seconds, until)
+        callbacks = [metrics, *rate, *best, *stop, *shown, Stuck(dataset.classes), saved]
         steps = _fit(run, task, device, progress, callbacks)
         metrics.write()
         for kept in best:  # the last ones stay in the checkpoint
