@@ -235,7 +235,7 @@ def _record(found: dict[str, Any]) -> dict[str, Any]:
         "and of a CNN with as many parameters as the capsules (their decoder aside) trained alike (digits-cnn). "
         "One run is made to saturate, to be warned of",
         "note": "as first drawn, 50 figures of any colours a class, both networks stayed near chance (capsules 0.69, "
-        "CNN 0.685 at seed 0); these are 100 of bright colours on dark. Runs were made while later commits of the same day "
+        "CNN 0.685 at seed 0); these are 100 of bright colours on dark. Runs were made while later commits of the day "
         "were written, none of which changed layers or settings",
         "command": "python benchmarks/own_images.py --data DIR --folder FOLDER --out results/checks/own-images.json",
         "versions": versions(),
