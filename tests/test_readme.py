@@ -318,7 +318,8 @@ def test_code_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     assert own < 30 and stripes == 0
     first = json.loads(Path("runs/first/result.json").read_text())["test_error"]
     assert tuned / 100 < first - 0.02
-    assert {path.name for path in tmp_path.iterdir()} == {"net.pt", "couplings.png", "photos", "runs"}
+    exported = {"model.pt2", "model.onnx", "model.onnx.data"}
+    assert {path.name for path in tmp_path.iterdir()} == {"net.pt", "couplings.png", "photos", "runs"} | exported
 
 
 @pytest.mark.parametrize("line", re.findall(r"^torchcaps train (.*?)(?: +#.*)?$", README, flags=re.MULTILINE))
