@@ -7,6 +7,7 @@ import re
 import shlex
 import statistics
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,8 @@ def test_code_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     assert README.splitlines().index("```python") < 15
     for page in PAGES.values():
         for block in page.split("```python\n")[1:]:
+            if "import onnxruntime" in block and not all(map(find_spec, ("onnx", "onnxruntime", "onnxscript"))):
+                continue  # of the extra dev
             exec(compile(block.split("```")[0], "README.md", "exec"), {})
     said = capsys.readouterr().out
     assert re.findall(r"\[[\d, ]+\]", said) == ["[8, 10, 16]", "[8, 10]", "[8, 10]", "[4, 10, 16]", "[4, 4, 4, 4, 16]"]
