@@ -15,7 +15,7 @@ from benchmarks.floor import conv_equal_votes, equal_votes, in_place_of_votes
 from benchmarks.textbook import FORMULATIONS
 from benchmarks.textbook_em import stored_votes
 from torchcaps.checks import check_choice
-from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.routings import ROUTINGS, Routing
 from torchcaps.ops import Routed, conv, conv_em_routing, dynamic_routing, safe_norm, which_impl
 

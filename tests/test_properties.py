@@ -11,7 +11,7 @@ from torch.autograd import gradcheck
 
 from tests.battery import SUBJECTS, B, Op, Subject
 from torchcaps import layers, models
-from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.layers.base import RoutedLayer
 from torchcaps.ops import Routed
 
 subjects = pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_flag, check_number, check_positive, check_two
 from torchcaps.layers import MatrixPrimaryCaps, PrimaryCaps
-from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.layers.base import RoutedLayer
 from torchcaps.ops.precision import at_least_float32, without_autocast
 
 _MOMENTUM = 0.95

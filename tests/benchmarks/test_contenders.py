@@ -20,7 +20,7 @@ from benchmarks.textbook_em import stored_votes
 from benchmarks.work import Net
 from tests.impls import needs_interpreter
 from torchcaps.layers import ROUTINGS
-from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.layers.base import RoutedLayer
 from torchcaps.models import build
 from torchcaps.ops import Routed, conv2d, conv_em_routing, dynamic_routing
 

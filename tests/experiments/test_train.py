@@ -39,7 +39,7 @@ from torchcaps.experiments.schedule import learning_rate
 from torchcaps.experiments.task import NonFiniteLoss, Task
 from torchcaps.experiments.train import default_folder, train
 from torchcaps.layers import ROUTINGS, Decoder
-from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.layers.base import RoutedLayer
 from torchcaps.models import MODELS, CapsNet, Output, Transformed, build, capsnet, matched_cnn
 
 TINY = Experiment(

@@ -18,7 +18,7 @@ from torchcaps.data.images import to_float
 from torchcaps.layers import ClassCaps, Standardize
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.plain_conv import ReLUConv2d
-from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.layers.base import RoutedLayer
 from torchcaps.models import MODELS, CapsNet, HiddenConv, build
 from torchcaps.models.baseline_cnn import BaselineCNN, count_parameters
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from torchcaps.layers import ClassCaps, Decoder
-from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.layers.base import RoutedLayer
 from torchcaps.models import CapsNet, MatrixCapsNet, Output, Transforming
 from torchcaps.ops import Routed
 

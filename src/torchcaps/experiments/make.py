@@ -12,7 +12,7 @@ from torchcaps.analysis.needs import evaluating
 from torchcaps.data import Dataset
 from torchcaps.experiments.batches import image_shape
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.layers.base import RoutedLayer
 from torchcaps.models import Output, PlainAutoencoder, Transformed, Transforming, build
 
 

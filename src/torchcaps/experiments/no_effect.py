@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from torchcaps.experiments.experiment import Data, Experiment, Optim
-from torchcaps.layers.routed_layer import RoutedLayer
+from torchcaps.layers.base import RoutedLayer
 from torchcaps.optim import layouts
 
 

@@ -11,7 +11,8 @@ from torchcaps.layers.dense import DenseCaps
 from torchcaps.layers.matrix_primary import MatrixPrimaryCaps
 from torchcaps.layers.plain_conv import Conv2d
 from torchcaps.layers.primary import PrimaryCaps
-from torchcaps.layers.routings import ROUTINGS, Initial, Made, Routing
+from torchcaps.layers.routing import Init, Routing, Sizes
+from torchcaps.layers.routings import ROUTINGS, DynamicRouting, EMRouting
 from torchcaps.layers.standardize import Standardize
 
 __all__ = [
@@ -21,10 +22,12 @@ __all__ = [
     "ConvCaps",
     "Decoder",
     "DenseCaps",
-    "Initial",
-    "Made",
+    "DynamicRouting",
+    "EMRouting",
+    "Init",
     "MatrixPrimaryCaps",
     "PrimaryCaps",
     "Routing",
+    "Sizes",
     "Standardize",
 ]

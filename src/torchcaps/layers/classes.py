@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_choice, check_number, check_positive, check_two
-from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.layers.routings import ROUTINGS
+from torchcaps.layers.base import RoutedLayer
+from torchcaps.layers.routing import Routing, understood
 from torchcaps.ops import Routed, coordinate_offset
 from torchcaps.ops.votes import PLACEMENTS
 
@@ -25,20 +25,19 @@ class ClassCaps(RoutedLayer):
         n_out: upper capsules, J.
         d_in: pose size of the lower ones.
         d_out: pose size of the upper ones.
-        n_iters: passes of the routing.
+        routing: as :class:`DenseCaps`.
         map_size: (H, W) of the maps that initial values are made for: of more capsules the classes of dynamic routing
             would be longer than ½ at first, and those of 100 times as many saturated. Maps of any size are taken.
-        coordinates: "column" (the paper), "row" (the released code) or None; for EM routing.
+        coordinates: "column" (the paper), "row" (the released code) or None; for routings that know an offset, as EM.
         spacing: pixels of the image between neighbouring rows, and columns, of the map.
         centre: where the map's centre lies, in pixels down and right from the image's.
         coordinate_scale: pixels for which 1 is added; by default 100 / ``pose_scale``, so that 100 pixels weigh as much
             as the poses below.
-        options: as :class:`~torchcaps.layers.routed_layer.RoutedLayer`.
 
     Input:
         capsules: a ``Routed`` (or, for dynamic routing, its pose), ``[B, T, H, W, d_in]`` or 4×4 matrices
             ``[B, T, H, W, 4, 4]``, any H and W.
-        n_iters, return_coupling: as :class:`DenseCaps`.
+        n_iters, return_coupling, state: as :class:`DenseCaps`.
 
     Output:
         :class:`~torchcaps.ops.Routed` with pose ``[B, J, d_out]`` or ``[B, J, 4, 4]``, activation ``[B, J]``,
@@ -57,48 +56,58 @@ class ClassCaps(RoutedLayer):
         n_out: int,
         d_in: int,
         d_out: int,
-        n_iters: int = 3,
         *,
+        routing: Routing | str = "dynamic",
         map_size: tuple[int, int] = (1, 1),
         coordinates: str | None = None,
         spacing: tuple[float, float] = (1.0, 1.0),
         centre: tuple[float, float] = (0.0, 0.0),
         coordinate_scale: float | None = None,
-        **options: Any,
     ) -> None:
         check_at_least("n_types", n_types, 1)
         check_two("map_size", map_size, 1)
-        if "n_places" in options:
-            raise ValueError(f"n_places must be left to map_size, got {options['n_places']}")
         for name, value in (("spacing", spacing), ("centre", centre)):
             check_two(name, value)
             for number in value:
                 check_number(f"each of {name}", number)
         if coordinate_scale is not None:
             check_positive("coordinate_scale", coordinate_scale)
-        super().__init__(n_types, n_out, d_in, d_out, n_iters, n_places=map_size[0] * map_size[1], **options)
+        super().__init__(n_types, n_out, d_in, d_out, routing=routing, n_places=map_size[0] * map_size[1])
         if coordinates is not None:
             check_choice("coordinates", coordinates, PLACEMENTS)
-            if self.routing != "em":
-                raise ValueError(f"coordinates must be None with {self.routing} routing, got {coordinates!r}")
+            if "offset" not in understood(type(self.routing)):
+                raise ValueError(f"coordinates must be None with {self.routing.name} routing, got {coordinates!r}")
+        self.n_types = n_types
         self.coordinates, self.spacing, self.centre = coordinates, spacing, centre
         if coordinate_scale is None:
-            coordinate_scale = 100 / float(options.get("pose_scale", 1.0)) if self.routing == "em" else 100.0
+            coordinate_scale = 100 / float(self.routing.pose_scale)
         self.coordinate_scale = coordinate_scale
         self.offset(1, 1)  # whether a vote has a place for them
 
     def forward(
-        self, capsules: Routed | Tensor, *, n_iters: int | None = None, return_coupling: bool = False
+        self,
+        capsules: Routed | Tensor,
+        *,
+        n_iters: int | None = None,
+        return_coupling: bool = False,
+        state: Routed | None = None,
     ) -> Routed:
-        lower = self.routed_map(capsules, self.n_in)
+        lower = self.routed_map(capsules, self.n_types)
         height, width = lower.pose.shape[2:4]
-        options = self.call_options(n_iters, return_coupling)
-        for name in self.per_child:
-            options[name] = options[name].repeat_interleave(height * width, dim=0)  # [T·H·W, J, ...]
         offset = self.offset(height, width, lower.pose.dtype, lower.pose.device)
-        if offset is not None:
-            options["offset"] = offset.unflatten(1, (4, 4)) if self.options["pose"] == "matrix" else offset
-        return ROUTINGS[self.routing].dense(Routed(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3)), **options)
+        call = self.told(return_coupling, n_iters=n_iters, state=state, offset=offset)
+        parts = self.parts()
+        for name in self.per_child:
+            parts[name] = parts[name].repeat_interleave(height * width, dim=0)  # [T·H·W, J, ...]
+        lower = Routed(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3))
+        return self.routing.route(lower, parts, **call)
+
+    def _constants(self) -> dict[str, float]:
+        return {**super()._constants(), "coordinate_scale": self.coordinate_scale}
+
+    def _take(self, constants: Mapping[str, float]) -> None:
+        self.coordinate_scale = constants["coordinate_scale"]
+        super()._take(constants)
 
     def offset(
         self, height: int, width: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
@@ -121,11 +130,11 @@ class ClassCaps(RoutedLayer):
             dtype=dtype,
             device=device,
         )
-        return offset.flatten(0, 1).repeat(self.n_in, 1)
+        return offset.flatten(0, 1).repeat(self.n_types, 1)
 
     def extra_repr(self) -> str:
         scale = "" if self.coordinates is None else f", coordinate_scale={self.coordinate_scale:.4g}"
         return (
-            f"[B, {self.n_in}, H, W, {self.d_in}] -> {self.n_out}×{self.d_out}, {self.routing_repr()}, "
+            f"[B, {self.n_types}, H, W, {self.d_in}] -> {self.n_out}×{self.d_out}, {self.routing_repr()}, "
             f"coordinates={self.coordinates}{scale}"
         )

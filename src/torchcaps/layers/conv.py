@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import check_at_least
-from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.layers.routings import ROUTINGS
+from torchcaps.layers.base import RoutedLayer
+from torchcaps.layers.routing import Routing
 from torchcaps.layers.sizes import Two, conv_size, windows
 from torchcaps.ops import Routed
 
@@ -30,16 +28,15 @@ class ConvCaps(RoutedLayer):
         d_in: pose size of the lower ones.
         d_out: pose size of the upper ones.
         kernel_size: K, or (rows, columns).
-        n_iters: passes of the routing.
         stride: places from one receptive field to the next, or (rows, columns).
         padding: places on every side, or (above and below, left and right), at which there is no capsule: poses and
             activations of 0. (EM routing's ``normalise`` counts them as children.)
-        options: as :class:`~torchcaps.layers.routed_layer.RoutedLayer`.
+        routing: as :class:`DenseCaps`.
 
     Input:
         capsules: a ``Routed`` (or, for dynamic routing, its pose), ``[B, T, H, W, d_in]`` or 4×4 matrices
             ``[B, T, H, W, 4, 4]``, any H and W.
-        n_iters, return_coupling: as :class:`DenseCaps`.
+        n_iters, return_coupling, state: as :class:`DenseCaps`.
 
     Output:
         :class:`~torchcaps.ops.Routed` with pose ``[B, n_out, H', W', d_out]`` (from routing on matrices
@@ -63,15 +60,14 @@ class ConvCaps(RoutedLayer):
         d_in: int,
         d_out: int,
         kernel_size: Two,
-        n_iters: int = 3,
         *,
         stride: Two = 1,
         padding: Two = 0,
-        **options: Any,
+        routing: Routing | str = "dynamic",
     ) -> None:
         check_at_least("n_in", n_in, 1)
         kernel, stride, padding = windows(kernel_size, stride, padding)
-        super().__init__(n_in * kernel[0] * kernel[1], n_out, d_in, d_out, n_iters, **options)
+        super().__init__(n_in * kernel[0] * kernel[1], n_out, d_in, d_out, routing=routing)
         self.n_types, self.kernel_size, self.stride, self.padding = n_in, kernel, stride, padding
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
@@ -79,16 +75,20 @@ class ConvCaps(RoutedLayer):
         return conv_size((height, width), self.kernel_size, self.stride, self.padding)
 
     def forward(
-        self, capsules: Routed | Tensor, *, n_iters: int | None = None, return_coupling: bool = False
+        self,
+        capsules: Routed | Tensor,
+        *,
+        n_iters: int | None = None,
+        return_coupling: bool = False,
+        state: Routed | None = None,
     ) -> Routed:
         lower = self.routed_map(capsules, self.n_types)
         if any(self.padding):
             rows, columns = self.padding
             around = columns, columns, rows, rows
             lower = Routed(F.pad(lower.pose, (0, 0, *around)), F.pad(lower.activation, around))
-        return ROUTINGS[self.routing].on_map(
-            lower, kernel_size=self.kernel_size, stride=self.stride, **self.call_options(n_iters, return_coupling)
-        )
+        call = self.told(return_coupling, n_iters=n_iters, state=state)
+        return self.routing.route_map(lower, self.parts(), kernel_size=self.kernel_size, stride=self.stride, **call)
 
     def extra_repr(self) -> str:
         return (

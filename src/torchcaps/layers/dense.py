@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from torchcaps.layers.routed_layer import RoutedLayer
-from torchcaps.layers.routings import ROUTINGS
+from torchcaps.layers.base import RoutedLayer
 from torchcaps.ops import Routed
 
 
@@ -13,32 +12,29 @@ class DenseCaps(RoutedLayer):
     """Fully connected capsules, such as the class capsules of CapsNet.
 
     Args:
-        n_in: lower capsules, I.
-        n_out: upper capsules, J.
-        d_in: pose size of the lower ones.
-        d_out: pose size of the upper ones.
-        n_iters: passes of the routing.
-        routing: "dynamic", "em", or another of :data:`torchcaps.layers.ROUTINGS`.
-        gradient: "full", or "last" for that of the last iteration alone.
-        impl: what runs, see :func:`torchcaps.ops.which_impl`.
-        options: of dynamic routing ``bias``, ``bias_init``, ``learned_prior``, ``leaky``; of EM routing ``pose``,
-            ``settings``, ``pose_scale``, ``beta_u_init``, ``beta_a_init`` and any field of
-            :class:`~torchcaps.ops.EMSettings`; of both ``weight_std``. What they mean and are by default:
-            :class:`~torchcaps.layers.routed_layer.RoutedLayer`.
+        n_in: Lower capsules, I; None if any number may come, for routings that allow it.
+        n_out: Upper capsules, J.
+        d_in: Pose size of the lower ones.
+        d_out: Pose size of the upper ones.
+        routing: :class:`~torchcaps.layers.DynamicRouting`, :class:`~torchcaps.layers.EMRouting`, a
+            :class:`~torchcaps.layers.Routing` of your own, or "dynamic" or "em".
+        n_places: Places at which each lower capsule stands with the same matrix; initial values depend on it.
 
     Input:
-        capsules: a ``Routed`` (or, for dynamic routing, its pose), ``[B, I, d_in]`` or a map
-            ``[B, T, H, W, d_in]`` with T·H·W = I, which is flattened in this order; 4×4 matrices are
-            poses of size 16.
-        n_iters: overrides the layer's own for this call.
+        capsules: a ``Routed`` (or, if the routing needs no activations, its pose), ``[B, I, d_in]`` or a map
+            ``[B, T, H, W, d_in]`` with T·H·W = I, which is flattened in this order; n×n matrices are
+            poses of size n².
+        n_iters: another number of iterations for this call.
         return_coupling: fill the result's ``coupling``, ``[B, I, J]``; None without.
+        mask: ``[B, I]``, true for lower capsules that are there, for routings that know a mask.
+        state: upper capsules of the pass before, for routings that start from them.
 
     Output:
-        :class:`~torchcaps.ops.Routed` with pose ``[B, J, d_out]`` (``[B, J, 4, 4]`` from routing on
+        :class:`~torchcaps.ops.Routed` with pose ``[B, J, d_out]`` (``[B, J, n, n]`` from routing on
         matrices) and activation ``[B, J]``.
 
     Raises:
-        ValueError: another number or size of capsules.
+        ValueError: Another number or size of capsules, or an argument that the routing does not know.
 
     Example:
         >>> import torch
@@ -49,17 +45,25 @@ class DenseCaps(RoutedLayer):
     """
 
     def forward(
-        self, capsules: Routed | Tensor, *, n_iters: int | None = None, return_coupling: bool = False
+        self,
+        capsules: Routed | Tensor,
+        *,
+        n_iters: int | None = None,
+        return_coupling: bool = False,
+        mask: Tensor | None = None,
+        state: Routed | None = None,
     ) -> Routed:
         lower = self.routed(capsules)
         if lower.pose.dim() == 5:
             lower = Routed(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3))
-        if lower.pose.dim() != 3 or lower.pose.shape[1:] != (self.n_in, self.d_in):
+        shape = lower.pose.shape
+        if len(shape) != 3 or shape[2] != self.d_in or self.n_in not in (None, shape[1]):
             raise ValueError(
-                f"capsules must be [B, I={self.n_in}, d_in={self.d_in}] or a map of as many, "
+                f"capsules must be [B, I={self.n_in or 'any'}, d_in={self.d_in}] or a map of as many, "
                 f"got shape {list(capsules.pose.shape if isinstance(capsules, Routed) else capsules.shape)}"
             )
-        return ROUTINGS[self.routing].dense(lower, **self.call_options(n_iters, return_coupling))
+        call = self.told(return_coupling, n_iters=n_iters, mask=mask, state=state)
+        return self.routing.route(lower, self.parts(), **call)
 
     def extra_repr(self) -> str:
-        return f"{self.n_in}×{self.d_in} -> {self.n_out}×{self.d_out}, {self.routing_repr()}"
+        return f"{self.n_in or 'any'}×{self.d_in} -> {self.n_out}×{self.d_out}, {self.routing_repr()}"

@@ -23,8 +23,8 @@ class MatrixPrimaryCaps(nn.Module):
         kernel_size: of the convolution, or (rows, columns); 1 in the paper.
         stride: of the convolution, or (rows, columns).
         padding: zeros on every side, or (above and below, left and right).
-        pose: "matrix" for 4×4, or "vector".
-        d_out: numbers in a pose; 16 for matrices.
+        pose: "matrix" for n×n, or "vector".
+        d_out: numbers in a pose; n² for matrices, 16 in the paper.
         pose_std: standard deviation of the initial weights of the poses. By default 1/√(C·K²), so that
             features of mean square 1 make poses of deviation 1; 0.44 in the released code.
         activation_std: of the activations'; by default twice as much; 2.64 in the released code.
@@ -68,8 +68,8 @@ class MatrixPrimaryCaps(nn.Module):
         check_capsules(in_channels, n_types, d_out)
         self.kernel_size, self.stride, self.padding = windows(kernel_size, stride, padding)
         check_choice("pose", pose, POSES)
-        if pose == "matrix" and d_out != 16:
-            raise ValueError(f"d_out must be 16 for 4×4 matrices, got {d_out}; or take pose='vector'")
+        if pose == "matrix" and math.isqrt(d_out) ** 2 != d_out:
+            raise ValueError(f"d_out must be a square number for matrices, got {d_out}; or take pose='vector'")
         check_number("activation_bias", activation_bias)
         check_flag("normalize", normalize)
         for name, value in {"pose_std": pose_std, "activation_std": activation_std}.items():
@@ -123,7 +123,7 @@ class MatrixPrimaryCaps(nn.Module):
         pose, logit = made.split(self._parts, dim=1)
         pose = pose.unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, T, H', W', D]
         if self.pose == "matrix":
-            pose = pose.unflatten(-1, (4, 4))
+            pose = pose.unflatten(-1, (math.isqrt(self.d_out),) * 2)
         assert isinstance(self.activation_bias, Tensor)
         return Routed(pose, (logit + self.activation_bias).sigmoid())
 

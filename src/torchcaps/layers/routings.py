@@ -1,222 +1,329 @@
-"""The kinds of routing as layers see them: what parameters each needs, and how it is called."""
+"""The routings of the papers, as objects that layers are given."""
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Self
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from torchcaps.checks import check_choice, check_flag, check_number, check_positive
-from torchcaps.layers.em_init import em_init
+from torchcaps.checks import check_at_least, check_choice, check_flag, check_number, check_positive
+from torchcaps.layers.em_init import EMInit, em_init
 from torchcaps.layers.init import routing_std, step_scale, truncated_normal_, votes_reach
-from torchcaps.ops import Routed, conv_em_routing, dynamic_routing, em_routing, receptive_fields
+from torchcaps.layers.routing import Init, Part, Routing, Sizes
+from torchcaps.ops import Routed, conv_em_routing, dynamic_routing, em_routing
+from torchcaps.ops.dynamic import GRADIENTS
+from torchcaps.ops.em_checks import check_dense_choice
 from torchcaps.ops.em_settings import SMALLEST, EMSettings, em_settings
+from torchcaps.ops.fused import IMPLS
 from torchcaps.ops.votes import check_overlap
 
 POSES = ("matrix", "vector")
 
 
-class Initial(NamedTuple):
-    """A parameter before it has values.
+def _check_common(routing: DynamicRouting | EMRouting) -> None:
+    check_at_least("n_iters", routing.n_iters, 1)
+    check_choice("gradient", routing.gradient, GRADIENTS)
+    check_choice("impl", routing.impl, IMPLS)
+    if routing.weight_std is not None:
+        check_positive("weight_std", routing.weight_std)
+
+
+@dataclass(frozen=True)
+class DynamicRouting(Routing):
+    """Dynamic routing by agreement, see :func:`torchcaps.ops.dynamic_routing`.
 
     Attributes:
-        shape: of it.
-        fill: gives it its initial values, in place.
-        per_child: its first axis is the lower capsules; where these stand at several places with one matrix, all
-            places have the same values.
+        n_iters: Passes.
+        leaky: Let lower capsules route to nothing.
+        bias: Learn a bias ``[J, d_out]``.
+        bias_init: Its initial value; the authors of CapsNet took 0.1.
+        learned_prior: Learn the initial logits ``[I, J]``.
+        weight_std: Standard deviation of the initial transformation matrices. By default stacked layers train, see
+            :mod:`torchcaps.layers.init`.
+        vote_scale: Fixed factor on the poses below. The papers have none, which is 1. By default it is a power of two
+            such that a step of 1e-3 moves no capsule far: 1, except where many capsules vote for few; and 1 where
+            ``weight_std`` is given.
+        gradient: "full", or "last" for the gradient of the last pass alone.
+        impl: What computes it, see :func:`torchcaps.ops.which_impl`.
+
+    Raises:
+        ValueError: A value out of range.
+
+    Source: Sabour, Frosst, Hinton 2017, section 2, procedure 1.
     """
 
-    shape: tuple[int, ...]
-    fill: Callable[[Tensor], object]
-    per_child: bool = False
+    name: ClassVar[str] = "dynamic"
 
-    @staticmethod
-    def constant(shape: tuple[int, ...], value: float) -> Initial:
-        """All of it one number."""
-        return Initial(shape, partial(nn.init.constant_, val=value))
-
-
-class Made(NamedTuple):
-    """What a layer is made of.
-
-    Attributes:
-        parameters: under the names that the operation gives them.
-        options: the operation's own.
-        pose_scale: deviation that the poses which come out have at first.
-        vote_scale: fixed factor on the poses below, see :func:`torchcaps.layers.init.step_scale`; None for none.
-    """
-
-    parameters: Mapping[str, Initial | None]
-    options: dict[str, Any]
-    pose_scale: float
+    n_iters: int = 3
+    _: KW_ONLY
+    leaky: bool = False
+    bias: bool = True
+    bias_init: float = 0.0
+    learned_prior: bool = False
+    weight_std: float | None = None
     vote_scale: float | None = None
+    gradient: str = "full"
+    impl: str = "auto"
 
+    def __post_init__(self) -> None:
+        _check_common(self)
+        check_number("bias_init", self.bias_init)
+        for name in ("bias", "learned_prior", "leaky"):
+            check_flag(name, getattr(self, name))
+        if self.vote_scale is not None:
+            check_positive("vote_scale", self.vote_scale)
 
-class Routing(NamedTuple):
-    """One kind of routing.
+    def vote_scale_for(self, sizes: Sizes) -> float:
+        if self.vote_scale is not None:
+            return self.vote_scale
+        reach = votes_reach(sizes.n_children, sizes.n_out, sizes.d_in)
+        return step_scale(reach, sizes.d_out) if self.weight_std is None else 1.0
 
-    Attributes:
-        make: from the layer's sizes ``(n_in, n_out, d_in, d_out)``, whether it is ``dense``, at how many places
-            (``n_places``) each of the n_in stands with the same matrix, and the user's options.
-        dense: routes ``[B, I, ...]``.
-        activations: the lower capsules' are asked for; else bare poses will do.
-        conv: routes a map ``[B, T, H, W, ...]`` within receptive fields, with I = T·K_h·K_w; besides it is given
-            ``kernel_size`` and ``stride``, each of rows and columns. None: each field by itself, as ``dense`` does.
-        options: names of the user's options, which ``make`` takes.
+    def parts(self, sizes: Sizes) -> Mapping[str, Part]:
+        n_in, n_out, d_in, d_out = _known(sizes)
+        std = self.weight_std
+        if std is None:
+            std = routing_std(sizes.n_children, n_out, d_out, n_out + self.leaky) / self.vote_scale_for(sizes)
+        return {
+            "weight": Init((n_in, n_out, d_in, d_out), partial(truncated_normal_, std=std), per_child=True),
+            "bias": Init.constant((n_out, d_out), self.bias_init) if self.bias else None,
+            "prior": Init.constant((n_in, n_out), 0.0)._replace(per_child=True) if self.learned_prior else None,
+        }
 
-    ``dense`` and ``conv`` are called with the parameters and options that ``make`` names, and with every layer's
-    ``n_iters``, ``gradient``, ``impl`` and ``return_coupling``: they refuse what they cannot do.
-    """
+    def pose_scale_out(self, sizes: Sizes) -> float:
+        return 0.5 / math.sqrt(sizes.d_out)  # of length ½
 
-    make: Callable[..., Made]
-    dense: Callable[..., Routed]
-    activations: bool
-    conv: Callable[..., Routed] | None = None
-    options: tuple[str, ...] = ()
-
-    def on_map(
-        self, capsules: Routed, *, kernel_size: tuple[int, int], stride: tuple[int, int], **options: Any
+    def route(
+        self,
+        capsules: Routed,
+        parts: Mapping[str, Any],
+        *,
+        return_coupling: bool = False,
+        n_iters: int | None = None,
     ) -> Routed:
-        """What ``conv`` makes of a map; without one each receptive field is routed as ``dense`` does."""
-        if self.conv is not None:
-            return self.conv(capsules, kernel_size=kernel_size, stride=stride, **options)
-        fields = receptive_fields(capsules.pose, kernel_size, stride)  # [B, H', W', I, d_in]
-        active = fields  # any numbers do, of which none is read
-        if self.activations:
-            active = receptive_fields(capsules.activation.unsqueeze(-1), kernel_size, stride)
-        places = fields.shape[:3]
-        lower = Routed(fields.flatten(0, 2), active.flatten(0, 2)[..., 0])
-        pose, activation, coupling = self.dense(lower, **options)
-        return Routed(
-            pose.unflatten(0, places).movedim(3, 1),  # [B, J, H', W', d_out]
-            activation.unflatten(0, places).movedim(3, 1),
-            None if coupling is None else coupling.unflatten(0, places),
+        return dynamic_routing(
+            capsules.pose,
+            **parts,
+            n_iters=self.n_iters if n_iters is None else n_iters,
+            leaky=self.leaky,
+            gradient=self.gradient,
+            impl=self.impl,
+            return_coupling=return_coupling,
         )
 
 
-def _make_dynamic(
-    n_in: int,
-    n_out: int,
-    d_in: int,
-    d_out: int,
-    *,
-    dense: bool,
-    n_places: int,
-    weight_std: float | None = None,
-    bias: bool = True,
-    bias_init: float = 0.0,
-    learned_prior: bool = False,
-    leaky: bool = False,
-    vote_scale: float | None = None,
-) -> Made:
-    del dense  # it routes within each receptive field as it does in all
-    check_number("bias_init", bias_init)
-    for name, value in {"bias": bias, "learned_prior": learned_prior, "leaky": leaky}.items():
-        check_flag(name, value)
-    if vote_scale is None:
-        votes = votes_reach(n_in * n_places, n_out, d_in)
-        vote_scale = step_scale(votes, d_out) if weight_std is None else 1.0
-    check_positive("vote_scale", vote_scale)
-    std = routing_std(n_in * n_places, n_out, d_out, n_out + leaky) / vote_scale if weight_std is None else weight_std
-    parameters = {
-        "weight": Initial((n_in, n_out, d_in, d_out), partial(truncated_normal_, std=std), per_child=True),
-        "bias": Initial.constant((n_out, d_out), bias_init) if bias else None,
-        "prior": Initial.constant((n_in, n_out), 0.0)._replace(per_child=True) if learned_prior else None,
-    }
-    return Made(parameters, {"leaky": leaky}, 0.5 / math.sqrt(d_out), vote_scale)  # of length ½
+@dataclass(frozen=True)
+class EMRouting(Routing):
+    """EM routing of 4×4 matrices or of vectors, see :func:`torchcaps.ops.em_routing`.
 
+    Attributes:
+        n_iters: Iterations.
+        pose: "matrix" for 4×4, or "vector" for any size.
+        settings: "released", "paper", or an :class:`~torchcaps.ops.EMSettings`.
+        pose_scale: Standard deviation of the poses below at first. Hand over the ``pose_scale`` of the layer below, as
+            the networks do; else the poses of a stack drift.
+        weight_std: Standard deviation of the initial transformation matrices; by default it follows from the sizes.
+        beta_u_init: Initial β_u; by default it follows from ``pose_scale``.
+        beta_a_init: Initial β_a.
+        gradient: "full", or "last" for the gradient of the last iteration alone.
+        impl: What computes it, see :func:`torchcaps.ops.which_impl`.
+        compete, start, final_lambda, lambda_decay, damping, variance_floor, mass_floor, cost_scale, beta_u_scale,
+            beta_a_scale, normalise: Replace the field of this name in the settings; None keeps it.
 
-def _make_em(
-    n_in: int,
-    n_out: int,
-    d_in: int,
-    d_out: int,
-    *,
-    dense: bool,
-    n_places: int,
-    pose: str = "matrix",
-    pose_scale: float = 1.0,
-    weight_std: float | None = None,
-    beta_u_init: float | None = None,
-    beta_a_init: float = 0.0,
-    settings: str | EMSettings = "released",
-    **changes: Any,
-) -> Made:
-    check_choice("pose", pose, POSES)
-    for name, value in {"beta_u_init": 0.0 if beta_u_init is None else beta_u_init, "beta_a_init": beta_a_init}.items():
-        check_number(name, value)
-    if pose == "matrix" and (d_in, d_out) != (16, 16):
-        raise ValueError(f"d_in and d_out must be 16 for 4×4 matrices, got {d_in} and {d_out}; or take pose='vector'")
-    inner = (4, 4) if pose == "matrix" else (d_in, d_out)
-    check_positive("pose_scale", pose_scale)
-    pose_scale = float(pose_scale)
-    given = em_settings(settings, dense=dense, **changes)
-    if isinstance(settings, str) and "variance_floor" not in changes:
-        # The named settings are for poses that spread by 1. Each layer's spread less than those below, and a floor that
-        # stays would cover their votes' agreement.
-        floor = given.variance_floor * pose_scale * pose_scale
-        if not SMALLEST <= floor < math.inf:
+    The variance floor of named settings is for poses of deviation 1. Unless ``variance_floor`` is given it is
+    multiplied by ``pose_scale²``. Layers save the floor with their weights.
+
+    Raises:
+        ValueError: A value out of range.
+
+    Source: Hinton, Sabour, Frosst 2018, section 3.
+    """
+
+    name: ClassVar[str] = "em"
+    needs_activations: ClassVar[bool] = True
+
+    n_iters: int = 3
+    _: KW_ONLY
+    pose: str = "matrix"
+    settings: str | EMSettings = "released"
+    pose_scale: float = 1.0
+    weight_std: float | None = None
+    beta_u_init: float | None = None
+    beta_a_init: float = 0.0
+    gradient: str = "full"
+    impl: str = "auto"
+    compete: str | None = None
+    start: str | None = None
+    final_lambda: float | None = None
+    lambda_decay: float | None = None
+    damping: float | None = None
+    variance_floor: float | None = None
+    mass_floor: float | None = None
+    cost_scale: float | None = None
+    beta_u_scale: float | None = None
+    beta_a_scale: float | None = None
+    normalise: bool | None = None
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        check_choice("pose", self.pose, POSES)
+        for name in ("beta_u_init", "beta_a_init"):
+            if not (name == "beta_u_init" and self.beta_u_init is None):
+                check_number(name, getattr(self, name))
+        check_positive("pose_scale", self.pose_scale)
+        self._changed(dense=True)
+
+    def _changed(self, *, dense: bool) -> EMSettings:
+        """Return the settings with the fields that are given besides."""
+        changes = {field.name: getattr(self, field.name) for field in fields(EMSettings)}
+        given = {name: value for name, value in changes.items() if value is not None}
+        return em_settings(self.settings, dense=dense, **given)
+
+    def resolve(self, sizes: Sizes) -> Self:
+        """Return this routing with an :class:`~torchcaps.ops.EMSettings` whose floor fits the poses below."""
+        if self.pose == "matrix" and (sizes.d_in, sizes.d_out) != (16, 16):
             raise ValueError(
-                f"pose_scale must leave the variance floor, {given.variance_floor} · pose_scale², "
-                f"at {SMALLEST:.3g} or more and finite, got {pose_scale}"
+                f"d_in and d_out must be 16 for 4×4 matrices, got {sizes.d_in} and {sizes.d_out}; or take pose='vector'"
             )
-        given = replace(given, variance_floor=floor)
-    initial = em_init(n_in * n_places, inner[0], pose_scale, given)
-    std = initial.weight_std if weight_std is None else weight_std
-    parameters = {
-        "weight": Initial((n_in, n_out, *inner), partial(truncated_normal_, std=std), per_child=True),
-        "beta_u": Initial.constant((n_out,), initial.beta_u if beta_u_init is None else beta_u_init),
-        "beta_a": Initial.constant((n_out,), beta_a_init),
-    }
-    return Made(parameters, {"pose": pose, "settings": given}, initial.pose_scale)
+        settings = self._changed(dense=sizes.dense)
+        if isinstance(self.settings, str) and self.variance_floor is None:
+            # Each layer's poses spread less than those below. A floor that stays would cover their votes' agreement.
+            floor = settings.variance_floor * float(self.pose_scale) ** 2
+            if not SMALLEST <= floor < math.inf:
+                raise ValueError(
+                    f"pose_scale must leave the variance floor, {settings.variance_floor} · pose_scale², "
+                    f"at {SMALLEST:.3g} or more and finite, got {self.pose_scale}"
+                )
+            settings = replace(settings, variance_floor=floor)
+        if sizes.dense:
+            check_dense_choice(settings, self.n_iters)
+        return replace(self, settings=settings, **dict.fromkeys(_SETTINGS))
+
+    def _initial(self, sizes: Sizes) -> EMInit:
+        settings = self.settings if isinstance(self.settings, EMSettings) else self._changed(dense=sizes.dense)
+        inner = 4 if self.pose == "matrix" else sizes.d_in
+        return em_init(sizes.n_children, inner, float(self.pose_scale), settings)
+
+    def parts(self, sizes: Sizes) -> Mapping[str, Part]:
+        n_in, n_out, d_in, d_out = _known(sizes)
+        inner = (4, 4) if self.pose == "matrix" else (d_in, d_out)
+        initial = self._initial(sizes)
+        std = initial.weight_std if self.weight_std is None else self.weight_std
+        beta_u = initial.beta_u if self.beta_u_init is None else self.beta_u_init
+        return {
+            "weight": Init((n_in, n_out, *inner), partial(truncated_normal_, std=std), per_child=True),
+            "beta_u": Init.constant((n_out,), beta_u),
+            "beta_a": Init.constant((n_out,), self.beta_a_init),
+        }
+
+    def pose_scale_out(self, sizes: Sizes) -> float:
+        return self._initial(sizes).pose_scale
+
+    def above(self, pose_scale: float) -> Self:
+        return replace(self, pose_scale=pose_scale)
+
+    def for_classes(self) -> Self:
+        """Return this routing with competition among all, as class capsules have one position."""
+        settings = self.settings
+        if isinstance(settings, EMSettings) and settings.compete == "positions":
+            settings = replace(settings, compete="all")
+        return replace(self, settings=settings, compete="all" if self.compete == "positions" else self.compete)
+
+    def check_map(self, size: tuple[int, int], kernel_size: tuple[int, int], stride: tuple[int, int]) -> None:
+        if self._changed(dense=False).compete == "positions" and self.n_iters > 1:
+            check_overlap(size, kernel_size, stride)
+
+    def constants(self) -> dict[str, float]:
+        return {"variance_floor": self._changed(dense=False).variance_floor}
+
+    def with_constants(self, constants: Mapping[str, float]) -> Self:
+        assert isinstance(self.settings, EMSettings)  # a layer's routing is resolved
+        return replace(self, settings=replace(self.settings, variance_floor=constants["variance_floor"]))
+
+    def route(
+        self,
+        capsules: Routed,
+        parts: Mapping[str, Any],
+        *,
+        return_coupling: bool = False,
+        n_iters: int | None = None,
+        offset: Tensor | None = None,
+    ) -> Routed:
+        return em_routing(
+            self._shaped(capsules.pose),
+            capsules.activation,
+            **parts,
+            offset=None if offset is None else self._shaped(offset),
+            **self._options(n_iters, return_coupling),
+        )
+
+    def route_map(
+        self,
+        capsules: Routed,
+        parts: Mapping[str, Any],
+        *,
+        kernel_size: tuple[int, int],
+        stride: tuple[int, int],
+        state: Routed | None = None,
+        return_coupling: bool = False,
+        n_iters: int | None = None,
+        **_: Any,
+    ) -> Routed:
+        """Route a map among all fields that see a capsule, see :func:`torchcaps.ops.conv_em_routing`."""
+        options = self._options(n_iters, return_coupling)
+        if options["settings"].compete == "positions" and options["n_iters"] > 1:  # else nothing would be routed
+            check_overlap((capsules.pose.shape[2], capsules.pose.shape[3]), kernel_size, stride)
+        return conv_em_routing(
+            self._shaped(capsules.pose),
+            capsules.activation,
+            parts["weight"].unflatten(0, (capsules.pose.shape[1], *kernel_size)),
+            beta_u=parts["beta_u"],
+            beta_a=parts["beta_a"],
+            stride=stride,
+            **options,
+        )
+
+    def _options(self, n_iters: int | None, return_coupling: bool) -> dict[str, Any]:
+        return {
+            "n_iters": self.n_iters if n_iters is None else n_iters,
+            "settings": self.settings,
+            "gradient": self.gradient,
+            "impl": self.impl,
+            "return_coupling": return_coupling,
+        }
+
+    def _shaped(self, vectors: Tensor) -> Tensor:
+        """Return poses ``[..., 16]`` as 4×4 matrices if they are matrices."""
+        return vectors.unflatten(-1, (4, 4)) if self.pose == "matrix" else vectors
 
 
-def _dense_dynamic(capsules: Routed, **options: Any) -> Routed:
-    return dynamic_routing(capsules.pose, **options)
+_SETTINGS = tuple(field.name for field in fields(EMSettings))
 
 
-def _dense_em(capsules: Routed, *, pose: str, **options: Any) -> Routed:
-    return em_routing(_shaped(capsules.pose, pose), capsules.activation, **options)
+def _known(sizes: Sizes) -> tuple[int, int, int, int]:
+    """Return the first four sizes, for routings that have a matrix for each lower capsule."""
+    if sizes.n_in is None:
+        raise ValueError("n_in must be given for a routing with a matrix for each lower capsule, got None")
+    return sizes.n_in, sizes.n_out, sizes.d_in, sizes.d_out
 
 
-def _conv_em(
-    capsules: Routed,
-    *,
-    pose: str,
-    weight: Tensor,
-    kernel_size: tuple[int, int],
-    stride: tuple[int, int],
-    n_iters: int,
-    settings: EMSettings,
-    **options: Any,
-) -> Routed:
-    if settings.compete == "positions" and n_iters > 1:  # else it would be no routing, without a word
-        check_overlap(capsules.pose.shape[2:4], kernel_size, stride)
-    options |= {"n_iters": n_iters, "settings": settings}
-    weight = weight.unflatten(0, (capsules.pose.shape[1], *kernel_size))
-    return conv_em_routing(_shaped(capsules.pose, pose), capsules.activation, weight, stride=stride, **options)
+#: The routings that go by a name. Enter a class of your own to use it by name in configuration files.
+ROUTINGS: dict[str, type[Routing]] = {"dynamic": DynamicRouting, "em": EMRouting}
 
 
-def _shaped(vectors: Tensor, pose: str) -> Tensor:
-    """Poses ``[..., 16]`` as 4×4 matrices where they are such."""
-    return vectors.unflatten(-1, (4, 4)) if pose == "matrix" else vectors
+def as_routing(routing: Routing | str) -> Routing:
+    """Return a routing, or the one of this name with its default options.
 
-
-def _options(make: Callable[..., Made]) -> tuple[str, ...]:
-    every = inspect.signature(make).parameters.values()
-    given = (one.name for one in every if one.kind is one.KEYWORD_ONLY)
-    return tuple(name for name in given if name not in ("dense", "n_places"))
-
-
-#: Every routing, by the name under which layers take it.
-ROUTINGS = {
-    "dynamic": Routing(_make_dynamic, _dense_dynamic, False, options=_options(_make_dynamic)),
-    "em": Routing(
-        _make_em, _dense_em, True, _conv_em, (*_options(_make_em), *(field.name for field in fields(EMSettings)))
-    ),
-}
+    Raises:
+        ValueError: An unknown name, or something else.
+    """
+    if isinstance(routing, Routing):
+        return routing
+    if not isinstance(routing, str):
+        raise ValueError(f"routing must be a Routing or one of {', '.join(ROUTINGS)}, got {routing!r}")
+    check_choice("routing", routing, ROUTINGS)
+    return ROUTINGS[routing]()

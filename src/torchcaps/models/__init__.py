@@ -8,13 +8,15 @@ an auto-encoder, :class:`~torchcaps.models.output.Transformed`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
 from torch import nn
 
 from torchcaps.checks import check_choice
+from torchcaps.layers import ROUTINGS, Routing
 from torchcaps.models.baseline_cnn import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
 from torchcaps.models.hidden import HiddenCaps, HiddenConv
@@ -60,7 +62,8 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int | None = 
         name: one of :data:`MODELS`.
         image_shape: (channels, height, width).
         n_classes: number of classes; auto-encoders know of none, and take no heed of it.
-        options: as the model's own function says.
+        options: as the model's own function says. Where it has a routing, the routing's options may stand beside
+            them, as in configuration files: ``n_iters=2`` for ``routing=DynamicRouting(n_iters=2)``.
 
     Raises:
         ValueError: an unknown name or option, no number of classes for a classifier, or images too small for the model.
@@ -71,28 +74,45 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int | None = 
         if n_classes is None:
             raise ValueError(f"n_classes must be given for {name}, got None")
         options = {"n_classes": n_classes, **options}
+    own = _options(function)
+    if "routing" in own:
+        options = _with_routing(name, own, options)
     try:
         return function(image_shape=image_shape, **options)
     except TypeError as error:
         if not any(words in str(error) for words in ("unexpected keyword argument", "multiple values for")):
             raise
         raise ValueError(f"model {name}: {error}") from None
-    except ValueError as error:
-        if not str(error).startswith("an option of layers"):
-            raise
-        # What a model does not know it hands to its layers, whose options alone the message lists.
-        own = ", ".join(each for each in _options(function) if each not in ("image_shape", "n_classes"))
-        of_layers = str(error).split(" must be one of ", 1)[1]
-        raise ValueError(f"options of {name} must be one of {own}; or of its layers {of_layers}") from None
 
 
-def _options(function: Callable[..., nn.Module]) -> list[str]:
-    """Names of the options that a model takes for itself."""
+def _with_routing(name: str, own: Mapping[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with those of the routing gathered into one object.
+
+    Raises:
+        ValueError: An option of neither the model nor its routing, or options beside a routing that is an object.
+    """
+    routing = options.get("routing", own["routing"])
+    kind = ROUTINGS.get(routing, Routing) if isinstance(routing, str) else type(routing)
+    known = [field.name for field in fields(kind)] if is_dataclass(kind) else []
+    rest = [option for option in options if option not in own]
+    for option in rest:
+        if option not in known:
+            mine = ", ".join(each for each in own if each not in ("image_shape", "n_classes"))
+            raise ValueError(f"options of {name} must be one of {mine}; or of its routing {', '.join(known)}; got {option!r}")
+        if not isinstance(routing, str):
+            raise ValueError(f"{option} must be set in routing, which is an object; got {options[option]!r} beside it")
+    given = {option: options[option] for option in rest}
+    kept = {option: value for option, value in options.items() if option in own}
+    return kept | ({"routing": ROUTINGS[routing](**given)} if given else {})
+
+
+def _options(function: Callable[..., nn.Module]) -> dict[str, Any]:
+    """Return the options that a model takes for itself, with their defaults."""
     takers: list[Callable[..., Any]] = [function]
     with suppress(TypeError, KeyError, NameError):  # of one of your own, that need not say what it returns
         takers.append(get_type_hints(function)["return"])
-    found = [each for taker in takers for each in inspect.signature(taker).parameters.values()]
-    return list({each.name: None for each in found if each.kind != each.VAR_KEYWORD})
+    every = [each for taker in takers for each in inspect.signature(taker).parameters.values()]
+    return {each.name: each.default for each in every if each.kind != each.VAR_KEYWORD}
 
 
 __all__ = [

@@ -13,7 +13,8 @@ from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps, Standard
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.layout import channels_last
 from torchcaps.layers.plain_conv import ReLUConv2d
-from torchcaps.layers.routed_layer import check_options
+from torchcaps.layers.routing import Routing
+from torchcaps.layers.routings import as_routing
 from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
 from torchcaps.models.hidden import HiddenCaps, HiddenConv, read_layers, stacked
 from torchcaps.models.output import Output
@@ -38,11 +39,11 @@ class CapsNet(nn.Module):
         hidden: layers of convolutional capsules between primary and class capsules, each a
             :class:`HiddenCaps` or a dict of its fields.
         d_class: pose size of the class capsules.
-        n_iters: passes of every routing.
+        routing: of every routed layer, as :class:`~torchcaps.layers.DenseCaps` has it: such as
+            ``DynamicRouting(n_iters=2, leaky=True)``. (``bias`` is True by default, as in the authors' code; the paper
+            has none.) Leave ``pose_scale`` of EM routing alone, each layer has its own.
         decoder: widths of the decoder's hidden layers; None for no decoder.
         standardize: bring each image to zero mean and unit variance first; the decoder still paints 0 … 1.
-        options: of every routed layer, but ``pose_scale``, of which each has its own: ``bias`` (True, as in the
-            authors' code; the paper has none), ``learned_prior``, ``leaky``, ``vote_scale``, ``gradient``, ``impl`` …
 
     Attributes:
         decoder: a :class:`~torchcaps.layers.Decoder`, or None. It is for you to call, with ``output.capsules[-1]`` and
@@ -65,10 +66,9 @@ class CapsNet(nn.Module):
         primary_scale: float | None = None,
         hidden: Sequence[HiddenCaps | Mapping[str, Any]] = (),
         d_class: int = 16,
-        n_iters: int = 3,
+        routing: Routing | str = "dynamic",
         decoder: Sequence[int] | None = (512, 1024),
         standardize: bool = False,
-        **options: Any,
     ) -> None:
         super().__init__()
         sizes = {"n_classes": n_classes, "channels": channels, "kernel_size": kernel_size}
@@ -86,9 +86,9 @@ class CapsNet(nn.Module):
             raise ValueError(f"decoder must list layers, got {decoder!r}")
         for width in decoder or ():
             check_at_least("each width of decoder", width, 1)
-        if "pose_scale" in options:
-            raise ValueError(f"pose_scale must be left to the layers, each has its own; got {options['pose_scale']}")
-        check_options(options.get("routing", "dynamic"), options)
+        routing = as_routing(routing)
+        if routing.pose_scale != 1.0:
+            raise ValueError(f"pose_scale must be left to the layers, each has its own; got {routing.pose_scale}")
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()
@@ -112,20 +112,17 @@ class CapsNet(nn.Module):
         with fitting(image_shape):
             size = self.primary.output_size(*size)
         types, d_in = n_types, d_primary
-        em = options.get("routing") == "em"  # which is told how far the poses below spread
-        if em:
-            options |= {"pose_scale": self.primary.pose_scale}
+        routing = routing.above(self.primary.pose_scale)
         self.hidden = nn.ModuleList()
         for spec in below:
             layer = ConvCaps(
-                types, spec.n_types, d_in, spec.d_out, spec.kernel_size, n_iters, stride=spec.stride, **options
+                types, spec.n_types, d_in, spec.d_out, spec.kernel_size, stride=spec.stride, routing=routing
             )
             self.hidden.append(layer)
-            if em:
-                options |= {"pose_scale": layer.pose_scale}
+            routing = routing.above(layer.pose_scale)
             with fitting(image_shape):
                 size, types, d_in = layer.output_size(*size), spec.n_types, spec.d_out
-        self.classes = DenseCaps(types * size[0] * size[1], n_classes, d_in, d_class, n_iters, **options)
+        self.classes = DenseCaps(types * size[0] * size[1], n_classes, d_in, d_class, routing=routing)
         self.map_shape = (types, *size)  #: (T, H, W) of the capsules below the class capsules
         self.decoder = None if decoder is None else Decoder(n_classes, d_class, image_shape, tuple(decoder))
 

@@ -15,14 +15,14 @@ from torchcaps.checks import check_at_least, check_choice, check_flag
 from torchcaps.layers import ClassCaps, ConvCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
 from torchcaps.layers.init import LEFT, reset_layers, truncated_normal_
 from torchcaps.layers.plain_conv import ReLUConv2d
-from torchcaps.layers.routed_layer import check_options
-from torchcaps.layers.routings import POSES
+from torchcaps.layers.routing import Routing, understood
+from torchcaps.layers.routings import EMRouting, as_routing
 from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, receptive_field, require_images
 from torchcaps.models.hidden import HiddenConv, read_layers, stacked
 from torchcaps.models.output import Output
-from torchcaps.ops import EMSettings, Routed
+from torchcaps.ops import Routed
 from torchcaps.ops.em_settings import em_settings
-from torchcaps.ops.votes import PLACEMENTS, check_overlap
+from torchcaps.ops.votes import PLACEMENTS
 
 INITIAL = ("half-active", "released")
 
@@ -37,11 +37,12 @@ class MatrixCapsNet(nn.Module):
         B: types of primary capsules.
         C: types of the first convolutional capsules, K=3, stride 2.
         D: types of the second, K=3, stride 1.
-        n_iters: iterations of every routing.
-        routing: of every routed layer, "em", or "dynamic": of squashed vectors of 16 numbers then, for which ``pose``
-            and ``coordinates`` mean nothing, and ``initial`` cannot be "released"; not in the paper.
-        pose: "matrix", or "vector" (the paper's ablation).
-        coordinates: coordinate addition, "column" (the paper), "row" (the released code) or None.
+        routing: of every routed layer, as :class:`~torchcaps.layers.DenseCaps` has it. With
+            ``EMRouting(pose="vector")`` poses are vectors (the paper's ablation). A routing that needs no activations,
+            such as "dynamic", gets squashed vectors of 16 numbers; not in the paper. Leave ``pose_scale`` alone, each
+            layer has its own.
+        coordinates: coordinate addition, "column" (the paper), "row" (the released code) or None; only for
+            routings that know an offset, as EM.
         standardize: bring each image to zero mean and unit variance first.
         convolutions: between the first one and the primary capsules, each with a ReLU behind it:
             :class:`~torchcaps.models.HiddenConv`, or dicts of its fields. The paper has none.
@@ -51,9 +52,7 @@ class MatrixCapsNet(nn.Module):
             authors' released code, of whose capsules few are active; of half the width for vectors). With these the
             variance floor and the scale of the coordinates are the same in every layer, as in that code; with others
             they follow the poses, which shrink from layer to layer: weights are for networks of the same ``initial``.
-        options: of every routed layer: ``settings`` ("released" by default, or "paper"), ``gradient``, ``impl`` …;
-            ``compete="positions"`` of the convolutional ones. The recipes of small NORB have ``settings="released",
-            initial="released"``.
+            The recipes of small NORB have it "released", with ``EMRouting(settings="released")``.
 
     Source: Hinton, Sabour, Frosst 2018, section 4, figure 1.
     """
@@ -67,37 +66,29 @@ class MatrixCapsNet(nn.Module):
         B: int = 32,  # noqa: N803
         C: int = 32,  # noqa: N803
         D: int = 32,  # noqa: N803
-        n_iters: int = 3,
-        routing: str = "em",
-        pose: str = "matrix",
+        routing: Routing | str = "em",
         coordinates: str | None = "column",
         standardize: bool = True,
         convolutions: Sequence[HiddenConv | Mapping[str, Any]] = (),
         normalize: bool = False,
         initial: str = "half-active",
-        **options: Any,
     ) -> None:
         super().__init__()
         check_choice("initial", initial, INITIAL)
-        check_choice("routing", routing, ("em", "dynamic"))  # a further one would want a first layer of its own
-        check_choice("pose", pose, POSES)
+        routing = as_routing(routing)
         if coordinates is not None:
             check_choice("coordinates", coordinates, PLACEMENTS)
         check_flag("standardize", standardize)
         check_flag("normalize", normalize)
-        if normalize and routing != "em":
-            raise ValueError(f"normalize must be False with {routing} routing, got True")
+        if normalize and not routing.needs_activations:
+            raise ValueError(f"normalize must be False with {routing.name} routing, got True")
         between = read_layers("convolutions", convolutions, HiddenConv)
-        if initial == "released" and routing != "em":
-            raise ValueError(f"initial must be half-active with {routing} routing, got released")
+        if initial == "released":
+            routing = _as_released(routing)
         for name, value in {"n_classes": n_classes, "A": A, "B": B, "C": C, "D": D}.items():
             check_at_least(name, value, 1)
-        if "pose_scale" in options:
-            raise ValueError(f"pose_scale must be left to the layers, each has its own; got {options['pose_scale']}")
-        check_options(routing, options)
-        for name in ("weight_std", "beta_u_init", "beta_a_init"):
-            if initial == "released" and name in options:
-                raise ValueError(f"{name} must be left to initial='released', got {options[name]}")
+        if routing.pose_scale != 1.0:
+            raise ValueError(f"pose_scale must be left to the layers, each has its own; got {routing.pose_scale}")
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes, self.normalize = image_shape, n_classes, normalize
         self.standardize = Standardize() if standardize else nn.Identity()
@@ -110,32 +101,34 @@ class MatrixCapsNet(nn.Module):
         mean_square = 1.0 if standardize or normalize else 0.2  # of its features, as in CapsNet
         bias = -1.0 if initial == "released" else 0.0
         self.primary = (
-            MatrixPrimaryCaps(channels, B, pose=pose, activation_bias=bias, normalize=normalize)
-            if routing == "em"
+            MatrixPrimaryCaps(channels, B, pose=routing.pose, activation_bias=bias, normalize=normalize)
+            if routing.needs_activations
             else PrimaryCaps(channels, B, 16, 1, mean_square=mean_square)
         )
-        named = options.get("settings", "released")
-        if initial == "released" and isinstance(named, str):  # the same in every layer, however far its poses spread
-            options = {"variance_floor": em_settings(named, dense=False).variance_floor, **options}
         self.hidden = nn.ModuleList()
         with fitting(image_shape):
             size, types = self.primary.output_size(*size), B
         scale = math.sqrt(mean_square)
         for n_types, stride in ((C, 2), (D, 1)):
-            options |= _em_options(routing, pose, scale)
-            layer = ConvCaps(types, n_types, 16, 16, 3, n_iters, stride=stride, routing=routing, **options)
+            layer = ConvCaps(types, n_types, 16, 16, 3, stride=stride, routing=routing.above(scale))
             self.hidden.append(layer)
             with fitting(image_shape):
-                _require_routing(layer, size)
+                layer.routing.check_map(size, layer.kernel_size, layer.stride)
                 size, types, scale = layer.output_size(*size), n_types, layer.pose_scale
         self.map_shape = (D, *size)  #: (T, H, W) of the capsules below the class capsules
-        options |= _em_options(routing, pose, scale) | {"map_size": size}
-        options = _for_classes(options)
-        if routing == "em" and coordinates is not None:
-            spacing, centre = self._grid(size)
-            options |= {"coordinates": coordinates, "spacing": spacing, "centre": centre}
-            options |= {"coordinate_scale": 100.0} if initial == "released" else {}
-        self.classes = ClassCaps(D, n_classes, 16, 16, n_iters, routing=routing, **options)
+        spacing, centre = self._grid(size)
+        self.classes = ClassCaps(
+            D,
+            n_classes,
+            16,
+            16,
+            routing=routing.above(scale).for_classes(),
+            map_size=size,
+            coordinates=coordinates if "offset" in understood(type(routing)) else None,
+            spacing=spacing,
+            centre=centre,
+            coordinate_scale=100.0 if initial == "released" else None,
+        )
         self.decoder = None
         self.initial = initial
         if initial == "released":
@@ -205,24 +198,20 @@ def _start_as_released(model: MatrixCapsNet) -> None:
             price.fill_(beta)
 
 
-def _em_options(routing: str, pose: str, scale: float) -> dict[str, Any]:
-    """What EM layers are told, and others do not know."""
-    return {"pose": pose, "pose_scale": scale} if routing == "em" else {}
+def _as_released(routing: Routing) -> Routing:
+    """Return the routing with one variance floor in every layer, however far its poses spread.
 
-
-def _for_classes(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with competition among all: of positions class capsules have one."""
-    settings = options.get("settings")
-    if isinstance(settings, EMSettings) and settings.compete == "positions":
-        options = options | {"settings": replace(settings, compete="all")}
-    return options | {"compete": "all"} if options.get("compete") == "positions" else options
-
-
-def _require_routing(layer: ConvCaps, size: tuple[int, int]) -> None:
-    """Refuse images on which the layer would find one place, where its children have no choice."""
-    settings = layer.options.get("settings")
-    if settings is not None and settings.compete == "positions" and layer.n_iters > 1:
-        check_overlap(size, layer.kernel_size, layer.stride)
+    Raises:
+        ValueError: Another routing than EM, or one that has initial values of its own.
+    """
+    if not isinstance(routing, EMRouting):
+        raise ValueError(f"initial must be half-active with {routing.name} routing, got released")
+    for name in ("weight_std", "beta_u_init", "beta_a_init"):
+        if getattr(routing, name) != getattr(EMRouting, name):
+            raise ValueError(f"{name} must be left to initial='released', got {getattr(routing, name)}")
+    if not isinstance(routing.settings, str) or routing.variance_floor is not None:
+        return routing
+    return replace(routing, variance_floor=em_settings(routing.settings, dense=False).variance_floor)
 
 
 def matrix_capsnet(
