@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from benchmarks.textbook import FORMULATIONS
 from benchmarks.textbook_em import stored_votes
 from torchcaps.checks import check_choice
 from torchcaps.layers.base import RoutedLayer
-from torchcaps.layers.routings import ROUTINGS, Routing
+from torchcaps.layers.routings import DynamicRouting, EMRouting
 from torchcaps.ops import Routed, conv, conv_em_routing, dynamic_routing, safe_norm, which_impl
 
 Vectors = Callable[[Tensor, Tensor, Tensor | None, int], Tensor]
@@ -78,51 +79,73 @@ DYNAMIC: dict[str, Vectors] = {
 }
 
 
-def _dense(capsules: Routed, *, weight: Tensor, bias: Tensor, n_iters: int, by: Vectors, **_: Any) -> Routed:
-    pose = by(capsules.pose, weight, bias, n_iters)
-    return Routed(pose, safe_norm(pose))
+@dataclass(frozen=True)
+class DynamicBy(DynamicRouting):
+    """Route vectors by a contender, with the parameters of dynamic routing."""
+
+    by: str = "reference"
+
+    def route(
+        self,
+        capsules: Routed,
+        parts: Mapping[str, Any],
+        *,
+        return_coupling: bool = False,
+        n_iters: int | None = None,
+    ) -> Routed:
+        pose = DYNAMIC[self.by](capsules.pose, parts["weight"], parts["bias"], n_iters or self.n_iters)
+        return Routed(pose, safe_norm(pose))
+
+    def route_map(self, *_: Any, **__: Any) -> Routed:
+        raise NotImplementedError("the formulations of dynamic routing route densely")
 
 
-def _no_maps(*_: Any, **__: Any) -> Routed:
-    raise NotImplementedError("the formulations of dynamic routing route densely")
+@dataclass(frozen=True)
+class EMBy(EMRouting):
+    """Route matrices by a contender, with the parameters of EM routing."""
 
+    by: str = "stored_votes"
 
-def _em_maps(
-    capsules: Routed,
-    *,
-    weight: Tensor,
-    kernel_size: tuple[int, int],
-    stride: tuple[int, int],
-    by: Callable[..., Routed],
-    **given: Any,
-) -> Routed:
-    weight = weight.unflatten(0, (capsules.pose.shape[1], *kernel_size))
-    return by(capsules.pose.unflatten(-1, (4, 4)), capsules.activation, weight, stride=stride, **_em_given(by, given))
+    def route_map(
+        self,
+        capsules: Routed,
+        parts: Mapping[str, Any],
+        *,
+        kernel_size: tuple[int, int],
+        stride: tuple[int, int],
+        state: Routed | None = None,
+        return_coupling: bool = False,
+        n_iters: int | None = None,
+        **_: Any,
+    ) -> Routed:
+        weight = parts["weight"].unflatten(0, (capsules.pose.shape[1], *kernel_size))
+        pose = capsules.pose.unflatten(-1, (4, 4))
+        return _EM[self.by](pose, capsules.activation, weight, stride=stride, **self._given(parts, n_iters))
 
+    def route(
+        self,
+        capsules: Routed,
+        parts: Mapping[str, Any],
+        *,
+        return_coupling: bool = False,
+        n_iters: int | None = None,
+        offset: Tensor | None = None,
+    ) -> Routed:
+        made = _EM[self.by](
+            capsules.pose.unflatten(-1, (4, 4))[:, :, None, None],
+            capsules.activation[:, :, None, None],
+            parts["weight"][:, None, None],
+            offset=None if offset is None else offset.unflatten(-1, (4, 4))[:, None, None],
+            **self._given(parts, n_iters, dense=True),
+        )
+        return Routed(made.pose[:, :, 0, 0], made.activation[:, :, 0, 0])
 
-def _em_dense(
-    capsules: Routed, *, weight: Tensor, by: Callable[..., Routed], offset: Tensor | None = None, **given: Any
-) -> Routed:
-    pose = capsules.pose.unflatten(-1, (4, 4))[:, :, None, None]
-    offset = None if offset is None else offset[:, None, None]
-    made = by(
-        pose,
-        capsules.activation[:, :, None, None],
-        weight[:, None, None],
-        offset=offset,
-        **_em_given(by, given | {"dense": True}),
-    )
-    return Routed(made.pose[:, :, 0, 0], made.activation[:, :, 0, 0])
-
-
-def _em_given(by: Callable[..., Routed], given: dict[str, Any]) -> dict[str, Any]:
-    """What the formulation wants to know of a layer's options."""
-    wanted = ("beta_u", "beta_a") if by is conv_equal_votes else ("beta_u", "beta_a", "n_iters", "settings", "dense")
-    return {name: given[name] for name in wanted if name in given}
-
-
-def _routing(by: Vectors) -> Routing:
-    return ROUTINGS["dynamic"]._replace(dense=partial(_dense, by=by), conv=_no_maps)
+    def _given(self, parts: Mapping[str, Any], n_iters: int | None, **dense: bool) -> dict[str, Any]:
+        """Return what the contender wants to know."""
+        betas = {"beta_u": parts["beta_u"], "beta_a": parts["beta_a"]}
+        if self.by == "floor":
+            return betas
+        return {**betas, "n_iters": n_iters or self.n_iters, "settings": self.settings, **dense}
 
 
 #: EM routing of maps of matrices, by contender.
@@ -135,21 +158,6 @@ EM: dict[str, Callable[..., Routed]] = {
 #: The library's own ways, by contender.
 _IMPLS = {"ours": "auto", "reference": "reference", "compiled": "reference", "triton": "triton"}
 _EM = {"floor": conv_equal_votes, "stored_votes": stored_votes}
-_ADDED = {f"dynamic by {name}": _routing(by) for name, by in DYNAMIC.items()} | {
-    f"em by {name}": ROUTINGS["em"]._replace(dense=partial(_em_dense, by=by), conv=partial(_em_maps, by=by))
-    for name, by in _EM.items()
-}
-
-
-@contextmanager
-def known_to_layers() -> Iterator[None]:
-    """Layers find the contenders among the routings; afterwards these are the library's own again."""
-    ROUTINGS.update(_ADDED)
-    try:
-        yield
-    finally:
-        for name in _ADDED:
-            del ROUTINGS[name]
 
 
 @contextmanager
@@ -175,13 +183,14 @@ def take(model: nn.Module, contender: str) -> None:
     """
     for layer in (layer for layer in model.modules() if isinstance(layer, RoutedLayer)):
         if contender in _IMPLS:
-            layer.impl = _IMPLS[contender]
+            layer.routing = replace(layer.routing, impl=_IMPLS[contender])  # type: ignore[type-var]
             if contender == "compiled":
                 layer.forward = compiled(layer.forward)
             continue
-        prefix = f"{layer.routing} by "
-        check_choice("contender", prefix + contender, [name for name in _ADDED if name.startswith(prefix)])
-        if prefix + contender == "dynamic by floor":
+        kind, known = (EMBy, _EM) if isinstance(layer.routing, EMRouting) else (DynamicBy, DYNAMIC)
+        check_choice(f"contender of {layer.routing.name} routing", contender, known)
+        options = {field.name: getattr(layer.routing, field.name) for field in fields(layer.routing)}  # type: ignore[arg-type]
+        layer.routing = kind(**options, by=contender)
+        if contender == "floor" and kind is DynamicBy:
             assert isinstance(layer.weight, nn.Parameter)
             layer.weight = nn.Parameter(in_place_of_votes(layer.weight.detach()))
-        layer.routing = prefix + contender

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.compiled import compiled
-from benchmarks.contenders import known_to_layers, maps, take, torchs_convolutions, vectors
+from benchmarks.contenders import maps, take, torchs_convolutions, vectors
 from torchcaps.models import Output, build
 from torchcaps.ops import margin_loss, reconstruction_loss, spread_loss
 
@@ -171,7 +171,7 @@ class Net:
         convolutions = nullcontext if self.frequencies else torchs_convolutions
 
         def forward() -> dict[str, Tensor]:
-            with torch.no_grad(), bf16, known_to_layers(), convolutions():
+            with torch.no_grad(), bf16, convolutions():
                 return {"scores": model(images).scores}
 
         if not self.train:
@@ -180,7 +180,7 @@ class Net:
 
         def step() -> dict[str, Tensor]:
             optimizer.zero_grad()
-            with bf16, known_to_layers(), convolutions():
+            with bf16, convolutions():
                 loss = _loss(model, model(images), images, labels)
             loss.backward()
             optimizer.step()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tests.impls import available
 from torchcaps import layers, models, ops
+from torchcaps.layers import DynamicRouting, EMRouting
 from torchcaps.ops import Routed
 
 #: Sizes that share no factor, so that no two axes can be mistaken for each other.
@@ -116,12 +117,14 @@ def em(*size: int, function: Callable[..., Routed] = ops.em_routing, **options: 
 
 def em_layer(layer: type[nn.Module], *sizes: Any, **options: Any) -> Callable[[], nn.Module]:
     """A layer with EM routing."""
-    return lambda: FromNumbers(layer(*sizes, routing="em", variance_floor=0.1, **options))
+    return lambda: FromNumbers(layer(*sizes, routing=EMRouting(variance_floor=0.1), **options))
 
 
 def small_matrix_capsnet(**options: Any) -> nn.Module:
     """Matrix capsules for oblong images with two channels."""
-    return LastCapsules(models.MatrixCapsNet((2, 21, 25), J, A=3, B=2, C=3, D=2, variance_floor=0.1, **options))
+    return LastCapsules(
+        models.MatrixCapsNet((2, 21, 25), J, A=3, B=2, C=3, D=2, **options, routing=EMRouting(variance_floor=0.1))
+    )
 
 
 def normalized_matrix_capsnet() -> nn.Module:
@@ -155,9 +158,15 @@ SUBJECTS = [
     Subject("dynamic-from-votes", (I, J, D_OUT), lambda: Op(ops.dynamic_routing_from_votes, {})),
     Subject("PrimaryCaps", (3, 6, 9), lambda: layers.PrimaryCaps(3, 2, 4, (3, 2), stride=(2, 1), padding=(1, 0))),
     Subject("DenseCaps", (I, D_IN), lambda: layers.DenseCaps(I, J, D_IN, D_OUT)),
-    Subject("DenseCaps-map", (2, 3, 4, D_IN), lambda: layers.DenseCaps(24, J, D_IN, D_OUT, learned_prior=True)),
+    Subject(
+        "DenseCaps-map",
+        (2, 3, 4, D_IN),
+        lambda: layers.DenseCaps(24, J, D_IN, D_OUT, routing=DynamicRouting(learned_prior=True)),
+    ),
     Subject("ConvCaps", (2, 5, 6, D_IN), conv_caps),
-    Subject("ConvCaps-leaky", (2, 5, 6, D_IN), lambda: conv_caps(leaky=True, learned_prior=True)),
+    Subject(
+        "ConvCaps-leaky", (2, 5, 6, D_IN), lambda: conv_caps(routing=DynamicRouting(leaky=True, learned_prior=True))
+    ),
     Subject("ConvCaps-padded", (2, 5, 6, D_IN), lambda: conv_caps(padding=(2, 1), stride=(1, 2))),
     Subject("CapsNet", (2, 9, 12), small_capsnet),
     Subject(
@@ -211,12 +220,16 @@ SUBJECTS = [
         "ClassCaps-vector",
         (2, 3, 4, 17),
         lambda: FromNumbers(
-            layers.ClassCaps(2, J, 16, 16, routing="em", pose="vector", coordinates="row", variance_floor=0.1),
+            layers.ClassCaps(2, J, 16, 16, coordinates="row", routing=EMRouting(pose="vector", variance_floor=0.1)),
             matrix=False,
         ),
         lengths=False,
     ),
-    Subject("ClassCaps-dynamic", (2, 3, 4, D_IN), lambda: layers.ClassCaps(2, J, D_IN, D_OUT, learned_prior=True)),
+    Subject(
+        "ClassCaps-dynamic",
+        (2, 3, 4, D_IN),
+        lambda: layers.ClassCaps(2, J, D_IN, D_OUT, routing=DynamicRouting(learned_prior=True)),
+    ),
     Subject("MatrixCapsNet", (2, 21, 25), small_matrix_capsnet, lengths=False),
     Subject("MatrixCapsNet-normalized", (2, 21, 25), normalized_matrix_capsnet, lengths=False),
 ]

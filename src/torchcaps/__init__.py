@@ -6,7 +6,8 @@ Mathematics: :func:`squash`, :func:`dynamic_routing`, :func:`dynamic_routing_fro
 :func:`conv_em_routing`, :func:`em_routing_from_votes`, :class:`EMSettings`, :func:`margin_loss`,
 :func:`spread_loss`, :func:`reconstruction_loss`, :class:`Routed`. Layers: :class:`PrimaryCaps`,
 :class:`MatrixPrimaryCaps`, :class:`ConvCaps`, :class:`DenseCaps`, :class:`ClassCaps`, :class:`Decoder`,
-:class:`Standardize`. Models and data: :func:`build`, :func:`load`.
+:class:`Standardize`; their routings: :class:`DynamicRouting`, :class:`EMRouting`. Models and data: :func:`build`,
+:func:`load`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torchcaps.layers import ConvCaps as ConvCaps
     from torchcaps.layers import Decoder as Decoder
     from torchcaps.layers import DenseCaps as DenseCaps
+    from torchcaps.layers import DynamicRouting as DynamicRouting
+    from torchcaps.layers import EMRouting as EMRouting
     from torchcaps.layers import MatrixPrimaryCaps as MatrixPrimaryCaps
     from torchcaps.layers import PrimaryCaps as PrimaryCaps
     from torchcaps.layers import Standardize as Standardize
@@ -44,6 +47,8 @@ _HOME = {
     "Decoder": "layers",
     "DenseCaps": "layers",
     "EMSettings": "ops",
+    "DynamicRouting": "layers",
+    "EMRouting": "layers",
     "MatrixPrimaryCaps": "layers",
     "PrimaryCaps": "layers",
     "Routed": "ops",

@@ -9,13 +9,13 @@ import torch
 from torch.nn.utils import prune
 
 from torchcaps.analysis import routing_statistics
-from torchcaps.models import CapsNet, MatrixCapsNet
+from torchcaps.models import CapsNet, MatrixCapsNet, build
 
 SHAPE = (1, 20, 18)
 
 
-def tiny(**options) -> CapsNet:
-    return CapsNet(SHAPE, 3, **{"channels": 4, "n_types": 2, "decoder": None} | options).eval()
+def tiny(**options):
+    return build("capsnet", SHAPE, 3, **{"channels": 4, "n_types": 2, "decoder": None} | options).eval()
 
 
 @torch.no_grad()

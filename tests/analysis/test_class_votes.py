@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from torchcaps.analysis import Votes, class_votes, votes_for_classes
-from torchcaps.models import CapsNet, MatrixCapsNet
+from torchcaps.models import CapsNet, build
 from torchcaps.ops import em_routing_from_votes
 
 SHAPE = (2, 24, 26)
 
 
 def tiny(**options):
-    return MatrixCapsNet(SHAPE, 3, **{"A": 4, "B": 2, "C": 3, "D": 2} | options).eval()
+    return build("matrix_capsnet", SHAPE, 3, **{"A": 4, "B": 2, "C": 3, "D": 2} | options).eval()
 
 
 @torch.no_grad()
@@ -27,7 +27,7 @@ def test_routing_these_votes_gives_the_models_own_class_capsules(options):
         lower.activation.flatten(1),
         model.classes.beta_u,
         model.classes.beta_a,
-        settings=model.classes.options["settings"],
+        settings=model.classes.routing.settings,
     )
     torch.testing.assert_close(again.pose, routed.pose.flatten(2))
     torch.testing.assert_close(again.activation, routed.activation)

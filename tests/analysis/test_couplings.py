@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from torchcaps.analysis import class_votes, coupling_maps, parse_tree
-from torchcaps.models import CapsNet, MatrixCapsNet
+from torchcaps.layers import EMRouting
+from torchcaps.models import MatrixCapsNet, build
 
 SHAPE = (1, 22, 26)
 
 
 def tiny(**options):
-    return CapsNet(SHAPE, 3, **{"channels": 4, "n_types": 2, "decoder": None} | options).eval()
+    return build("capsnet", SHAPE, 3, **{"channels": 4, "n_types": 2, "decoder": None} | options).eval()
 
 
 @torch.no_grad()
@@ -32,7 +33,7 @@ def test_by_default_the_model_iterates_as_it_does_itself():
     model, x = tiny(n_iters=2), torch.rand(1, *SHAPE)
     assert len(coupling_maps(model, x).maps) == parse_tree(model, x[0]).n_iters == 2
     torch.testing.assert_close(parse_tree(model, x[0]).scores, model(x).scores[0])
-    matrices = MatrixCapsNet((1, 24, 26), 3, A=4, B=2, C=3, D=2, n_iters=2).eval()
+    matrices = MatrixCapsNet((1, 24, 26), 3, A=4, B=2, C=3, D=2, routing=EMRouting(2)).eval()
     assert len(class_votes(matrices, torch.rand(1, 24, 26), 0).mean) == 2
 
 

@@ -5,13 +5,13 @@ import torch
 
 from tests.analysis.test_places import with_padded_capsules
 from torchcaps.analysis import coupling_maps, hand_down, part_maps
-from torchcaps.models import CapsNet, MatrixCapsNet
+from torchcaps.models import CapsNet, build
 
 SHAPE = (2, 24, 26)
 
 
 def tiny(**options):
-    return MatrixCapsNet(SHAPE, 3, **{"A": 4, "B": 2, "C": 3, "D": 2} | options).eval()
+    return build("matrix_capsnet", SHAPE, 3, **{"A": 4, "B": 2, "C": 3, "D": 2} | options).eval()
 
 
 def test_three_children_of_two_parents_are_worked_by_hand():

@@ -11,11 +11,13 @@ from torch.optim.swa_utils import AveragedModel
 from torchcaps.analysis import OFFSETS, dimension_strengths, perturb
 from torchcaps.analysis.needs import decoder_of
 from torchcaps.layers import Decoder
-from torchcaps.models import CapsNet
+from torchcaps.models import build
+
+SMALL = {"channels": 4, "n_types": 2, "d_class": 5, "decoder": (6,)}
 
 
-def tiny(**options: Any) -> CapsNet:
-    return CapsNet((3, 20, 18), 4, **{"channels": 4, "n_types": 2, "d_class": 5, "decoder": (6,)} | options).eval()
+def tiny(**options: Any) -> Any:
+    return build("capsnet", (3, 20, 18), 4, **SMALL | options).eval()
 
 
 def test_offsets_are_the_papers():

@@ -13,13 +13,12 @@ from benchmarks import contenders
 from benchmarks.check import Disagreement
 from benchmarks.compiled import compiled, nothing_compiled
 from benchmarks.conditions import Conditions
-from benchmarks.contenders import known_to_layers, take, torchs_convolutions, vectors, why_no_triton
+from benchmarks.contenders import take, torchs_convolutions, vectors, why_no_triton
 from benchmarks.floor import conv_equal_votes
 from benchmarks.textbook import FORMULATIONS
 from benchmarks.textbook_em import stored_votes
 from benchmarks.work import Net
 from tests.impls import needs_interpreter
-from torchcaps.layers import ROUTINGS
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.models import build
 from torchcaps.ops import Routed, conv2d, conv_em_routing, dynamic_routing
@@ -98,20 +97,19 @@ def test_the_floor_of_em_routing_is_one_iteration() -> None:
 def test_models_take_a_contender(model: str, contender: str) -> None:
     shape = (1, 28, 28) if model == "capsnet_small" else (2, 32, 32)
     made = build(model, shape, 5).double()
-    images, known = torch.rand(2, *shape, dtype=torch.float64), dict(ROUTINGS)
+    images = torch.rand(2, *shape, dtype=torch.float64)
     exact = made(images).scores
     names = [name for name, _ in made.named_parameters() if not name.startswith("decoder")]
     take(made, contender)
-    with known_to_layers():
-        got = made(images).scores
+    got = made(images).scores
     got.sum().backward()
-    assert known == ROUTINGS and names == [name for name, p in made.named_parameters() if p.grad is not None]
+    assert names == [name for name, p in made.named_parameters() if p.grad is not None]
     same = torch.allclose(got, exact, rtol=1e-5)
     assert same != (contender == "floor")
 
 
 def test_a_model_refuses_what_is_no_contender() -> None:
-    with pytest.raises(ValueError, match="contender must be one of em by floor, em by stored_votes; got 'em by tiled'"):
+    with pytest.raises(ValueError, match="contender of em routing must be one of floor, stored_votes; got 'tiled'"):
         take(build("matrix_capsnet_small", (2, 32, 32), 5), "tiled")
 
 
@@ -127,7 +125,7 @@ def test_a_floor_that_iterates_is_found_out_in_bfloat16_too(monkeypatch: pytest.
     works = {"floor, bf16": Net(contender="floor", precision="bf16", small=True)}
     conditions = Conditions()
     assert conditions.checked(works, batch=4)["floor, bf16"] > 0
-    monkeypatch.setitem(contenders._ADDED, "dynamic by floor", contenders._ADDED["dynamic by tiled"])
+    monkeypatch.setitem(contenders.DYNAMIC, "floor", contenders.DYNAMIC["tiled"])
     with pytest.raises(Disagreement, match="floor, bf16: .* must be within"):
         conditions.checked(works, batch=4)
 
@@ -148,7 +146,7 @@ def test_models_take_an_implementation(model: str, contender: str, impl: str) ->
     made = build(model, (1, 28, 28), 5)
     take(made, contender)
     layers = [layer for layer in made.modules() if isinstance(layer, RoutedLayer)]
-    assert layers and {layer.impl for layer in layers} == {impl}
+    assert layers and {layer.routing.impl for layer in layers} == {impl}
 
 
 def test_what_is_compiled_is_whole_and_for_each_size() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,16 @@ from torch import nn
 
 from torchcaps.data import load
 from torchcaps.data.images import to_float
-from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
+from torchcaps.layers import (
+    ClassCaps,
+    ConvCaps,
+    DenseCaps,
+    DynamicRouting,
+    EMRouting,
+    MatrixPrimaryCaps,
+    PrimaryCaps,
+    Standardize,
+)
 from torchcaps.models import build
 from torchcaps.ops import EMSettings, Routed, conv_em_routing, coordinate_offset, dynamic_routing, em_routing
 
@@ -22,7 +30,7 @@ def matrices(*shape: int, dtype: torch.dtype = torch.float64) -> Routed:
 
 
 def test_conv_caps_calls_the_convolutional_form() -> None:
-    layer = ConvCaps(2, 3, 16, 16, (2, 3), 2, stride=2, routing="em", compete="all", damping=0.2).double()
+    layer = ConvCaps(2, 3, 16, 16, (2, 3), stride=2, routing=EMRouting(2, compete="all", damping=0.2)).double()
     lower = matrices(2, 2, 5, 6)
     got = layer(lower, return_coupling=True)
     wanted = conv_em_routing(
@@ -45,9 +53,9 @@ def test_conv_caps_calls_the_convolutional_form() -> None:
 @pytest.mark.parametrize("compete", ["all", "positions"])
 def test_beyond_the_edge_there_are_no_capsules(compete: str) -> None:
     """Inactive ones of any pose make no difference."""
-    options: dict[str, Any] = {"routing": "em", "compete": compete, "final_lambda": 0.1}
-    layer = ConvCaps(2, 3, 16, 16, (2, 3), padding=1, **options).double()
-    without = ConvCaps(2, 3, 16, 16, (2, 3), **options).double()
+    routing = EMRouting(compete=compete, final_lambda=0.1)
+    layer = ConvCaps(2, 3, 16, 16, (2, 3), padding=1, routing=routing).double()
+    without = ConvCaps(2, 3, 16, 16, (2, 3), routing=routing).double()
     without.load_state_dict(layer.state_dict())
     lower, around = matrices(2, 2, 3, 4), matrices(2, 2, 5, 6)
     around.activation.zero_()
@@ -59,8 +67,8 @@ def test_beyond_the_edge_there_are_no_capsules(compete: str) -> None:
 
 
 def test_convolution_over_the_whole_map_is_dense() -> None:
-    options: dict[str, Any] = {"routing": "em", "settings": "paper"}
-    conv, dense = ConvCaps(3, 5, 16, 16, (2, 4), **options), DenseCaps(24, 5, 16, 16, **options)
+    routing = EMRouting(settings="paper")
+    conv, dense = ConvCaps(3, 5, 16, 16, (2, 4), routing=routing), DenseCaps(24, 5, 16, 16, routing=routing)
     dense.load_state_dict(conv.state_dict())
     lower = matrices(2, 3, 2, 4, dtype=torch.float32)
     one, two = conv(lower, return_coupling=True), dense(lower, return_coupling=True)
@@ -100,7 +108,7 @@ def test_class_caps_share_matrices_and_add_coordinates(coordinates: str | None) 
 
 
 def test_class_caps_with_dynamic_routing() -> None:
-    layer = ClassCaps(2, 3, 4, 5, learned_prior=True)
+    layer = ClassCaps(2, 3, 4, 5, routing=DynamicRouting(learned_prior=True))
     nn.init.normal_(layer.prior)  # type: ignore[arg-type]
     x = torch.randn(2, 2, 3, 2, 4)
     weight, prior = (p.repeat_interleave(6, dim=0) for p in (layer.weight, layer.prior))
@@ -113,7 +121,7 @@ def test_routings_are_interchangeable_by_name() -> None:
     for first, second, third in product(("em", "dynamic"), repeat=3):
         stack = nn.Sequential(
             ConvCaps(4, 3, 16, 16, 3, routing=first),
-            ConvCaps(3, 5, 16, 16, 2, stride=2, routing=second, **({"compete": "all"} if second == "em" else {})),
+            ConvCaps(3, 5, 16, 16, 2, stride=2, routing=EMRouting(compete="all") if second == "em" else second),
             DenseCaps(5 * 2 * 2, 6, 16, 16, routing=third),
         )
         routed = stack(lower)
@@ -124,13 +132,12 @@ def test_routings_are_interchangeable_by_name() -> None:
 def test_fields_that_do_not_overlap_route_among_all_types() -> None:
     """With types by themselves each child would belong to each of them as a whole: no routing, which is refused."""
     lower = matrices(2, 4, 4, 4)
-    layer = ConvCaps(4, 3, 16, 16, 2, stride=2, routing="em", compete="all").double()
+    layer = ConvCaps(4, 3, 16, 16, 2, stride=2, routing=EMRouting(compete="all")).double()
     shares = layer(lower, return_coupling=True).coupling
     torch.testing.assert_close(shares.sum(dim=-1), torch.ones_like(shares[..., 0]))
     assert shares.std() > 0.01
     # One iteration never asks, and where fields overlap in one direction alone there is a choice.
-    options = {"routing": "em", "n_iters": 1}
-    assert ConvCaps(4, 3, 16, 16, 2, stride=2, **options).double()(lower).pose.shape == (2, 3, 2, 2, 4, 4)
+    assert ConvCaps(4, 3, 16, 16, 2, stride=2, routing=EMRouting(1)).double()(lower).pose.shape == (2, 3, 2, 2, 4, 4)
     assert ConvCaps(4, 3, 16, 16, (3, 4), routing="em").double()(lower).pose.shape == (2, 3, 2, 1, 4, 4)
 
 
@@ -144,7 +151,7 @@ def test_primary_layers_say_how_large_their_poses_are(first: nn.Module) -> None:
     below, capsules = first, first(features)
     assert capsules.pose.std().item() / first.pose_scale == pytest.approx(1.0, abs=0.3)
     for _ in range(2):
-        layer = ConvCaps(8, 8, 16, 16, 3, routing="em", pose=pose, pose_scale=below.pose_scale)
+        layer = ConvCaps(8, 8, 16, 16, 3, routing=EMRouting(pose=pose, pose_scale=below.pose_scale))
         below, capsules = layer, layer(capsules)
         assert 0.3 < capsules.activation.mean() < 0.7
         assert 0.5 < capsules.pose.std() / layer.pose_scale < 2
@@ -152,7 +159,7 @@ def test_primary_layers_say_how_large_their_poses_are(first: nn.Module) -> None:
 
 def test_vector_capsules_are_routed_by_em_too() -> None:
     lower = PrimaryCaps(3, 4, 6, 3)(torch.randn(2, 3, 7, 6))
-    layer = ConvCaps(4, 5, 6, 7, 3, routing="em", pose="vector")
+    layer = ConvCaps(4, 5, 6, 7, 3, routing=EMRouting(pose="vector"))
     assert layer(lower).pose.shape == (2, 5, 3, 2, 7)
 
 
@@ -160,7 +167,7 @@ def test_vector_capsules_are_routed_by_em_too() -> None:
 def test_class_capsules_start_half_active(pose_scale: float) -> None:
     """From random capsules, whatever their size: so many that the price of their votes decides."""
     pose, activation = matrices(4, 32, 6, 6, dtype=torch.float32)[:2]
-    layer = ClassCaps(32, 5, 16, 16, routing="em", pose_scale=pose_scale)
+    layer = ClassCaps(32, 5, 16, 16, routing=EMRouting(pose_scale=pose_scale))
     assert 0.4 < layer(Routed(pose_scale * pose, activation)).activation.mean() < 0.6
 
 
@@ -169,10 +176,9 @@ def test_class_capsules_start_half_active(pose_scale: float) -> None:
 def test_a_layer_does_the_same_however_far_the_poses_below_spread(settings: str, coordinates: str | None) -> None:
     """Told so, and at once as after its prices have been learned: floors, prices and coordinates follow the poses."""
     lower, scale = matrices(2, 4, 5, 6), 0.03
-    options: dict[str, Any] = {"routing": "em", "settings": settings}
     where = {"coordinates": coordinates, "spacing": (4, 5), "centre": (1, -2)}
-    for make in (lambda o: ConvCaps(4, 3, 16, 16, 3, **o), lambda o: ClassCaps(4, 3, 16, 16, **where, **o)):
-        one, small = make(options).double(), make({**options, "pose_scale": scale}).double()
+    for make in (lambda r: ConvCaps(4, 3, 16, 16, 3, routing=r), lambda r: ClassCaps(4, 3, 16, 16, **where, routing=r)):
+        one, small = (make(EMRouting(settings=settings, pose_scale=k)).double() for k in (1.0, scale))
         with torch.no_grad():
             nn.init.normal_(one.weight)
             small.weight.copy_(one.weight)
@@ -195,8 +201,8 @@ def test_a_floor_that_is_given_stays() -> None:
         ({"variance_floor": 0.3}, 0.3),
         ({"settings": EMSettings(variance_floor=0.1)}, 0.1),
     ):
-        layer = DenseCaps(4, 3, 16, 16, routing="em", pose_scale=0.2, **options)
-        assert layer.options["settings"].variance_floor == pytest.approx(wanted)
+        layer = DenseCaps(4, 3, 16, 16, routing=EMRouting(pose_scale=0.2, **options))
+        assert layer.routing.settings.variance_floor == pytest.approx(wanted)
         assert f"variance_floor={wanted:.3g}" in repr(layer)
 
 
@@ -205,7 +211,7 @@ def test_stacked_layers_start_half_active(n_layers: int) -> None:
     """From random capsules, each layer told what deviation the poses below have."""
     lower, scale = matrices(4, 8, 10, 10, dtype=torch.float32), 1.0
     for k in range(n_layers):
-        layer = ConvCaps(8 if k == 0 else 16, 16, 16, 16, 3, routing="em", pose_scale=scale)
+        layer = ConvCaps(8 if k == 0 else 16, 16, 16, 16, 3, routing=EMRouting(pose_scale=scale))
         lower, scale = layer(lower), layer.pose_scale
         assert 0.3 < lower.activation.mean() < 0.7
         assert 0.5 < lower.pose.std() / scale < 2
@@ -276,7 +282,7 @@ def test_the_released_code_has_the_same_constants_in_every_layer() -> None:
         model = build(
             "matrix_capsnet_small", (2, 32, 32), 5, settings="released", initial="released", standardize=standardize
         )
-        floors = [layer.options["settings"].variance_floor for layer in (*model.hidden, model.classes)]
+        floors = [layer.routing.settings.variance_floor for layer in (*model.hidden, model.classes)]
         assert floors == [0.0005] * 3 and model.classes.coordinate_scale == 100
         first, second = (layer.pose_scale for layer in model.hidden)  # which still shrink
         assert second < 0.2 * first < 0.1
@@ -338,28 +344,26 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
     ("call", "message"),
     [
         (
-            lambda: ClassCaps(6, 3, 8, 8, routing="em", pose="vector", coordinates="column"),
+            lambda: ClassCaps(6, 3, 8, 8, coordinates="column", routing=EMRouting(pose="vector")),
             "votes that are square",
         ),
         (lambda: DenseCaps(6, 3, 16, 12, routing="em"), "d_in and d_out must be 16 for 4×4 matrices, got 16 and 12"),
-        (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose="tensor"), "pose must be one of matrix, vector"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing=EMRouting(pose="tensor")), "pose must be one of matrix, vector"),
         (
-            lambda: DenseCaps(6, 3, 16, 16, routing="em", compete="positions"),
+            lambda: DenseCaps(6, 3, 16, 16, routing=EMRouting(compete="positions")),
             "compete must be 'all' in dense routing, got 'positions'",
         ),
+        (lambda: DenseCaps(6, 3, 16, 16, routing=EMRouting(damping=2.0)), "damping must be at least 0 and below 1"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing=EMRouting(pose_scale=0.0)), "pose_scale must be positive, got 0.0"),
         (
-            lambda: DenseCaps(6, 3, 16, 16, routing="em", leaky=True),
-            "an option of layers with em routing must be one of n_iters, .*'leaky'",
+            lambda: DenseCaps(6, 3, 16, 16, routing=EMRouting(pose_scale=1e-18)),
+            "pose_scale must leave the variance floor",
         ),
         (
-            lambda: DenseCaps(6, 3, 16, 16, damping=0.1),
-            "an option of layers with dynamic routing must be one of n_iters, .*'damping'",
+            lambda: DenseCaps(6, 3, 16, 16, routing=EMRouting(pose_scale=float("inf"))),
+            "pose_scale .* and finite, got inf",
         ),
-        (lambda: DenseCaps(6, 3, 16, 16, routing="em", damping=2.0), "damping must be at least 0 and below 1"),
-        (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose_scale=0.0), "pose_scale must be positive, got 0.0"),
-        (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose_scale=1e-18), "pose_scale must leave the variance floor"),
-        (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose_scale=float("inf")), "pose_scale .* and finite, got inf"),
-        (lambda: DenseCaps(6, 3, 16, 16, routing="em", pose_scale="1"), "pose_scale must be positive, got '1'"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing=EMRouting(pose_scale="1")), "pose_scale must be positive, got '1'"),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em")(torch.zeros(2, 6, 16)), "capsules must be a Routed"),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em")(matrices(2, 7)), r"got shape \[2, 7, 4, 4\]"),
         (lambda: ClassCaps(6, 3, 16, 16, routing="em")(matrices(2, 7, 2, 2)), r"T=6, .* got shape \[2, 7, 2, 2, 16\]"),
@@ -380,9 +384,12 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
             lambda: ConvCaps(7, 3, 16, 16, 5, routing="em")(matrices(2, 7, 4, 4)),
             "kernel_size must fit into the map, got 5 where H=4",
         ),
-        (lambda: DenseCaps(6, 3, 16, 16, bias_init="x"), "bias_init must be a number, got 'x'"),
-        (lambda: DenseCaps(6, 3, 16, 16, routing="em", beta_u_init="x"), "beta_u_init must be a number, got 'x'"),
-        (lambda: DenseCaps(6, 3, 16, 16, routing="em", beta_a_init=None), "beta_a_init must be a number, got None"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing=DynamicRouting(bias_init="x")), "bias_init must be a number, got 'x'"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing=EMRouting(beta_u_init="x")), "beta_u_init must be a number, got 'x'"),
+        (
+            lambda: DenseCaps(6, 3, 16, 16, routing=EMRouting(beta_a_init=None)),
+            "beta_a_init must be a number, got None",
+        ),
         (
             lambda: DenseCaps(6, 3, 16, 16)(torch.zeros(2, 6, 16), return_coupling="no"),
             "return_coupling must be True or False, got 'no'",
@@ -392,7 +399,7 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
         (lambda: MatrixPrimaryCaps(3, 4, activation_bias="x"), "activation_bias must be a number, got 'x'"),
         (lambda: MatrixPrimaryCaps(3, 4, activation_std="x"), "activation_std must be positive, got 'x'"),
         (lambda: MatrixPrimaryCaps(3, 4, normalize=1), "normalize must be True or False, got 1"),
-        (lambda: MatrixPrimaryCaps(3, 4, d_out=8), "d_out must be 16 for 4×4 matrices, got 8"),
+        (lambda: MatrixPrimaryCaps(3, 4, d_out=8), "d_out must be a square number for matrices, got 8"),
         (lambda: MatrixPrimaryCaps(3, 4, activation_std=0.0), "activation_std must be positive, got 0.0"),
     ],
 )
@@ -409,5 +416,5 @@ def test_standardize_refuses_pixels_and_other_shapes() -> None:
 
 
 def test_initial_betas_are_arguments() -> None:
-    layer = DenseCaps(6, 3, 16, 16, routing="em", beta_u_init=0.25, beta_a_init=-0.5)
+    layer = DenseCaps(6, 3, 16, 16, routing=EMRouting(beta_u_init=0.25, beta_a_init=-0.5))
     assert layer.beta_u.tolist() == [0.25] * 3 and layer.beta_a.tolist() == [-0.5] * 3

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torchcaps.layers import ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps
+from torchcaps.layers import ConvCaps, DenseCaps, DynamicRouting, EMRouting, MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.models import build
 from torchcaps.ops import squash
 
@@ -94,9 +94,9 @@ def test_initial_weights_are_as_wide_as_asked_for() -> None:
     torch.manual_seed(0)
     made = [
         PrimaryCaps(16, 8, 8, 5, weight_std=0.3),
-        DenseCaps(50, 10, 8, 16, weight_std=0.3),
-        DenseCaps(50, 10, 16, 16, routing="em", weight_std=0.3),
-        ConvCaps(8, 8, 16, 16, 3, routing="em", weight_std=0.3),
+        DenseCaps(50, 10, 8, 16, routing=DynamicRouting(weight_std=0.3)),
+        DenseCaps(50, 10, 16, 16, routing=EMRouting(weight_std=0.3)),
+        ConvCaps(8, 8, 16, 16, 3, routing=EMRouting(weight_std=0.3)),
     ]
     for layer in made:
         std = dict(layer.named_parameters())["weight"].std().item()

@@ -12,7 +12,16 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from torchcaps.layers import ClassCaps, ConvCaps, Decoder, DenseCaps, MatrixPrimaryCaps, PrimaryCaps
+from torchcaps.layers import (
+    ClassCaps,
+    ConvCaps,
+    Decoder,
+    DenseCaps,
+    DynamicRouting,
+    EMRouting,
+    MatrixPrimaryCaps,
+    PrimaryCaps,
+)
 from torchcaps.layers.local import Local
 from torchcaps.models import build
 
@@ -20,9 +29,9 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "primary": lambda: PrimaryCaps(3, 2, 4, 5, bias_init=0.1, scale=0.5),
     "matrix primary": lambda: MatrixPrimaryCaps(3, 2, pose_std=0.4, activation_bias=-1.0),
     "normalized matrix primary": lambda: MatrixPrimaryCaps(3, 2, activation_std=0.4, normalize=True),
-    "dense": lambda: DenseCaps(6, 3, 4, 5, learned_prior=True, bias_init=0.2),
-    "convolution": lambda: ConvCaps(2, 3, 16, 16, 3, routing="em", beta_a_init=0.3),
-    "classes": lambda: ClassCaps(2, 3, 16, 16, routing="em", beta_u_init=0.7),
+    "dense": lambda: DenseCaps(6, 3, 4, 5, routing=DynamicRouting(learned_prior=True, bias_init=0.2)),
+    "convolution": lambda: ConvCaps(2, 3, 16, 16, 3, routing=EMRouting(beta_a_init=0.3)),
+    "classes": lambda: ClassCaps(2, 3, 16, 16, routing=EMRouting(beta_u_init=0.7)),
     "decoder": lambda: Decoder(3, 4, (1, 5, 5), (6,)),
     "local": lambda: Local(3, 4, 5),
 }

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 from torchcaps.data import load
-from torchcaps.layers import ROUTINGS, ClassCaps, ConvCaps, DenseCaps, PrimaryCaps
-from torchcaps.layers.routings import Initial, Made, Routing
+from torchcaps.layers import ROUTINGS, ClassCaps, ConvCaps, DenseCaps, DynamicRouting, EMRouting, PrimaryCaps
+from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.models import build
 from torchcaps.ops import Routed, dynamic_routing, margin_loss, receptive_fields
 
 
 def test_convolution_over_the_whole_map_is_dense() -> None:
-    conv = ConvCaps(3, 5, 4, 6, (2, 7), learned_prior=True).double()
-    dense = DenseCaps(3 * 2 * 7, 5, 4, 6, learned_prior=True).double()
+    conv = ConvCaps(3, 5, 4, 6, (2, 7), routing=DynamicRouting(learned_prior=True)).double()
+    dense = DenseCaps(3 * 2 * 7, 5, 4, 6, routing=DynamicRouting(learned_prior=True)).double()
     nn.init.normal_(conv.prior)  # type: ignore[arg-type]
     nn.init.normal_(conv.bias)  # type: ignore[arg-type]
     dense.load_state_dict(conv.state_dict())
@@ -58,11 +60,17 @@ def test_beyond_the_edge_there_are_no_capsules() -> None:
     torch.testing.assert_close(got.activation[:, :, 2, 2], inner.activation)
 
 
-def test_what_a_layer_sets_itself_is_not_an_option() -> None:
-    with pytest.raises(ValueError, match="an option of layers with dynamic routing must be one of n_iters, .*'dense'"):
-        DenseCaps(6, 3, 4, 5, dense=True)
-    with pytest.raises(ValueError, match="n_places must be left to map_size, got 4"):
-        ClassCaps(2, 3, 4, 5, n_places=4)
+def test_a_call_is_refused_what_its_routing_does_not_know() -> None:
+    layer, x = DenseCaps(6, 3, 4, 5), torch.rand(2, 6, 4)
+    for name, value in {"mask": torch.ones(2, 6, dtype=torch.bool), "state": layer(x)}.items():
+        with pytest.raises(ValueError, match=f"{name} must be None with dynamic routing, got"):
+            layer(x, **{name: value})
+    with pytest.raises(ValueError, match="n_iters must be an integer of at least 1, got 0"):
+        layer(x, n_iters=0)
+    with pytest.raises(ValueError, match="n_in must be given for dynamic routing, got None"):
+        DenseCaps(None, 3, 4, 5)
+    with pytest.raises(ValueError, match="routing must be a Routing or one of dynamic, em, got 3"):
+        DenseCaps(6, 3, 4, 5, routing=3)  # type: ignore[arg-type]
 
 
 def test_receptive_fields_stand_in_the_order_type_row_column() -> None:
@@ -74,9 +82,9 @@ def test_receptive_fields_stand_in_the_order_type_row_column() -> None:
 @pytest.mark.parametrize("routing", ["dynamic", "em"])
 def test_rows_and_columns_may_differ(routing: str) -> None:
     """Fields one below another, of every second column, with nothing above and below the map."""
-    options: dict[str, Any] = {"routing": routing, "n_iters": 2}
-    layer = ConvCaps(2, 3, 16, 16, (2, 3), stride=(1, 2), padding=(1, 0), **options).double()
-    plain = ConvCaps(2, 3, 16, 16, (2, 3), stride=(1, 2), **options).double()
+    two = ROUTINGS[routing](n_iters=2)
+    layer = ConvCaps(2, 3, 16, 16, (2, 3), stride=(1, 2), padding=(1, 0), routing=two).double()
+    plain = ConvCaps(2, 3, 16, 16, (2, 3), stride=(1, 2), routing=two).double()
     plain.load_state_dict(layer.state_dict())
     pose, activation = torch.randn(2, 2, 4, 7, 16, dtype=torch.double), torch.rand(2, 2, 4, 7, dtype=torch.double)
     got = layer(Routed(pose, activation))
@@ -84,7 +92,7 @@ def test_rows_and_columns_may_differ(routing: str) -> None:
     assert got.activation.shape == (2, 3, *layer.output_size(4, 7)) == (2, 3, 5, 3)
     torch.testing.assert_close(got.pose, plain(around).pose)
     if routing == "dynamic":  # each place routes by itself
-        one = ConvCaps(2, 3, 16, 16, (2, 3), **options).double()
+        one = ConvCaps(2, 3, 16, 16, (2, 3), routing=two).double()
         one.load_state_dict(layer.state_dict())
         torch.testing.assert_close(got.pose, one(around).pose[:, :, :, ::2])
 
@@ -124,7 +132,7 @@ def test_three_stacked_capsule_layers_train() -> None:
 
 
 def test_options_reach_the_routing() -> None:
-    layer = DenseCaps(6, 3, 4, 5, 2, leaky=True, gradient="last", learned_prior=True)
+    layer = DenseCaps(6, 3, 4, 5, routing=DynamicRouting(2, leaky=True, gradient="last", learned_prior=True))
     x = torch.randn(2, 6, 4)
     assert layer.prior is not None
     nn.init.normal_(layer.prior)
@@ -140,7 +148,7 @@ def test_the_gradient_of_a_layer_is_the_one_it_was_asked_for() -> None:
     x, found = torch.randn(2, 6, 4), {}
     for gradient in ("full", "last"):
         torch.manual_seed(0)
-        layer = DenseCaps(6, 3, 4, 5, gradient=gradient)
+        layer = DenseCaps(6, 3, 4, 5, routing=DynamicRouting(gradient=gradient))
         (found[gradient],) = torch.autograd.grad(layer(x).activation.sum(), layer.weight)
         routed = dynamic_routing(x, layer.weight, bias=layer.bias, gradient=gradient)
         (wanted,) = torch.autograd.grad(routed.activation.sum(), layer.weight)
@@ -160,7 +168,7 @@ def test_oblong_kernels_say_the_size_they_make() -> None:
 def test_any_number_of_classes_starts_neither_dead_nor_saturated(n_out: int, leaky: bool, length: float) -> None:
     """Above 16 classes shorter than others, else routing would saturate them where lower capsules are long."""
     lower = nn.functional.normalize(torch.randn(4, 288, 8), dim=-1) * length
-    lengths = DenseCaps(288, n_out, 8, 16, leaky=leaky)(lower).activation
+    lengths = DenseCaps(288, n_out, 8, 16, routing=DynamicRouting(leaky=leaky))(lower).activation
     assert (0.2 if n_out <= 16 else 0.05) < lengths.mean() < (0.6 if length == 0.5 else 0.93)
 
 
@@ -170,7 +178,7 @@ def test_a_step_of_adam_moves_capsules_alike_however_many_vote() -> None:
     lower = nn.functional.normalize(torch.rand(4, 10_000, 8), dim=-1) / 2
     after = []
     for factor in (None, 1.0):
-        layer = DenseCaps(10_000, 2, 8, 16, vote_scale=factor)
+        layer = DenseCaps(10_000, 2, 8, 16, routing=DynamicRouting(vote_scale=factor))
         before = layer(lower).activation
         optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
         (-before.sum()).backward()
@@ -183,15 +191,17 @@ def test_a_step_of_adam_moves_capsules_alike_however_many_vote() -> None:
 def test_factors_on_votes_follow_the_number_of_voters() -> None:
     found = [DenseCaps(*sizes).scale.item() for sizes in ((288, 10, 8, 16), (1152, 10, 8, 16), (12_800, 2, 8, 16))]
     assert found == [1, 1, 1 / 64]
-    assert DenseCaps(1152, 2, 8, 16, weight_std=0.1).scale == 1  # the layer of who sets the matrices himself
+    assert (
+        DenseCaps(1152, 2, 8, 16, routing=DynamicRouting(weight_std=0.1)).scale == 1
+    )  # the layer of who sets the matrices himself
     assert "scale" not in DenseCaps(1152, 2, 16, 16, routing="em").state_dict()
     with pytest.raises(ValueError, match=r"vote_scale must be positive, got 0"):
-        DenseCaps(6, 3, 4, 5, vote_scale=0)
+        DenseCaps(6, 3, 4, 5, routing=DynamicRouting(vote_scale=0))
 
 
 def test_weights_compute_what_they_did_where_the_factor_is_another() -> None:
     x = torch.randn(2, 1152, 8)
-    trained, other = DenseCaps(1152, 2, 8, 16, vote_scale=1 / 16), DenseCaps(1152, 2, 8, 16)
+    trained, other = DenseCaps(1152, 2, 8, 16, routing=DynamicRouting(vote_scale=1 / 16)), DenseCaps(1152, 2, 8, 16)
     assert other.scale == 1 / 4
     other.load_state_dict(trained.state_dict())
     torch.testing.assert_close(other(x), trained(x))
@@ -200,13 +210,15 @@ def test_weights_compute_what_they_did_where_the_factor_is_another() -> None:
 def test_weights_of_before_there_were_factors_compute_what_they_did() -> None:
     x = torch.randn(2, 1152, 8)
     old = {
-        name: value for name, value in DenseCaps(1152, 2, 8, 16, vote_scale=1.0).state_dict().items() if name != "scale"
+        name: value
+        for name, value in DenseCaps(1152, 2, 8, 16, routing=DynamicRouting(vote_scale=1.0)).state_dict().items()
+        if name != "scale"
     }
     wanted = dynamic_routing(x, old["weight"], bias=old["bias"])
-    for layer in (DenseCaps(1152, 2, 8, 16), DenseCaps(1152, 2, 8, 16, vote_scale=1.0)):
+    for layer in (DenseCaps(1152, 2, 8, 16), DenseCaps(1152, 2, 8, 16, routing=DynamicRouting(vote_scale=1.0))):
         layer.load_state_dict(old)
         torch.testing.assert_close(layer(x).pose, wanted.pose)
-    told = DenseCaps(1152, 2, 8, 16, vote_scale=0.5)
+    told = DenseCaps(1152, 2, 8, 16, routing=DynamicRouting(vote_scale=0.5))
     told.load_state_dict(old)
     torch.testing.assert_close(told(x).pose, dynamic_routing(x / 2, old["weight"], bias=old["bias"]).pose)
 
@@ -217,9 +229,12 @@ def test_weights_of_before_there_were_factors_compute_what_they_did() -> None:
         (lambda: ConvCaps(-2, 3, 4, 5, 3), "n_in must be an integer of at least 1, got -2"),
         (lambda: ConvCaps(2, 3, 4, 5, (3, 3, 3)), r"kernel_size must be two numbers, got \(3, 3, 3\)"),
         (lambda: DenseCaps(0, 3, 4, 5), "n_in must be an integer of at least 1, got 0"),
-        (lambda: DenseCaps(6, 3, 4, 5, 0), "n_iters must be an integer of at least 1, got 0"),
+        (lambda: DenseCaps(6, 3, 4, 5, routing=DynamicRouting(0)), "n_iters must be an integer of at least 1, got 0"),
         (lambda: DenseCaps(6, 3, 4, 5, routing="magic"), f"routing must be one of {', '.join(ROUTINGS)}; got 'magic'"),
-        (lambda: DenseCaps(6, 3, 4, 5, gradient="x"), "gradient must be one of full, last; got 'x'"),
+        (
+            lambda: DenseCaps(6, 3, 4, 5, routing=DynamicRouting(gradient="x")),
+            "gradient must be one of full, last; got 'x'",
+        ),
         (lambda: ConvCaps(6, 3, 4, 5, 0), "kernel_size must be an integer of at least 1, got 0"),
         (lambda: ConvCaps(6, 3, 4, 5, 2, stride=0), "stride must be an integer of at least 1, got 0"),
         (lambda: ConvCaps(6, 3, 4, 5, 2, padding=-1), "padding must be an integer of at least 0, got -1"),
@@ -231,11 +246,11 @@ def test_bad_layers(make, message: str) -> None:
 
 
 def test_initial_scale_is_an_argument() -> None:
-    weight = DenseCaps(50, 10, 8, 16, weight_std=0.5).weight
+    weight = DenseCaps(50, 10, 8, 16, routing=DynamicRouting(weight_std=0.5)).weight
     assert weight.std().item() == pytest.approx(0.5, rel=0.02)
     assert weight.abs().max() <= 2.28 * 0.5
     with pytest.raises(ValueError, match=r"weight_std must be positive, got 0.0"):
-        DenseCaps(50, 10, 8, 16, weight_std=0.0)
+        DenseCaps(50, 10, 8, 16, routing=DynamicRouting(weight_std=0.0))
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -257,7 +272,7 @@ def test_weights_may_be_computed(routing: str) -> None:
     normed = parametrizations.weight_norm(layer, "weight")
     torch.testing.assert_close(normed(lower).pose, wanted)
     prune.l1_unstructured(pruned, "weight", 0.5)
-    half.load_state_dict({name: getattr(pruned, name) for name in half.state_dict()})
+    half.load_state_dict({name: getattr(pruned, name) for name in half.state_dict() if name != "_extra_state"})
     torch.testing.assert_close(pruned(lower).pose, half(lower).pose)
     replica = half._replicate_for_data_parallel()
     for name, parameter in half._parameters.items():  # as torch.nn.parallel.replicate does
@@ -288,7 +303,7 @@ def test_bad_capsules() -> None:
         ConvCaps(6, 3, 4, 5, 2)(torch.zeros(2, 5, 3, 3, 4))
     with pytest.raises(ValueError, match="kernel_size must fit into the map, got 4 where H=3"):
         ConvCaps(6, 3, 4, 5, 4)(torch.zeros(2, 6, 3, 5, 4))
-    with pytest.raises(ValueError, match=r"pose must be vectors or 4×4 matrices, got shape \[2, 6, 2, 8\]"):
+    with pytest.raises(ValueError, match=r"pose must be vectors or square matrices, got shape \[2, 6, 2, 8\]"):
         DenseCaps(6, 3, 16, 8)(Routed(torch.zeros(2, 6, 2, 8), torch.zeros(2, 6)))
     for shape in ([2], [2, 5], [1, 6], [2, 6, 4, 4]):  # though dynamic routing does not read them
         with pytest.raises(
@@ -297,25 +312,31 @@ def test_bad_capsules() -> None:
             DenseCaps(6, 3, 16, 5)(Routed(torch.zeros(2, 6, 4, 4), torch.zeros(shape)))
 
 
-def test_every_layer_takes_a_new_routing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As CONTRIBUTING.md says: one that weighs votes by a learned share, the same at all places."""
+@dataclass(frozen=True)
+class Shares(Routing):
+    """Weigh votes by a learned share, the same at all places."""
 
-    def make(n_in: int, n_out: int, d_in: int, d_out: int, *, dense: bool, n_places: int) -> Made:
-        del dense, n_places
-        share = Initial((n_in, n_out), torch.nn.init.normal_, per_child=True)
-        return Made(
-            {"weight": Initial((n_in, n_out, d_in, d_out), torch.nn.init.normal_, True), "share": share}, {}, 1.0
-        )
+    name = "shares"
 
-    def route(capsules: Routed, weight: Tensor, share: Tensor, **_: Any) -> Routed:
-        pose = torch.einsum("bid,ijde,ij->bje", capsules.pose, weight, share)
+    def parts(self, sizes: Sizes) -> Mapping[str, Part]:
+        n_in, n_out, d_in, d_out = sizes[:4]
+        return {
+            "weight": Init((n_in, n_out, d_in, d_out), torch.nn.init.normal_, per_child=True),
+            "share": Init((n_in, n_out), torch.nn.init.normal_, per_child=True),
+        }
+
+    def route(self, capsules: Routed, parts: Mapping[str, Any], *, return_coupling: bool = False) -> Routed:
+        pose = torch.einsum("bid,ijde,ij->bje", capsules.pose, parts["weight"], parts["share"])
         return Routed(pose, pose.norm(dim=-1))
 
-    monkeypatch.setitem(ROUTINGS, "shares", Routing(make, route, activations=False))
+
+def test_every_layer_takes_a_new_routing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an object, or by the name under which it is entered."""
+    monkeypatch.setitem(ROUTINGS, "shares", Shares)
     x = torch.randn(2, 1, 4, 5, 3)
     for layer, shape in (
         (DenseCaps(20, 6, 3, 7, routing="shares"), [2, 6, 7]),
-        (ConvCaps(1, 6, 3, 7, 2, routing="shares"), [2, 6, 3, 4, 7]),
+        (ConvCaps(1, 6, 3, 7, 2, routing=Shares()), [2, 6, 3, 4, 7]),
         (ClassCaps(1, 6, 3, 7, routing="shares"), [2, 6, 7]),
     ):
         routed = layer(x)
@@ -328,25 +349,27 @@ def test_every_layer_takes_a_new_routing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("activations", [True, False])
-def test_maps_are_routed_field_by_field(activations: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maps_are_routed_field_by_field(activations: bool) -> None:
     """Where a routing says nothing of maps: with the activations of what lies in a field, if it asks for them."""
 
-    def make(n_in: int, n_out: int, d_in: int, d_out: int, **_: Any) -> Made:
-        return Made({"weight": Initial((n_in, n_out, d_in, d_out), torch.nn.init.normal_)}, {}, 1.0)
+    class Mine(Routing):
+        needs_activations = activations
 
-    def route(capsules: Routed, weight: Tensor, **_: Any) -> Routed:
-        active = capsules.activation if activations else torch.ones_like(capsules.activation)
-        pose = torch.einsum("bid,ijde,bi->bje", capsules.pose, weight, active)
-        return Routed(pose.unflatten(-1, (4, 4)), pose.norm(dim=-1), active.unsqueeze(-1).expand(-1, -1, 3))
+        def parts(self, sizes: Sizes) -> Mapping[str, Part]:
+            return {"weight": Init(tuple(sizes[:4]), torch.nn.init.normal_)}
 
-    monkeypatch.setitem(ROUTINGS, "mine", Routing(make, route, activations=activations))
-    layer = ConvCaps(2, 3, 16, 16, (2, 3), stride=(1, 2), routing="mine")
+        def route(self, capsules: Routed, parts: Mapping[str, Any], *, return_coupling: bool = False) -> Routed:
+            active = capsules.activation if activations else torch.ones_like(capsules.activation)
+            pose = torch.einsum("bid,ijde,bi->bje", capsules.pose, parts["weight"], active)
+            return Routed(pose.unflatten(-1, (4, 4)), pose.norm(dim=-1), active.unsqueeze(-1).expand(-1, -1, 3))
+
+    layer = ConvCaps(2, 3, 16, 16, (2, 3), stride=(1, 2), routing=Mine())
     pose, activation = torch.randn(2, 2, 4, 7, 16), torch.rand(2, 2, 4, 7)
     found = layer(Routed(pose, activation), return_coupling=True)
     assert [list(x.shape) for x in found] == [[2, 3, 3, 3, 4, 4], [2, 3, 3, 3], [2, 3, 3, 12, 3]]
     window = slice(1, 3), slice(2, 5)  # what the place (1, 1) sees
     few = pose[:, :, *window].flatten(1, 3), activation[:, :, *window].flatten(1, 3)
-    wanted = route(Routed(*few), layer.weight)
+    wanted = Mine().route(Routed(*few), layer.parts())
     torch.testing.assert_close(found.pose[:, :, 1, 1], wanted.pose)
     torch.testing.assert_close(found.activation[:, :, 1, 1], wanted.activation)
     torch.testing.assert_close(found.coupling[:, 1, 1], wanted.coupling)
@@ -356,3 +379,56 @@ def test_maps_are_routed_field_by_field(activations: bool, monkeypatch: pytest.M
 def test_tensors_that_are_no_poses_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"capsules must be poses \[\.\.\., d_in=8\], got shape"):
         DenseCaps(6, 3, 8, 4)(torch.rand(shape))
+
+
+@pytest.mark.parametrize("kind", [DenseCaps, ClassCaps])
+def test_weights_bring_the_constants_of_their_layer(kind: type[DenseCaps | ClassCaps]) -> None:
+    """Loaded into a layer that was made for other poses, they compute what they did."""
+    where = {"coordinates": "column"} if kind is ClassCaps else {}
+    lower = Routed(torch.randn(2, 6, *(1,) * 2 * len(where), 16), torch.rand(2, 6, *(1,) * 2 * len(where)))
+    saved = kind(6, 3, 16, 16, routing=EMRouting(pose_scale=0.1), **where)
+    other = kind(6, 3, 16, 16, routing="em", **where)
+    assert not torch.equal(saved(lower).pose, other(lower).pose)
+    other.load_state_dict(saved.state_dict())
+    assert torch.equal(saved(lower).pose, other(lower).pose) and other.pose_scale == saved.pose_scale
+    assert torch.equal(saved(lower).activation, other(lower).activation) and repr(other) == repr(saved)
+    without = {name: x for name, x in saved.state_dict().items() if name != "_extra_state"}
+    kept = kind(6, 3, 16, 16, routing=EMRouting(variance_floor=0.3), **where)
+    kept.load_state_dict(without)
+    assert kept.routing.constants() == {"variance_floor": 0.3}
+    with pytest.raises(ValueError, match=r"extra state of \w+ must hold pose_scale, variance_floor.*, got"):
+        kept.load_state_dict({**without, "_extra_state": torch.zeros(9)})
+
+
+@dataclass(frozen=True)
+class MaskedMean(Routing):
+    """Average the votes of any number of capsules that share one matrix for each upper capsule."""
+
+    name = "mean"
+    any_n_in = True
+
+    def parts(self, sizes: Sizes) -> Mapping[str, Part]:
+        return {"weight": Init((1, sizes.n_out, sizes.d_in, sizes.d_out), torch.nn.init.normal_), "norm": nn.Identity}
+
+    def route(
+        self,
+        capsules: Routed,
+        parts: Mapping[str, Any],
+        *,
+        return_coupling: bool = False,
+        mask: torch.Tensor | None = None,
+    ) -> Routed:
+        there = torch.ones_like(capsules.pose[..., 0]) if mask is None else mask.to(capsules.pose.dtype)
+        mean = torch.einsum("bid,bi->bd", capsules.pose, there) / there.sum(1, keepdim=True)
+        pose = parts["norm"](torch.einsum("bd,jde->bje", mean, parts["weight"][0]))
+        return Routed(pose, pose.norm(dim=-1))
+
+
+def test_any_number_of_capsules_with_a_mask() -> None:
+    layer = DenseCaps(None, 3, 4, 5, routing=MaskedMean())
+    few, more = torch.randn(2, 6, 4), torch.randn(2, 3, 4)
+    mask = torch.tensor([True] * 6 + [False] * 3).expand(2, -1)
+    padded = layer(torch.cat((few, more), dim=1), mask=mask)
+    torch.testing.assert_close(padded.pose, layer(few).pose)
+    assert "any×4 -> 3×5, mean" in repr(layer)
+    assert ConvCaps(1, 3, 4, 5, 2, routing=MaskedMean())(few.view(2, 1, 2, 3, 4)).pose.shape == (2, 3, 1, 2, 5)

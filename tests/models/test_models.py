@@ -15,10 +15,10 @@ from torch import nn
 
 from torchcaps.data import load
 from torchcaps.data.images import to_float
-from torchcaps.layers import ClassCaps, Standardize
+from torchcaps.layers import ClassCaps, DynamicRouting, Standardize
+from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.plain_conv import ReLUConv2d
-from torchcaps.layers.base import RoutedLayer
 from torchcaps.models import MODELS, CapsNet, HiddenConv, build
 from torchcaps.models.baseline_cnn import BaselineCNN, count_parameters
 
@@ -30,7 +30,7 @@ def test_options_reach_every_layer_that_routes() -> None:
     model = build("capsnet_stacked", (1, 28, 28), 10, n_iters=2, gradient="last", impl="reference")
     routed = [layer for layer in model.modules() if isinstance(layer, RoutedLayer)]
     assert len(routed) == 2
-    assert all((layer.n_iters, layer.gradient, layer.impl) == (2, "last", "reference") for layer in routed)
+    assert all(layer.routing == DynamicRouting(2, gradient="last", impl="reference") for layer in routed)
 
 
 def test_defaults_that_recorded_results_rest_on() -> None:
@@ -315,7 +315,7 @@ def test_state_dict_is_plain(name: str) -> None:
 
 def test_paper_settings_of_cifar_build() -> None:
     model = build("capsnet", (3, 24, 24), 10, padding=4, n_types=64, leaky=True, decoder=None, channels=8)
-    assert model.map_shape == (64, 12, 12) and model.classes.options["leaky"]
+    assert model.map_shape == (64, 12, 12) and model.classes.routing.leaky
 
 
 def test_iterations_and_couplings_of_one_call() -> None:
@@ -328,11 +328,11 @@ def test_iterations_and_couplings_of_one_call() -> None:
 
 def test_positions_compete_in_convolutional_layers_alone() -> None:
     model = build("matrix_capsnet_small", (1, 24, 24), 3, settings="paper", compete="positions")
-    given = build("matrix_capsnet_small", (1, 24, 24), 3, settings=model.hidden[0].options["settings"])
+    given = build("matrix_capsnet_small", (1, 24, 24), 3, settings=model.hidden[0].routing.settings)
     for one in (model, given):
-        competes = [layer.options["settings"].compete for layer in (*one.hidden, one.classes)]
+        competes = [layer.routing.settings.compete for layer in (*one.hidden, one.classes)]
         assert competes == ["positions", "positions", "all"]
-    assert given.hidden[1].options == given.hidden[0].options == model.hidden[0].options
+    assert len({layer.routing.settings for layer in (*given.hidden, model.hidden[0])}) == 1
     assert model(torch.rand(2, 1, 24, 24)).scores.shape == (2, 3)
 
 
@@ -351,7 +351,7 @@ def test_they_are_of_every_routing() -> None:
             "capsnet",
             (1, 28, 28),
             {"depth": 3},
-            "capsnet must be one of channels, .*; or of its layers n_iters, .*'depth'",
+            "capsnet must be one of channels, .*; or of its routing n_iters, .*'depth'",
         ),
         ("matched_cnn", (1, 28, 28), {"depth": 3}, "model matched_cnn: .*unexpected keyword argument 'depth'"),
         ("matrix_capsnet", (1, 28, 28), {"depth": 3}, "matrix_capsnet must be one of A, .* n_iters, .*'depth'"),
@@ -360,12 +360,18 @@ def test_they_are_of_every_routing() -> None:
         ("matrix_capsnet", (1, 28, 28), {"convolutions": ({"depth": 3},)}, "a field of convolutions.0. must be one"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "mine"}, "initial must be one of half-active, released"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "released", "routing": "dynamic"}, "initial must be half-active"),
-        ("matrix_capsnet", (1, 28, 28), {"routing": "dynamic", "pose": "row"}, "pose must be one of matrix, vector"),
+        ("matrix_capsnet", (1, 28, 28), {"pose": "row"}, "pose must be one of matrix, vector"),
+        (
+            "matrix_capsnet",
+            (1, 28, 28),
+            {"routing": "dynamic", "pose": "vector"},
+            "options of matrix_capsnet .* got 'pose'",
+        ),
         ("matrix_capsnet", (1, 28, 28), {"routing": "dynamic", "coordinates": "up"}, "coordinates must be one of "),
         ("capsnet", (1, 28, 28), {"padding": "same"}, "padding must be an integer of at least 0, got 'same'"),
         ("plain_autoencoder", (1, 28, 28), {"hidden": 5}, "hidden must be the widths of layers, got 5"),
         ("template_autoencoder", (1, 28, 28), {"most_scale": "2"}, "most_scale must be a number, got '2'"),
-        ("matrix_capsnet", (1, 28, 28), {"routing": "mine"}, "routing must be one of em, dynamic; got 'mine'"),
+        ("matrix_capsnet", (1, 28, 28), {"routing": "mine"}, "routing must be one of dynamic, em; got 'mine'"),
         (
             "matrix_capsnet",
             (1, 28, 28),
@@ -376,7 +382,7 @@ def test_they_are_of_every_routing() -> None:
         ("matrix_capsnet", (1, 20, 20), {}, r"image_shape .* must be larger, got \(1, 20, 20\): compete must be 'all'"),
         ("matrix_capsnet", (1, 28, 28), {"B": 0}, "B must be an integer of at least 1, got 0"),
         ("matrix_capsnet", (1, 28, 28), {"pose_scale": 5.0}, "pose_scale must be left to the layers"),
-        ("capsnet_small", (1, 28, 28), {"pose_scale": 5.0}, "pose_scale must be left to the layers"),
+        ("capsnet_small", (1, 28, 28), {"pose_scale": 5.0, "routing": "em"}, "pose_scale must be left to the layers"),
         (
             "matrix_capsnet",
             (1, 16, 28),

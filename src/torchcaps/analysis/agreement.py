@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis.needs import capsnet, observing
 from torchcaps.checks import check_at_least, check_shapes
-from torchcaps.layers import DenseCaps
+from torchcaps.layers import DenseCaps, DynamicRouting
 from torchcaps.ops import Routed, dense_votes
 
 
@@ -61,7 +61,7 @@ def routing_statistics(
     """
     model, numbers = capsnet(model), list(n_iters)
     classes = model.classes
-    if not isinstance(classes, DenseCaps) or classes.routing != "dynamic":
+    if not isinstance(classes, DenseCaps) or not isinstance(classes.routing, DynamicRouting):
         raise ValueError(f"model must route to its classes by DenseCaps with dynamic routing, got {classes}")
     check_at_least("the number of images", check_shapes(images=(images, "B C H W"))["B"], 1)
     check_at_least("batch_size", batch_size, 1)
@@ -86,7 +86,7 @@ def _statistics(classes: DenseCaps, lower: Routed, directions: Tensor, n_iters: 
     """Both entropies ``[B]``, agreement ``[B]`` and scores ``[B, J]``."""
     routed = classes(lower, n_iters=n_iters, return_coupling=True)
     coupling, shares = routed.coupling, routed.coupling  # [B, I, J]
-    if classes.options.get("leaky"):
+    if classes.routing.leaky:
         shares = torch.cat((coupling, (1 - coupling.sum(dim=2, keepdim=True)).clamp_min(0)), dim=2)
     entropy = torch.special.entr(shares).sum(dim=2) / math.log(shares.shape[2])  # [B, I]
     activity = lower.activation.flatten(1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from torchcaps.layers import ClassCaps, Decoder
+from torchcaps.layers import ClassCaps, Decoder, EMRouting
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.models import CapsNet, MatrixCapsNet, Output, Transforming
 from torchcaps.ops import Routed
@@ -80,11 +80,11 @@ def em_classes_of(model: nn.Module) -> ClassCaps:
         ValueError: they do not.
     """
     classes = capsnet(model).classes
-    if isinstance(classes, ClassCaps) and classes.routing == "em":
+    if isinstance(classes, ClassCaps) and isinstance(classes.routing, EMRouting):
         return classes
     raise ValueError(
         f"model must route to its classes by em in a ClassCaps, got a {type(model).__name__} that does by "
-        f"{classes.routing} in a {type(classes).__name__}"
+        f"{classes.routing.name} in a {type(classes).__name__}"
     )
 
 
@@ -124,15 +124,15 @@ def scores_of(model: nn.Module, images: Tensor) -> Tensor:
 @contextmanager
 def derivable(model: nn.Module) -> Iterator[None]:
     """With the gradient through all iterations for a while: that of the last one alone is not the derivative."""
-    truncated = [part for part in model.modules() if isinstance(part, RoutedLayer) and part.gradient != "full"]
-    kept = [part.gradient for part in truncated]
-    for part in truncated:
-        part.gradient = "full"
+    routed = [part for part in model.modules() if isinstance(part, RoutedLayer)]
+    kept = [part.routing for part in routed]
+    for part in routed:
+        part.routing = part.routing.with_full_gradient()
     try:
         yield
     finally:
-        for part, gradient in zip(truncated, kept, strict=True):
-            part.gradient = gradient
+        for part, routing in zip(routed, kept, strict=True):
+            part.routing = routing
 
 
 @contextmanager

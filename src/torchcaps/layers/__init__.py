@@ -11,7 +11,7 @@ from torchcaps.layers.dense import DenseCaps
 from torchcaps.layers.matrix_primary import MatrixPrimaryCaps
 from torchcaps.layers.plain_conv import Conv2d
 from torchcaps.layers.primary import PrimaryCaps
-from torchcaps.layers.routing import Init, Routing, Sizes
+from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.layers.routings import ROUTINGS, DynamicRouting, EMRouting
 from torchcaps.layers.standardize import Standardize
 
@@ -26,6 +26,7 @@ __all__ = [
     "EMRouting",
     "Init",
     "MatrixPrimaryCaps",
+    "Part",
     "PrimaryCaps",
     "Routing",
     "Sizes",

@@ -109,8 +109,8 @@ class Routing(ABC):
         upper capsules of the pass before.
 
         Returns:
-            Poses ``[B, J, d_out]`` or ``[B, J, n, n]``, and activations ``[B, J]``: probabilities 0 … 1, or logits where
-            the routing's class says so.
+            Poses ``[B, J, d_out]`` or ``[B, J, n, n]``, and activations ``[B, J]``: probabilities 0 … 1, or logits
+            where the routing's class says so.
         """
 
     def resolve(self, sizes: Sizes) -> Self:
@@ -144,6 +144,10 @@ class Routing(ABC):
             ValueError: The fields of this kernel and stride leave no choice on a map of this size.
         """
         del size, kernel_size, stride
+
+    def with_full_gradient(self) -> Self:
+        """Return this routing with the gradient through all of its iterations."""
+        return self
 
     def constants(self) -> dict[str, float]:
         """Return numbers that the function depends on and that weights are saved with."""

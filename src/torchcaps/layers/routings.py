@@ -94,6 +94,9 @@ class DynamicRouting(Routing):
             "prior": Init.constant((n_in, n_out), 0.0)._replace(per_child=True) if self.learned_prior else None,
         }
 
+    def with_full_gradient(self) -> Self:
+        return replace(self, gradient="full")
+
     def pose_scale_out(self, sizes: Sizes) -> float:
         return 0.5 / math.sqrt(sizes.d_out)  # of length ½
 
@@ -222,6 +225,9 @@ class EMRouting(Routing):
 
     def pose_scale_out(self, sizes: Sizes) -> float:
         return self._initial(sizes).pose_scale
+
+    def with_full_gradient(self) -> Self:
+        return replace(self, gradient="full")
 
     def above(self, pose_scale: float) -> Self:
         return replace(self, pose_scale=pose_scale)

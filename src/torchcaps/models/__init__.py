@@ -98,7 +98,9 @@ def _with_routing(name: str, own: Mapping[str, Any], options: dict[str, Any]) ->
     for option in rest:
         if option not in known:
             mine = ", ".join(each for each in own if each not in ("image_shape", "n_classes"))
-            raise ValueError(f"options of {name} must be one of {mine}; or of its routing {', '.join(known)}; got {option!r}")
+            raise ValueError(
+                f"options of {name} must be one of {mine}; or of its routing {', '.join(known)}; got {option!r}"
+            )
         if not isinstance(routing, str):
             raise ValueError(f"{option} must be set in routing, which is an object; got {options[option]!r} beside it")
     given = {option: options[option] for option in rest}

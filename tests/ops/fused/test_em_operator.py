@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.impls import needs_cpu
 from tests.ops.fused.test_em_pairing import GEOMETRIES, POSES, SETTINGS, every_pose, inputs, routing
 from tests.pairing import Inputs, outcome
-from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps
+from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps, EMRouting
 from torchcaps.ops import Routed, conv_em_routing, em_routing
 from torchcaps.ops.fused.cpu.em import routed, routed_backward
 
@@ -70,8 +70,8 @@ class Stack(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = ConvCaps(2, 3, 16, 16, 3, stride=2, routing="em", impl="cpu", normalise=True)
-        self.dense = DenseCaps(3 * 2 * 1, 4, 16, 16, routing="em", impl="cpu")
+        self.conv = ConvCaps(2, 3, 16, 16, 3, stride=2, routing=EMRouting(impl="cpu", normalise=True))
+        self.dense = DenseCaps(3 * 2 * 1, 4, 16, 16, routing=EMRouting(impl="cpu"))
 
     def forward(self, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
         found = self.dense(self.conv(Routed(pose, activation)))
@@ -83,7 +83,7 @@ class Classes(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = ClassCaps(2, 3, 16, 16, 2, routing="em", coordinates="column")
+        self.layer = ClassCaps(2, 3, 16, 16, coordinates="column", routing=EMRouting(2))
 
     def forward(self, pose: Tensor, activation: Tensor) -> Tensor:
         return self.layer(Routed(pose, activation)).activation

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.impls import needs_cpu
-from torchcaps.layers import DenseCaps
+from torchcaps.layers import DenseCaps, DynamicRouting
 from torchcaps.ops import dynamic_routing, which_impl
 from torchcaps.ops.fused.cpu.dynamic import routed, routed_backward
 
@@ -50,13 +50,13 @@ def test_one_graph() -> None:
 
 
 def test_export() -> None:
-    layer = DenseCaps(9, 4, 5, 6, impl="cpu").eval()
+    layer = DenseCaps(9, 4, 5, 6, routing=DynamicRouting(impl="cpu")).eval()
     batch = torch.export.Dim("batch", min=2, max=100)
     program = torch.export.export(layer, (torch.randn(3, 9, 5),), dynamic_shapes=({0: batch},))
     assert "dynamic_routing_cpu" in program.graph_module.print_readable(print_output=False)
     x = torch.randn(7, 9, 5)
     torch.testing.assert_close(program.module()(x).pose, layer(x).pose, rtol=0, atol=0)
-    plain = torch.export.export(DenseCaps(9, 4, 5, 6, impl="reference").eval(), (x,))
+    plain = torch.export.export(DenseCaps(9, 4, 5, 6, routing=DynamicRouting(impl="reference")).eval(), (x,))
     assert "torchcaps." not in plain.graph_module.print_readable(print_output=False)  # it runs without this library
 
 

@@ -13,6 +13,7 @@ from torchcaps.experiments.batches import Batches, evaluated
 from torchcaps.experiments.reports import page
 from torchcaps.experiments.reports.album import Album
 from torchcaps.experiments.tested import Tested
+from torchcaps.layers import EMRouting
 from torchcaps.models import MatrixCapsNet
 
 #: Examples of each kind that a picture shows, and toys that are looked at from all sides: one, and more for every
@@ -57,7 +58,7 @@ def _parts(album: Album, tested: Tested) -> str:
 def _votes(album: Album, tested: Tested) -> str:
     title, model = "Votes that agree", tested.model
     assert isinstance(model, MatrixCapsNet)
-    if model.classes.routing != "em":
+    if not isinstance(model.classes.routing, EMRouting):
         return page.section(
             title,
             page.paragraph(

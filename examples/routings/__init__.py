@@ -1,0 +1,1 @@
+"""Routings of other papers, each written as one class in one file."""
