@@ -152,9 +152,7 @@ def test_couplings_sum_to_one_over_the_upper_capsules(subject: Subject) -> None:
         inner = getattr(module, "model", None)
         routed = inner(x, return_coupling=True).capsules[-1] if inner is not None else module(x, return_coupling=True)
     total = routed.coupling.sum(dim=-1)
-    if (isinstance(module, Op) and module.options.get("leaky")) or getattr(
-        getattr(module, "routing", None), "leaky", False
-    ):
+    if "all-options" in subject.name or "leaky" in subject.name:  # what is left routes to nothing
         assert bool((total < 1).all()) and bool((total > 0).all())
     else:
         torch.testing.assert_close(total, torch.ones_like(total))

@@ -38,7 +38,7 @@ from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.experiments.schedule import learning_rate
 from torchcaps.experiments.task import NonFiniteLoss, Task
 from torchcaps.experiments.train import default_folder, train
-from torchcaps.layers import ROUTINGS, Decoder
+from torchcaps.layers import ROUTINGS, Decoder, DynamicRouting
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.models import MODELS, CapsNet, Output, Transformed, build, capsnet, matched_cnn
 
@@ -172,7 +172,7 @@ def test_result_has_what_it_must(unbroken: Path) -> None:
     assert set(wanted.split()) <= set(result)
     assert result["recipe"] == "tiny" and 0 <= result["test_error"] <= 1 and result["epochs"] == 2
     assert result["test_error"] * 360 == pytest.approx(round(result["test_error"] * 360))
-    learned = (value for name, value in weights(unbroken).items() if not name.endswith("scale"))  # fixed factors
+    learned = (value for name, value in weights(unbroken).items() if not name.endswith(("scale", "_extra_state")))
     assert result["n_parameters"] == sum(value.numel() for value in learned)
     assert result["images"] == {"train": 64, "val": 180, "test": 360}
     assert result["config"] == json.loads((unbroken / "config.json").read_text())
@@ -824,7 +824,7 @@ def test_a_model_that_computes_otherwise_by_now_is_noticed(
     """Its weights would fit, whatever a default has become."""
     load_model(Run(unbroken))
     assert not caplog.text
-    monkeypatch.setitem(MODELS, "capsnet", functools.partial(capsnet, n_iters=1, leaky=True))
+    monkeypatch.setitem(MODELS, "capsnet", functools.partial(capsnet, routing=DynamicRouting(leaky=True)))
     load_model(Run(unbroken))
     noticed = f"model.pt computes otherwise than when it was saved, by torchcaps {torchcaps.__version__}"
     assert caplog.text.count(noticed) == 1

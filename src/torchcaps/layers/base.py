@@ -73,6 +73,7 @@ class RoutedLayer(Scaled):
         if vote_scale is not None:
             self.make_scale(vote_scale, given=getattr(given, "vote_scale", None) is not None)
         parts = self.routing.parts(sizes)
+        self._understood = understood(type(self.routing))
         # Parts are asked for by name: a replica, a pruned or a parametrised layer has some that are computed, which are
         # not among its parameters.
         self._names = tuple(parts)
@@ -120,7 +121,7 @@ class RoutedLayer(Scaled):
         for name, value in given.items():
             if value is None:
                 continue
-            if name not in understood(type(self.routing)):
+            if name not in self._understood:
                 raise ValueError(f"{name} must be None with {self.routing.name} routing, got {value!r}")
             call[name] = value
         if "n_iters" in call:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from torch import nn
 
 from torchcaps.checks import check_choice
-from torchcaps.layers import ROUTINGS, Routing
+from torchcaps.layers.routings import as_routing
 from torchcaps.models.baseline_cnn import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
 from torchcaps.models.hidden import HiddenCaps, HiddenConv
@@ -89,23 +89,19 @@ def _with_routing(name: str, own: Mapping[str, Any], options: dict[str, Any]) ->
     """Return the options with those of the routing gathered into one object.
 
     Raises:
-        ValueError: An option of neither the model nor its routing, or options beside a routing that is an object.
+        ValueError: An option of neither the model nor its routing.
     """
-    routing = options.get("routing", own["routing"])
-    kind = ROUTINGS.get(routing, Routing) if isinstance(routing, str) else type(routing)
-    known = [field.name for field in fields(kind)] if is_dataclass(kind) else []
-    rest = [option for option in options if option not in own]
-    for option in rest:
+    routing = as_routing(options.get("routing", own["routing"]))
+    known = [field.name for field in fields(routing)] if is_dataclass(routing) else []
+    given = {option: value for option, value in options.items() if option not in own}
+    for option in given:
         if option not in known:
             mine = ", ".join(each for each in own if each not in ("image_shape", "n_classes"))
             raise ValueError(
                 f"options of {name} must be one of {mine}; or of its routing {', '.join(known)}; got {option!r}"
             )
-        if not isinstance(routing, str):
-            raise ValueError(f"{option} must be set in routing, which is an object; got {options[option]!r} beside it")
-    given = {option: options[option] for option in rest}
     kept = {option: value for option, value in options.items() if option in own}
-    return kept | ({"routing": ROUTINGS[routing](**given)} if given else {})
+    return kept | ({"routing": replace(routing, **given)} if given else {})  # type: ignore[type-var]
 
 
 def _options(function: Callable[..., nn.Module]) -> dict[str, Any]:
