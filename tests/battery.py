@@ -6,7 +6,6 @@ A new routing, layer or backend adds a line to :data:`SUBJECTS` and is tested at
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,32 +15,10 @@ from tests.impls import available
 from torchcaps import layers, models, ops
 from torchcaps.layers import DynamicRouting, EMRouting
 from torchcaps.ops import Routed
+from torchcaps.testing import Capsules
 
 #: Sizes that share no factor, so that no two axes can be mistaken for each other.
 B, I, J, D_IN, D_OUT = 3, 7, 4, 5, 6  # noqa: E741
-
-
-@dataclass(frozen=True)
-class Subject:
-    """One thing that makes capsules.
-
-    Attributes:
-        name: shown by pytest.
-        shape: of its input, without the batch.
-        make: a module from input to :class:`Routed`, with freshly drawn parameters of any dtype.
-        lengths: activations are the lengths of the poses.
-        last: its gradient is not the derivative, by definition.
-        shares: the couplings of a lower capsule sum to one over the upper capsules of each place.
-        permutes: capsules ``[B, I, …]`` and tensors ``[I, J, …]`` or ``[J, …]`` that may be put in another order.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    make: Callable[[], nn.Module]
-    lengths: bool = True
-    last: bool = False
-    shares: bool = True
-    permutes: bool = False
 
 
 class Op(nn.Module):
@@ -52,8 +29,8 @@ class Op(nn.Module):
         self.function, self.options = function, options
         self.tensors = nn.ParameterDict({k: nn.Parameter(v) for k, v in parameters.items() if v is not None})
 
-    def forward(self, x: Tensor) -> Routed:
-        return self.function(x, **self.tensors, **self.options)
+    def forward(self, x: Tensor, **options: Any) -> Routed:
+        return self.function(x, **self.tensors, **self.options, **options)
 
 
 class FromNumbers(nn.Module):
@@ -71,10 +48,10 @@ class FromNumbers(nn.Module):
 class EM(Op):
     """EM routing with its tensors as parameters."""
 
-    def forward(self, x: Tensor) -> Routed:
+    def forward(self, x: Tensor, **options: Any) -> Routed:
         pose, activation = x[..., :-1], x[..., -1].sigmoid()
         inner = (J, 4, 4) if self.function is ops.em_routing_from_votes else (4, 4)
-        return self.function(pose.unflatten(-1, inner), activation, **self.tensors, **self.options)
+        return self.function(pose.unflatten(-1, inner), activation, **self.tensors, **self.options, **options)
 
 
 class LastCapsules(nn.Module):
@@ -84,8 +61,8 @@ class LastCapsules(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor) -> Routed:
-        return self.model(x).capsules[-1]
+    def forward(self, x: Tensor, **options: Any) -> Routed:
+        return self.model(x, **options).capsules[-1]
 
 
 def routing(bias: bool = False, prior: bool = False, **options: Any) -> Callable[[], nn.Module]:
@@ -145,7 +122,14 @@ def small_capsnet(**options: Any) -> nn.Module:
 
 SUBJECTS = [
     *(
-        Subject(f"dynamic{name}-{impl}", (I, D_IN), routing(impl=impl, **options), last=name == "-last", permutes=True)
+        Capsules(
+            f"dynamic{name}-{impl}",
+            (I, D_IN),
+            routing(impl=impl, **options),
+            exact_gradient=name != "-last",
+            couplings="less" if name == "-all-options" else "one",
+            permutes=True,
+        )
         for impl in available("dynamic")
         for name, options in {
             "": {},
@@ -155,26 +139,39 @@ SUBJECTS = [
         }.items()
         if impl != "triton" or name in ("-all-options", "-last")  # its interpreter is slow
     ),
-    Subject("dynamic-from-votes", (I, J, D_OUT), lambda: Op(ops.dynamic_routing_from_votes, {})),
-    Subject("PrimaryCaps", (3, 6, 9), lambda: layers.PrimaryCaps(3, 2, 4, (3, 2), stride=(2, 1), padding=(1, 0))),
-    Subject("DenseCaps", (I, D_IN), lambda: layers.DenseCaps(I, J, D_IN, D_OUT)),
-    Subject(
+    Capsules("dynamic-from-votes", (I, J, D_OUT), lambda: Op(ops.dynamic_routing_from_votes, {})),
+    Capsules(
+        "PrimaryCaps",
+        (3, 6, 9),
+        lambda: layers.PrimaryCaps(3, 2, 4, (3, 2), stride=(2, 1), padding=(1, 0)),
+        couplings="other",
+    ),
+    Capsules("DenseCaps", (I, D_IN), lambda: layers.DenseCaps(I, J, D_IN, D_OUT)),
+    Capsules(
         "DenseCaps-map",
         (2, 3, 4, D_IN),
         lambda: layers.DenseCaps(24, J, D_IN, D_OUT, routing=DynamicRouting(learned_prior=True)),
     ),
-    Subject("ConvCaps", (2, 5, 6, D_IN), conv_caps),
-    Subject(
-        "ConvCaps-leaky", (2, 5, 6, D_IN), lambda: conv_caps(routing=DynamicRouting(leaky=True, learned_prior=True))
+    Capsules("ConvCaps", (2, 5, 6, D_IN), conv_caps),
+    Capsules(
+        "ConvCaps-leaky",
+        (2, 5, 6, D_IN),
+        lambda: conv_caps(routing=DynamicRouting(leaky=True, learned_prior=True)),
+        couplings="less",
     ),
-    Subject("ConvCaps-padded", (2, 5, 6, D_IN), lambda: conv_caps(padding=(2, 1), stride=(1, 2))),
-    Subject("CapsNet", (2, 9, 12), small_capsnet),
-    Subject(
+    Capsules("ConvCaps-padded", (2, 5, 6, D_IN), lambda: conv_caps(padding=(2, 1), stride=(1, 2))),
+    Capsules("CapsNet", (2, 9, 12), small_capsnet),
+    Capsules(
         "CapsNet-stacked", (2, 9, 12), lambda: small_capsnet(hidden=({"n_types": 3, "d_out": 4, "kernel_size": 2},))
     ),
     *(
-        Subject(
-            f"em{name}-{impl}", (I, 17), em(I, impl=impl, **options), lengths=False, last=name == "-last", permutes=True
+        Capsules(
+            f"em{name}-{impl}",
+            (I, 17),
+            em(I, impl=impl, **options),
+            lengths=False,
+            exact_gradient=name != "-last",
+            permutes=True,
         )
         for impl in available("em")
         for name, options in {
@@ -185,38 +182,41 @@ SUBJECTS = [
         }.items()
         if impl != "triton" or name == "-released"
     ),
-    Subject("em-from-votes", (I, J * 16 + 1), em(function=ops.em_routing_from_votes, normalise=True), lengths=False),
+    Capsules("em-from-votes", (I, J * 16 + 1), em(function=ops.em_routing_from_votes, normalise=True), lengths=False),
     *(
-        Subject(
+        Capsules(
             f"em-conv-{impl}{name}",
             (2, 5, 6, 17),
             em(2, 2, 3, function=ops.conv_em_routing, impl=impl, **options),
             lengths=False,
-            shares=False,
+            couplings="other",
         )
         for impl in available("em")
         for name, options in {"-strided": {"stride": 2}, "-positions": {"compete": "positions"}}.items()
         if impl != "triton"
     ),
-    Subject(
+    Capsules(
         "MatrixPrimaryCaps",
         (3, 6, 9),
         lambda: layers.MatrixPrimaryCaps(3, 2, kernel_size=(2, 3), stride=(2, 1)),
         lengths=False,
+        couplings="other",
     ),
-    Subject("DenseCaps-em", (I, 17), em_layer(layers.DenseCaps, I, J, 16, 16), lengths=False),
-    Subject("ConvCaps-em", (2, 5, 6, 17), em_layer(layers.ConvCaps, 2, J, 16, 16, (2, 3)), lengths=False, shares=False),
-    Subject(
+    Capsules("DenseCaps-em", (I, 17), em_layer(layers.DenseCaps, I, J, 16, 16), lengths=False),
+    Capsules(
+        "ConvCaps-em", (2, 5, 6, 17), em_layer(layers.ConvCaps, 2, J, 16, 16, (2, 3)), lengths=False, couplings="other"
+    ),
+    Capsules(
         "ConvCaps-em-padded",
         (2, 3, 4, 17),
         em_layer(layers.ConvCaps, 2, J, 16, 16, (2, 3), padding=(1, 2), stride=(1, 2)),
         lengths=False,
-        shares=False,
+        couplings="other",
     ),
-    Subject(
+    Capsules(
         "ClassCaps-em", (2, 3, 4, 17), em_layer(layers.ClassCaps, 2, J, 16, 16, coordinates="column"), lengths=False
     ),
-    Subject(
+    Capsules(
         "ClassCaps-vector",
         (2, 3, 4, 17),
         lambda: FromNumbers(
@@ -225,11 +225,11 @@ SUBJECTS = [
         ),
         lengths=False,
     ),
-    Subject(
+    Capsules(
         "ClassCaps-dynamic",
         (2, 3, 4, D_IN),
         lambda: layers.ClassCaps(2, J, D_IN, D_OUT, routing=DynamicRouting(learned_prior=True)),
     ),
-    Subject("MatrixCapsNet", (2, 21, 25), small_matrix_capsnet, lengths=False),
-    Subject("MatrixCapsNet-normalized", (2, 21, 25), normalized_matrix_capsnet, lengths=False),
+    Capsules("MatrixCapsNet", (2, 21, 25), small_matrix_capsnet, lengths=False),
+    Capsules("MatrixCapsNet-normalized", (2, 21, 25), normalized_matrix_capsnet, lengths=False),
 ]

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tests.battery import SUBJECTS, Subject
+from tests.battery import SUBJECTS
 from torchcaps.data.augment import crop, shift
 from torchcaps.models import MODELS, Transformed, build
 from torchcaps.ops import (
@@ -33,6 +33,7 @@ from torchcaps.ops import (
     warp,
 )
 from torchcaps.optim import Muon, groups
+from torchcaps.testing import Capsules
 
 DEVICES = ["meta", *(["cuda"] if torch.cuda.is_available() else [])]
 #: What makes tensors from numbers of the host.
@@ -156,7 +157,7 @@ def test_the_guard_sees_what_waits(wrong: Callable[[Tensor], object]) -> None:
         if "-cpu" not in each.name and (device == "cuda" or "triton" not in each.name)
     ],
 )
-def test_what_routes(subject: Subject, device: str) -> None:
+def test_what_routes(subject: Capsules, device: str) -> None:
     module = subject.make().to(device)
     x = torch.rand(3, *subject.shape, device=device, requires_grad=True)
 

@@ -17,6 +17,7 @@ ORDER = (
     "checks",
     "memory",
     "ops",
+    "testing",
     "doctor",
     "layers",
     "optim",

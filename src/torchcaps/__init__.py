@@ -66,7 +66,7 @@ _HOME = {
     "squash": "ops",
 }
 
-_MODULES = ("analysis", "cli", "data", "doctor", "experiments", "layers", "memory", "models", "ops", "optim")
+_MODULES = ("analysis", "cli", "data", "doctor", "experiments", "layers", "memory", "models", "ops", "optim", "testing")
 
 __all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
