@@ -1,6 +1,6 @@
 """Does a bare loop of Adam learn from the first step, without warm-up, whatever the number of classes?
 
-``python benchmarks/initial_values.py --out results/checks/initial-values.json`` trains each network on 512 bundled
+``python benchmarks/initial_values.py --out study/results/checks/initial-values.json`` trains each network on 512 bundled
 digits, whose ten classes are among J, and records the accuracy on them. Finished runs in the file are kept: the same
 command goes on where it was broken off. ``--only`` takes the cases that begin with a text.
 """
@@ -184,7 +184,7 @@ def _record(found: dict[str, Any]) -> dict[str, Any]:
         "docs/examples.md shows it; ten of J classes have images. hidden: two layers of DenseCaps at 3e-3; features: a "
         "frozen convolution's, of unit variance, below PrimaryCaps and DenseCaps; length-L: DenseCaps alone on frozen "
         "capsules of that length. With 1,000 classes the loss has to fall below a tenth of its first value",
-        "command": "python benchmarks/initial_values.py --out results/checks/initial-values.json",
+        "command": "python benchmarks/initial_values.py --out study/results/checks/initial-values.json",
         "versions": {"torchcaps": torchcaps.__version__, "torch": torch.__version__, "numpy": np.__version__},
         "runs": found,
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.clock import Measured
 from benchmarks.result import Found, Row
-from torchcaps.experiments.markdown import markdown_table
+from study.markdown import markdown_table
 
 
 def as_json(found: Mapping[str, Found]) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from PIL import Image, ImageOps
 
+from study.measures import MEASURES
 from torchcaps.cli import main, parser
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import DATASETS, load
 from torchcaps.experiments import Experiment
-from torchcaps.experiments.measures import MEASURES
 from torchcaps.experiments.recipes import RECIPES, recipe
 from torchcaps.models import MODELS
 
@@ -185,7 +185,7 @@ def test_evaluate_repeats_the_result(run: Path, capsys: pytest.CaptureFixture[st
 
 def test_results_replace_nothing_but_themselves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "results").mkdir()
-    for path in sorted(Path(__file__).parent.parent.glob("results/digits-[0-2].json")):
+    for path in sorted(Path(__file__).parent.parent.glob("study/results/digits-[0-2].json")):
         (tmp_path / "results" / path.name).write_bytes(path.read_bytes())
     mine = tmp_path / "results.md"
     arguments = ["results", "--from", str(tmp_path / "results"), "--to", str(mine)]

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from study.analysis.factor_mixture import fit_factor_mixture
+from study.analysis.label_propagation import affinity, nearest, spread_labels
 from torchcaps import analysis, data
-from torchcaps.analysis.factor_mixture import fit_factor_mixture
-from torchcaps.analysis.spread import affinity, nearest, spread_labels
 from torchcaps.data import augment, disarrange, faces
 from torchcaps.models import CapsNet
 from torchcaps.models.baseline_cnn import BaselineCNN

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import torch
 
+from study.few_labels.write import as_markdown
+from study.tables import TABLES
+from study.tables.kept import is_of, read_results
+from study.tables.summary import summarise
 from tests.experiments.test_recipes import SHAPES
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import DATASETS
-from torchcaps.experiments.few_labels.write import as_markdown
 from torchcaps.experiments.recipes import RECIPES
-from torchcaps.experiments.tables import TABLES
-from torchcaps.experiments.tables.kept import is_of, read_results
-from torchcaps.experiments.tables.summary import summarise
 from torchcaps.layers import ROUTINGS
 from torchcaps.models import MODELS, build
 from torchcaps.models.baseline_cnn import count_parameters
@@ -48,7 +48,7 @@ def test_the_readme_has_the_headlines() -> None:
 
 
 def test_every_result_is_in_a_table() -> None:
-    """Of ``docs/results.md``, which test_tables.py holds to the files; auto-encoders have one of their own."""
+    """Of ``study/results.md``, which test_tables.py holds to the files; auto-encoders have one of their own."""
     named = {recipe for table in TABLES.values() for row in table.rows for recipe in row.recipes}
     results = [json.loads(path.read_text()) for path in EVERY]
     assert not [run["recipe"] for run in results if "test_error" in run and run["recipe"] not in named]
@@ -148,7 +148,7 @@ def test_claims_are_those_of_the_files() -> None:
         return found
 
     def counts(one: list[str], other: list[str]) -> bool:
-        """Whether two numbers differ by more than both deviations together, as docs/protocols.md wants."""
+        """Whether two numbers differ by more than both deviations together, as study/protocols.md wants."""
         (x, dx), (y, dy) = ([float(text.removesuffix(" %")) for text in each] for each in (one, other))
         return abs(x - y) > dx + dy
 
@@ -395,7 +395,7 @@ def speed_rows() -> list[str]:
         rows.append(f"| {what} | {ours:.0f} MB | floor {floor:.0f} MB; eager {stored:,.0f} MB |")
     faster = [row["value"] for row in suites["threads"]["rows"]]
     rows.append(
-        f"| two cores instead of one ([threads](results/bench/threads.md)) | {min(faster):.2f}× to {max(faster):.2f}× "
+        f"| two cores instead of one ([threads](study/results/bench/threads.md)) | {min(faster):.2f}× to {max(faster):.2f}× "
         "faster | routing alone and whole steps |"
     )
     return rows

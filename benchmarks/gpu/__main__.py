@@ -44,7 +44,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("stages", metavar="STAGE", nargs="*", help=f"of {', '.join(STAGES)} (default: all)")
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", default=Path("results/gpu"), help="of the records (default: results/gpu)"
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        default=Path("study/results/gpu"),
+        help="of the records (default: study/results/gpu)",
     )
     parser.add_argument(
         "--runs", type=Path, metavar="FOLDER", default=Path("runs/gpu"), help="of the trainings (default: runs/gpu)"

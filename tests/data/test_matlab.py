@@ -14,8 +14,8 @@ import pytest
 import torch
 from scipy.io import savemat
 
+from study.data.affnist import load_affnist
 from torchcaps.data import affnist, load, svhn
-from torchcaps.data.affnist import load_affnist
 
 
 def mat(**variables: Any) -> bytes:

@@ -15,16 +15,16 @@ import torch
 
 pytest.importorskip("matplotlib")
 
+from study.few_labels import compare, write
+from study.few_labels.draws import draw_labelled
+from study.few_labels.finished import Finished
+from study.few_labels.write import as_markdown
 from torchcaps.analysis.recover import QUANTITIES, Recovered
 from torchcaps.cli import main
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model, files
 from torchcaps.experiments.batches import Batch, split
 from torchcaps.experiments.evaluate import evaluate
-from torchcaps.experiments.few_labels import compare, write
-from torchcaps.experiments.few_labels.draws import draw_labelled
-from torchcaps.experiments.few_labels.finished import Finished
-from torchcaps.experiments.few_labels.write import as_markdown
 from torchcaps.experiments.following import _alone, following
 from torchcaps.experiments.objective import total_loss
 from torchcaps.experiments.run import Run

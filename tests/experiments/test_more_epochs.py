@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from study.tables.kept import is_of
 from tests.experiments.test_train import TINY, metrics, weights
 from torchcaps.cli import main
 from torchcaps.data import DATASETS, load
@@ -18,7 +19,6 @@ from torchcaps.experiments import Optim, more_epochs
 from torchcaps.experiments.callbacks import Checkpoints
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.schedule import learning_rate
-from torchcaps.experiments.tables.kept import is_of
 from torchcaps.experiments.task import Task
 from torchcaps.experiments.train import train
 

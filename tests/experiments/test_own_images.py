@@ -10,6 +10,7 @@ import lightning as L
 import pytest
 import torch
 
+from study.tables.kept import is_of
 from tests.experiments.test_train import TINY
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.experiments import Experiment, Model
@@ -17,7 +18,6 @@ from torchcaps.experiments.callbacks import Checkpoints, OutOfTime
 from torchcaps.experiments.experiment import NO_FACTORS
 from torchcaps.experiments.recipes import recipe
 from torchcaps.experiments.run import Run
-from torchcaps.experiments.tables.kept import is_of
 from torchcaps.experiments.train import train
 
 FOLDER = ["--data.name", "folder", "--data.root", "photos"]

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-
 from tests.experiments.test_recipes import SHAPES
+
+from study.tables.kept import results_of_runs
 from torchcaps.cli import main
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import DATASETS, Dataset, Images
@@ -23,7 +24,6 @@ from torchcaps.experiments.experiment import Experiment, Model, Optim
 from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.recipes import RECIPES, recipe
 from torchcaps.experiments.run import flat
-from torchcaps.experiments.tables.kept import results_of_runs
 from torchcaps.experiments.task import NonFiniteLoss
 from torchcaps.experiments.train import train
 from torchcaps.experiments.tuning import trials, tune

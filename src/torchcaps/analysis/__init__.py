@@ -4,15 +4,12 @@ Computing needs torch alone; the functions ``draw_…`` return a matplotlib ``Fi
 the caller (``figure.savefig("picture.png")``, or the last line of a notebook cell).
 """
 
-from torchcaps.analysis.agreement import RoutingStatistics, routing_statistics
-from torchcaps.analysis.attacks import bim, cross_entropy, fgsm, pgd, score_gap
 from torchcaps.analysis.confusion import confusion_matrix
 from torchcaps.analysis.couplings import Couplings, coupling_maps
 from torchcaps.analysis.draw.canvas import FIRST, HIGHLIGHT, SECOND
 from torchcaps.analysis.draw.confusion import draw_confusion
 from torchcaps.analysis.draw.couplings import draw_couplings
 from torchcaps.analysis.draw.curves import draw_curves
-from torchcaps.analysis.draw.few_labels import draw_few_labels
 from torchcaps.analysis.draw.following import draw_following
 from torchcaps.analysis.draw.images import draw_mistakes, draw_reconstructions
 from torchcaps.analysis.draw.painted import draw_painted, draw_sweep, draw_units
@@ -22,26 +19,15 @@ from torchcaps.analysis.draw.segmentation import draw_segmentation
 from torchcaps.analysis.draw.tree import draw_parse_tree
 from torchcaps.analysis.draw.views import draw_views
 from torchcaps.analysis.draw.votes import draw_votes
-from torchcaps.analysis.equivariance import Responses, pose_follows, responses
-from torchcaps.analysis.factor_mixture import FactorMixture, fit_factor_mixture
 from torchcaps.analysis.metrics import read_metrics
-from torchcaps.analysis.overlap import Crowding, crowding, intersection_over_union
 from torchcaps.analysis.painted import Told, generative_units, painted_alone, sweep, told
 from torchcaps.analysis.parts import Parts, hand_down, part_maps
 from torchcaps.analysis.perturb import OFFSETS, dimension_strengths, perturb
 from torchcaps.analysis.places import Field, capsule_places, map_edges, receptive_fields_of
 from torchcaps.analysis.plane import Plane, principal_plane
-from torchcaps.analysis.probes import LinearProbe, logistic, r_squared, ridge
 from torchcaps.analysis.reading import Reading, read
 from torchcaps.analysis.reconstruct import Reconstructions, reconstruct
 from torchcaps.analysis.recover import QUANTITIES, Line, Recovered, line, quantities, recover, unwound
-from torchcaps.analysis.robustness import (
-    UnderAttack,
-    accuracy_under_attack,
-    random_targets,
-    robust_accuracy,
-    zero_gradients,
-)
 from torchcaps.analysis.segment import Segmentation, red_and_green, segment
 from torchcaps.analysis.tree import ParseTree, parse_tree
 from torchcaps.analysis.views import Views, mean_by_view, views
@@ -54,37 +40,26 @@ __all__ = [
     "QUANTITIES",
     "SECOND",
     "Couplings",
-    "Crowding",
-    "FactorMixture",
     "Field",
     "Line",
-    "LinearProbe",
     "ParseTree",
     "Parts",
     "Plane",
     "Reading",
     "Reconstructions",
     "Recovered",
-    "Responses",
-    "RoutingStatistics",
     "Segmentation",
     "Told",
-    "UnderAttack",
     "Views",
     "Votes",
-    "accuracy_under_attack",
-    "bim",
     "capsule_places",
     "class_votes",
     "confusion_matrix",
     "coupling_maps",
-    "cross_entropy",
-    "crowding",
     "dimension_strengths",
     "draw_confusion",
     "draw_couplings",
     "draw_curves",
-    "draw_few_labels",
     "draw_following",
     "draw_mistakes",
     "draw_painted",
@@ -98,41 +73,27 @@ __all__ = [
     "draw_units",
     "draw_views",
     "draw_votes",
-    "fgsm",
-    "fit_factor_mixture",
     "generative_units",
     "hand_down",
-    "intersection_over_union",
     "line",
-    "logistic",
     "map_edges",
     "mean_by_view",
     "painted_alone",
     "parse_tree",
     "part_maps",
     "perturb",
-    "pgd",
-    "pose_follows",
     "principal_plane",
     "quantities",
-    "r_squared",
-    "random_targets",
     "read",
     "read_metrics",
     "receptive_fields_of",
     "reconstruct",
     "recover",
     "red_and_green",
-    "responses",
-    "ridge",
-    "robust_accuracy",
-    "routing_statistics",
-    "score_gap",
     "segment",
     "sweep",
     "told",
     "unwound",
     "views",
     "votes_for_classes",
-    "zero_gradients",
 ]

@@ -18,9 +18,9 @@ _WIDTH = 36
 
 def list_command(_: argparse.Namespace) -> None:
     """List the tables with their recipes, the models and the data sets."""
+    from study.tables import TABLES
     from torchcaps.data import DATASETS
     from torchcaps.experiments.recipes import RECIPES
-    from torchcaps.experiments.tables import TABLES
     from torchcaps.models import MODELS
 
     every = {recipe for table in TABLES.values() for row in table.rows for recipe in row.recipes}
@@ -75,7 +75,7 @@ def evaluate_command(parsed: argparse.Namespace) -> None:
 
 def reproduce_command(parsed: argparse.Namespace) -> None:
     """Train the rows of a paper's table and write it with our numbers beside."""
-    from torchcaps.experiments.tables.reproduce import reproduce
+    from study.tables.reproduce import reproduce
 
     reproduce(
         parsed.table,
@@ -121,9 +121,9 @@ def _without(arguments: list[str], names: Mapping[str, object]) -> list[str]:
 
 
 def results_command(parsed: argparse.Namespace) -> None:
-    """Write docs/results.md from the results that are kept."""
-    from torchcaps.experiments.tables.document import write_document
-    from torchcaps.experiments.tables.kept import stale
+    """Write study/results.md from the results that are kept."""
+    from study.tables.document import write_document
+    from study.tables.kept import stale
 
     write_document(parsed.results, parsed.to)
     for path in stale(Path(parsed.results)):
@@ -140,8 +140,8 @@ def report_command(parsed: argparse.Namespace) -> None:
 
 def few_labels_command(parsed: argparse.Namespace) -> None:
     """Classify from a few labels, by what an auto-encoder learned without any."""
-    from torchcaps.experiments.few_labels.compare import Settings
-    from torchcaps.experiments.few_labels.write import few_labels
+    from study.few_labels.compare import Settings
+    from study.few_labels.write import few_labels
 
     settings = Settings(tuple(parsed.labels), parsed.draws, parsed.unlabelled, parsed.steps)
     path, _ = few_labels(parsed.run, parsed.beside, settings, parsed.root, parsed.out)
@@ -149,10 +149,10 @@ def few_labels_command(parsed: argparse.Namespace) -> None:
 
 
 def measure_command(parsed: argparse.Namespace) -> None:
-    """Ask more of a trained model than its error, as docs/protocols.md says."""
+    """Ask more of a trained model than its error, as study/protocols.md says."""
+    from study.measures.record import record
+    from study.measures.write import as_markdown
     from torchcaps.experiments.files import read_json
-    from torchcaps.experiments.measures.record import record
-    from torchcaps.experiments.measures.write import as_markdown
 
     path = record(parsed.name, parsed.run, beside=parsed.beside, n=parsed.n, root=parsed.root, keep_in=parsed.keep)
     print("\n".join(as_markdown(read_json(path))))

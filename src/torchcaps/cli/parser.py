@@ -9,7 +9,7 @@ from typing import Any
 from torchcaps.cli import commands
 from torchcaps.cli.train_command import train_command
 
-#: Those of torchcaps.experiments.measures, which imports torch (see commands.py).
+#: Those of study.measures, which imports torch (see commands.py).
 MEASURES = ("robustness", "equivariance", "picasso", "routing", "matched", "pairs", "transfer", "averaged")
 _ROOT = "folder of the data files, or of the data sets' folders"
 
@@ -54,14 +54,14 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("recipe", metavar="RECIPE", help="a classifier's recipe")
     made.add_argument("--epochs", type=int, help="of each trial (default: a third of the recipe's)")
     made.add_argument(
-        "--keep", type=_place, metavar="FOLDER", help="also put the outcome there, such as results/tuning"
+        "--keep", type=_place, metavar="FOLDER", help="also put the outcome there, such as study/results/tuning"
     )
     _add_place_of_runs(made)
     made = command("results", commands.results_command)
     made.add_argument(
         "--from", dest="results", type=_place, metavar="FOLDER", default="results", help="default: results"
     )
-    made.add_argument("--to", type=_place, metavar="FILE", default="docs/results.md", help="default: docs/results.md")
+    made.add_argument("--to", type=_place, metavar="FILE", default="study/results.md", help="default: study/results.md")
     made = command("report", commands.report_command)
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--data.root", dest="root", type=_place, help=_ROOT)
@@ -90,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("--beside", metavar="RUN", help="another run on the same data to compare it with, such as a CNN")
     made.add_argument("--n", type=int, help="test images (default: the measure's own number)")
     made.add_argument(
-        "--keep", type=_place, metavar="FOLDER", help="also put JSON and picture there, such as results/measures"
+        "--keep", type=_place, metavar="FOLDER", help="also put JSON and picture there, such as study/results/measures"
     )
     made.add_argument("--data.root", dest="root", type=_place, help=_ROOT)
     made = command("predict", commands.predict_command)

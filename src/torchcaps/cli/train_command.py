@@ -21,11 +21,11 @@ def train_command(arguments: list[str]) -> None:
     if name is None and not {"-h", "--help"} & set(arguments):
         raise ValueError("train needs a recipe, such as digits: torchcaps list shows all")
     config, out, keep_in = parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
+    from study.tables.kept import keep, require_free
     from torchcaps.experiments.errors_in_words import further_errors, if_seen
     from torchcaps.experiments.more_epochs import as_in_one_go, epochs_before, going_on_in_words
     from torchcaps.experiments.per_class import error_words, split_in_words
     from torchcaps.experiments.run import Run
-    from torchcaps.experiments.tables.kept import keep, require_free
     from torchcaps.experiments.train import default_folder, train
 
     for option, folder in (("out", out), ("keep", keep_in)):
@@ -135,7 +135,7 @@ def _suited(defaults: Experiment, data: str, model: str, image_size: list[int] |
 
 def _settled(arguments: list[str]) -> list[str]:
     """With ``--config`` in front, so that the other options count wherever it stands, and a result's settings in
-    place of its file: ``--config results/mnist-0.json`` trains it again.
+    place of its file: ``--config study/results/mnist-0.json`` trains it again.
     """
     files, others, rest = list[str](), list[str](), iter(arguments)
     for argument in rest:

@@ -16,8 +16,6 @@ import torch
 from torchcaps.checks import check_choice, check_two
 from torchcaps.data.cifar10 import load_cifar10
 from torchcaps.data.digits import load_digits
-from torchcaps.data.expanded_mnist import load_expanded_mnist
-from torchcaps.data.faces import load_faces
 from torchcaps.data.folder import load_folder
 from torchcaps.data.images import Dataset, Images, to_float
 from torchcaps.data.mnist import load_fashion_mnist, load_mnist
@@ -31,8 +29,6 @@ from torchcaps.data.transformed import Limits, transformed_pairs
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "cifar10": load_cifar10,
     "digits": load_digits,
-    "expanded-mnist": load_expanded_mnist,
-    "faces": load_faces,
     "fashion-mnist": load_fashion_mnist,
     "folder": load_folder,
     "mnist": load_mnist,
@@ -41,7 +37,9 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 }
 
 #: The same wherever their files lie; of others a folder holds one form or another, or what is anyone's own.
-SAME_EVERYWHERE = frozenset({"digits", "expanded-mnist", "faces", "fashion-mnist", "mnist", "svhn"})
+SAME_EVERYWHERE = {"digits", "fashion-mnist", "mnist", "svhn"}
+#: Made on the spot, or brought by a package.
+NO_FILES = {"digits"}
 
 
 #: What the extra "train" brings of what data sets need, as it is imported.
@@ -78,7 +76,7 @@ def load(
         raise ValueError(f"data.options of {name} must {wanted}; got {', '.join(unknown)}")
     if image_size is not None:
         check_two("data.image_size", image_size, 1)
-    if root is not None and name in ("digits", "faces"):  # who names one has other data in mind
+    if root is not None and name in NO_FILES:  # who names one has other data in mind
         raise ValueError(f"data.root must be left alone for {name}, which has no files; got {root}")
     # Whatever torch.set_default_device says; and one's own that draws its splits draws the same ones every time.
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
@@ -97,4 +95,25 @@ def load(
     return found
 
 
-__all__ = ["DATASETS", "Dataset", "Images", "Limits", "Pairs", "load", "to_float", "transformed_pairs"]
+def register(name: str, reader: Callable[..., Dataset], *, same_everywhere: bool = False, files: bool = True) -> None:
+    """Enter a data set of your own, which experiments then take by its name.
+
+    Args:
+        name: Its name.
+        reader: Takes ``root`` and ``image_size``, and options of its own; returns a :class:`Dataset`.
+        same_everywhere: It is the same wherever its files lie, so that runs on it may be compared.
+        files: It is read from files, so that a ``root`` means something.
+
+    Raises:
+        ValueError: Another data set has this name.
+    """
+    if DATASETS.get(name, reader) is not reader:
+        raise ValueError(f"name must be new, got {name!r}, which is {DATASETS[name].__name__}")
+    DATASETS[name] = reader
+    if same_everywhere:
+        SAME_EVERYWHERE.add(name)
+    if not files:
+        NO_FILES.add(name)
+
+
+__all__ = ["DATASETS", "Dataset", "Images", "Limits", "Pairs", "load", "register", "to_float", "transformed_pairs"]

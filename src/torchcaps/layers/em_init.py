@@ -8,7 +8,7 @@ the variance that votes have at first.
 Poses of deviation p, times independent weights of deviation w, make votes of deviation v = w √d p, d = 4 for
 matrices. Routing draws each capsule to votes that lie close together, which lessens log σ²; and the mean of n
 effective votes has a deviation of v / √n. How far depends on the data; the numbers below are to be judged by what
-comes of them on small NORB (results/checks/em-start.json): in nets of two sizes, three seeds each, with the released
+comes of them on small NORB (study/results/checks/em-start.json): in nets of two sizes, three seeds each, with the released
 constants every layer's mean activation lies between 0.38 and 0.65, where the released values give the routed layers
 0.03 to 0.27 with their own settings. To all that the settings add their variance floor. Far from there fewer are active
 at first: with the paper's settings in the layer of classes, whose undamped mass makes much of how far routing narrows
@@ -21,7 +21,7 @@ The scale of the weights is free, then: v = 0.6 p comes of the width 0.3 that th
 Poses shrink from layer to layer, as a mean of n votes spreads less than they do: on small NORB eight- to twelve-fold in
 the paper's small network, and up to twenty-two-fold in its large one. So the variance floor of settings that go by
 their name, and the pixels that count as 1 in class capsules, follow the poses below: where they stayed, a stack of
-three layers misread 18 to 21 % of digits, of which it misreads 7 to 8 % now (results/checks/em-stacking.json).
+three layers misread 18 to 21 % of digits, of which it misreads 7 to 8 % now (study/results/checks/em-stacking.json).
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def capsnet_deep(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int
     """Its deep sibling: five convolutions of 3×3, the second of stride 2, instead of one of 9×9; 4.1 M parameters.
 
     Of as many overlapping digits it learns more than the paper's network, in about half the time
-    (results/checks/multimnist-deep.json): 4.74 instead of 10.72 % of test pairs are misread after a million (recipes
+    (study/results/checks/multimnist-deep.json): 4.74 instead of 10.72 % of test pairs are misread after a million (recipes
     ``multimnist-deep`` and ``multimnist``).
     """
     deep = {"channels": 64, "kernel_size": 3, "padding": 1}

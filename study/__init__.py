@@ -1,0 +1,1 @@
+"""The papers' tables, measures and recorded results: what is run with torchcaps, and what came of it."""

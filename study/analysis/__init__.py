@@ -1,0 +1,42 @@
+"""Analyses that the study's measures are made of."""
+
+from study.analysis.attacks import bim, cross_entropy, fgsm, pgd, score_gap
+from study.analysis.equivariance import Responses, pose_follows, responses
+from study.analysis.factor_mixture import FactorMixture, fit_factor_mixture
+from study.analysis.overlap import Crowding, crowding, intersection_over_union
+from study.analysis.probes import LinearProbe, logistic, r_squared, ridge
+from study.analysis.robustness import (
+    UnderAttack,
+    accuracy_under_attack,
+    random_targets,
+    robust_accuracy,
+    zero_gradients,
+)
+from study.analysis.routing_statistics import RoutingStatistics, routing_statistics
+
+__all__ = [
+    "Crowding",
+    "FactorMixture",
+    "LinearProbe",
+    "Responses",
+    "RoutingStatistics",
+    "UnderAttack",
+    "accuracy_under_attack",
+    "bim",
+    "cross_entropy",
+    "crowding",
+    "fgsm",
+    "fit_factor_mixture",
+    "intersection_over_union",
+    "logistic",
+    "pgd",
+    "pose_follows",
+    "r_squared",
+    "random_targets",
+    "responses",
+    "ridge",
+    "robust_accuracy",
+    "routing_statistics",
+    "score_gap",
+    "zero_gradients",
+]

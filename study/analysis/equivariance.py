@@ -1,0 +1,147 @@
+"""How a class capsule answers as its object is turned, moved, scaled or thickened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from study.analysis.probes import choose, divided, r_squared, ridge
+from torchcaps.analysis.plane import principal_plane
+from torchcaps.analysis.reading import read
+from torchcaps.checks import check_shapes
+
+#: Of the images of a class: these shares fit a probe, choose its penalty, and test it.
+SHARES = (0.5, 0.25, 0.25)
+
+#: With fewer images of a class than this its probe would say nothing.
+LEAST = 6
+
+
+class Responses(NamedTuple):
+    """What a classifier reads in B images at each of K values of a parameter.
+
+    Attributes:
+        values: of the parameter, ``[K]``.
+        labels: the true classes, ``[B]``.
+        confidence: in the true class, ``[K, B]`` (see :class:`torchcaps.analysis.Reading`).
+        right: whether it is the class of most confidence, ``[K, B]``.
+        features: pose of the true class's capsule, or features of a network without, ``[K, B, D]``.
+        origin: the same of the images that nothing was done to, ``[B, D]``.
+    """
+
+    values: Tensor
+    labels: Tensor
+    confidence: Tensor
+    right: Tensor
+    features: Tensor
+    origin: Tensor
+
+    def within(self, least: float, most: float) -> Responses:
+        """The same at values between these alone."""
+        kept = (self.values >= least) & (self.values <= most)
+        every = (self.values, self.confidence, self.right, self.features)
+        values, confidence, right, features = (part[kept.to(part.device)] for part in every)
+        return self._replace(values=values, confidence=confidence, right=right, features=features)
+
+
+def responses(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    transform: Callable[[Tensor, float], Tensor],
+    values: Iterable[float],
+    batch_size: int = 100,
+    *,
+    neutral: float | None = None,
+) -> Responses:
+    """Show a classifier the same images at every value of a parameter.
+
+    Args:
+        model: any classifier, see :func:`torchcaps.analysis.read`.
+        images: ``[B, C, H, W]``, values 0 … 1.
+        labels: the true classes, ``[B]`` int64.
+        transform: of images and one value, such as :func:`study.data.transform.rotate`.
+        values: of the parameter; a progress bar over them shows how far it is.
+        batch_size: images at a time.
+        neutral: the value that changes nothing, where the transformation resamples even so (as all of
+            :data:`study.data.transform.TRANSFORMATIONS` do): the origin is read there. None reads it from the
+            images as they are.
+
+    Returns:
+        :class:`Responses`.
+
+    Raises:
+        ValueError: as :func:`torchcaps.analysis.read`; no values.
+
+    Source: Sabour et al. 2017, section 1: a capsule's length is to stay where its pose changes.
+    """
+    check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
+    unmoved = images if neutral is None else transform(images, neutral)
+    _, origin = read(model, unmoved, batch_size).of(labels)
+    seen, confidence, right, features = [], [], [], []
+    for value in values:
+        reading = read(model, transform(images, value), batch_size)
+        mine, pose = reading.of(labels)
+        seen.append(float(value))
+        confidence.append(mine)
+        features.append(pose)
+        right.append(reading.predicted == labels)
+    if not seen:
+        raise ValueError("values must hold at least one number, got none")
+    return Responses(
+        torch.tensor(seen, device="cpu"),
+        labels,
+        torch.stack(confidence),
+        torch.stack(right),
+        torch.stack(features),
+        origin,
+    )
+
+
+def pose_follows(found: Responses, *, change: bool = False, n_components: int | None = None, seed: int = 0) -> Tensor:
+    """How well the parameter can be read off the pose: R² of a ridge probe, class by class.
+
+    A probe a class, because each class capsule has its own frame. It is tested on images of which it saw no
+    view, and its penalty is chosen on others again.
+
+    Args:
+        found: as :func:`responses` gives it, at several values.
+        change: read the difference from the pose of the image as it is, which the image's own slant,
+            place or size does not disturb.
+        n_components: reduce features to so many principal ones first, so that networks compare by as many
+            numbers; None takes all.
+        seed: of the division of the images.
+
+    Returns:
+        R² of each class, ``[J]`` with J the largest label + 1; NaN where there are fewer than
+        :data:`LEAST` images.
+
+    Raises:
+        ValueError: one value only.
+    """
+    if len(found.values.unique()) < 2:
+        raise ValueError(f"values must be at least two to tell apart, got {found.values.tolist()}")
+    features = found.features - found.origin if change else found.features
+    n_classes = int(found.labels.max()) + 1
+    scores = torch.full((n_classes,), torch.nan, dtype=torch.float64, device="cpu")
+    for k in range(n_classes):
+        mine = (found.labels == k).nonzero().squeeze(1)
+        if len(mine) >= LEAST:
+            scores[k] = _r_squared(features[:, mine], found.values, n_components, seed)
+    return scores
+
+
+def _r_squared(features: Tensor, values: Tensor, n_components: int | None, seed: int) -> float:
+    """Of views ``[K, n, D]`` of n images, by a probe that was fitted and chosen on others than it is tested on."""
+    n = features.shape[1]
+    parts = [features[:, part.to(features.device)].flatten(0, 1) for part in divided(n, SHARES, seed)]
+    target = [values.to(features).repeat_interleave(len(x) // len(values))[:, None] for x in parts]
+    if n_components is not None:
+        plane = principal_plane(parts[0], k=min(n_components, parts[0].shape[1]))
+        parts = [plane.project(x) for x in parts]
+    (fit, chosen, test), (y_fit, y_chosen, y_test) = parts, target
+    probe = choose(lambda penalty: ridge(fit, y_fit, penalty), lambda probe: float(r_squared(probe(chosen), y_chosen)))
+    return float(r_squared(probe(test), y_test))

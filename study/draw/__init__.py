@@ -1,0 +1,1 @@
+"""Charts of measures and tables."""

@@ -1,0 +1,605 @@
+"""Every measure, on networks as they were born: its numbers are the model's, and its file says whose they are."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+pytest.importorskip("matplotlib")
+from matplotlib.figure import Figure
+
+from study.analysis import (
+    Crowding,
+    accuracy_under_attack,
+    bim,
+    crowding,
+    fgsm,
+    intersection_over_union,
+    logistic,
+    pgd,
+    pose_follows,
+    random_targets,
+    responses,
+    robust_accuracy,
+    score_gap,
+)
+from study.analysis.attacks import predict
+from study.data.disarrange import shift_halves
+from study.data.faces import ARRANGEMENTS, draw_faces
+from study.data.transform import TRANSFORMATIONS
+from study.measures import Measure, equivariance, pairs, picasso, record, robustness, routing, transfer
+from study.measures.said import Said, in_words, mean, per_cent
+from study.measures.sample import choose, networks, sample, spaced
+from study.measures.write import as_markdown
+from study.recipes import RECIPES
+from tests.experiments.test_report import CAPSULES, CNN, finished
+from torchcaps.analysis import read, segment
+from torchcaps.cli import main
+from torchcaps.data import DATASETS, Dataset, Images, Pairs, load
+from torchcaps.data.augment import CROPS_13, central_crop
+from torchcaps.data.images import fixed_order, to_float
+from torchcaps.experiments import Data, Experiment, files
+from torchcaps.experiments.files import read_json, write_json
+from torchcaps.experiments.make import make_model
+from torchcaps.experiments.run import Run
+from torchcaps.experiments.saved import save_model
+from torchcaps.experiments.tested import look
+from torchcaps.experiments.train import train
+from torchcaps.models import build
+
+DIGITS = Data("digits", image_size=(16, 16), n_eval=20)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs "caps", "cnn" and "pairs" on the bundled digits, not trained."""
+    folder = tmp_path_factory.mktemp("measures")
+    finished(folder / "caps", DIGITS, CAPSULES)
+    finished(folder / "cnn", DIGITS, CNN, loss="cross_entropy")
+    finished(folder / "pairs", Data("digits", image_size=(16, 16), pairs=True, n_pairs=(4, 12)), CAPSULES)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "DPI", 30)
+
+
+def measured(name: str, run: Path, **options: Any) -> dict[str, Any]:
+    """What was written, once the picture was seen to be one."""
+    path = record.record(name, run, **options)
+    beside = "-beside-{recipe}-{seed}".format(**Run(options["beside"]).finished()) if "beside" in options else ""
+    assert path == run / "measures" / f"{name}{beside}.json"
+    with Image.open(path.with_suffix(".png")) as picture:
+        picture.verify()
+    assert sorted(p.suffix for p in path.parent.glob(f"{path.stem}.*")) == [".json", ".png"]
+    content = json.loads(path.read_text(encoding="utf-8"))
+    head, _, *rows = as_markdown(content)
+    assert head.startswith(f"| {name} | `{run.name}` |")
+    assert rows and {row.count("|") for row in rows} == {3 if content["beside"] is None else 4}
+    return content
+
+
+def test_robustness(folder, monkeypatch):
+    """On images that the capsules read as said, at an ε at which some stand: so that it shows whose attack it was."""
+    n, epsilon = 12, 0.004
+    caps, cnn = (look(Run(folder / name)).model for name in ("caps", "cnn"))
+    images = look(Run(folder / "caps")).images[spaced(20, n, n)]
+    given = images, predict(caps, images)
+    monkeypatch.setattr(robustness, "sample", lambda *_: given)
+    monkeypatch.setattr(robustness, "EPSILONS", (0.0, epsilon))
+    monkeypatch.setattr(robustness, "CHECKED", (epsilon,))
+    monkeypatch.setattr(robustness, "JUDGED", epsilon)
+    found = measured("robustness", folder / "caps", beside=folder / "cnn", n=n)
+    values, targets = found["values"], random_targets(given[1], 10)
+
+    def left(model: nn.Module, attacks: Any, **options: Any) -> list[float]:
+        return [float(x) for x in accuracy_under_attack(model, *given, [0.0, epsilon], attacks, **options).accuracy]
+
+    for name, attack in (("fgsm", fgsm), ("bim", bim)):
+        both = (attack, partial(attack, loss=score_gap))
+        assert values["transferred"][name] == pytest.approx(left(caps, both, source=cnn), abs=1e-4)
+        for part, model in (("run", caps), ("beside", cnn)):
+            assert values[part][name]["accuracy"] == pytest.approx(left(model, both), abs=1e-4)
+            aimed = accuracy_under_attack(model, *given, [0.0, epsilon], both, targets=targets).success
+            assert values[part][name]["success"] == pytest.approx(aimed.tolist(), abs=1e-4)
+    strong = [attack for kind in (fgsm, bim) for attack in (kind, partial(kind, loss=score_gap))]
+    strong += [pgd, partial(pgd, loss=score_gap, seed=1)]
+    for part, model in (("run", caps), ("beside", cnn)):
+        checked = robust_accuracy(model, *given, [epsilon], strong).accuracy
+        assert values[part]["robust"] == pytest.approx(checked.tolist(), abs=1e-4)
+        assert values[part]["zero_gradients"] == 0 and values[part]["masked"] is False
+    # Were they all alike, a mistake in the above would not show.
+    assert values["run"]["fgsm"]["accuracy"][0] == 1 > values["beside"]["fgsm"]["accuracy"][0]
+    assert values["transferred"]["bim"][1] > values["run"]["bim"]["accuracy"][1] > 0
+    # Whose numbers these are.
+    assert (found["measure"], found["recipe"], found["seed"], found["n"]) == ("robustness", "tiny", 5, n)
+    assert found["run"]["test_error"] == 0.1234 and found["run"]["commit"] == "0123456789abcdef-dirty"
+    assert found["beside"]["folder"] == "cnn" and {"device", "versions", "commit", "seconds"} <= set(found)
+
+
+def test_a_measure_names_the_code_that_began_it(folder, monkeypatch):
+    commits = iter(("first", "later"))
+
+    def takes_hours(tested: Any, **_: Any) -> dict[str, Any]:
+        assert next(commits, None) == "later"  # the first was asked for before
+        return {"n": 1, "run": {}, "beside": None}
+
+    monkeypatch.setattr(record, "commit", lambda: next(commits))
+    monkeypatch.setitem(record.MEASURES, "routing", Measure(takes_hours, lambda *_: Figure(), lambda *_: {}))
+    assert json.loads(record.record("routing", folder / "caps").read_text())["commit"] == "first"
+
+
+def test_what_another_process_kept_meanwhile_is_not_replaced(folder, monkeypatch, tmp_path):
+    kept = tmp_path / "tiny-5" / "routing.json"
+
+    def overtaken(tested: Any, **_: Any) -> dict[str, Any]:
+        write_json(kept, {"another": "process"})
+        return {"n": 1, "run": {}, "beside": None}
+
+    monkeypatch.setitem(record.MEASURES, "routing", Measure(overtaken, lambda *_: Figure(), lambda *_: {}))
+    monkeypatch.setitem(RECIPES, "tiny", Run(folder / "caps").experiment)
+    with pytest.raises(ValueError, match=r"routing.json is kept already: remove it to keep another"):
+        record.record("routing", folder / "caps", keep_in=tmp_path)
+    assert json.loads(kept.read_text()) == {"another": "process"}
+
+
+def test_a_measure_of_another_experiment_than_the_recipe_is_not_kept(folder, monkeypatch, tmp_path):
+    """Else its numbers would stand under the recipe's name, as those of a run from before it was changed would."""
+    config = Run(folder / "caps").experiment()
+    for changed, message in (
+        ({}, "keep wants a recipe as it is but for seed and epochs, got another experiment of tiny"),
+        ({"tiny": lambda: replace(config, reconstruction=0.5)}, "keep wants a recipe as it is"),
+    ):
+        for name, recipe in changed.items():
+            monkeypatch.setitem(RECIPES, name, recipe)
+        with pytest.raises(ValueError, match=message):
+            record.record("routing", folder / "caps", keep_in=tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_every_attack_is_made_with_both_losses_against_the_right_network(folder, monkeypatch):
+    """Near one image all attacks come to the same: so they are counted instead."""
+    monkeypatch.setattr(robustness, "EPSILONS", (0.0, 0.1))
+    monkeypatch.setattr(robustness, "CHECKED", (0.1,))
+    caps, cnn = (look(Run(folder / name)) for name in ("caps", "cnn"))
+    labels = caps.labels[:, 0].clone()
+    labels[::2], labels[1::2] = predict(caps.model, caps.images)[::2], predict(cnn.model, cnn.images)[1::2]
+    monkeypatch.setattr(robustness, "sample", lambda *_: (caps.images, labels))  # so that each has some left to lose
+    seen = Counter()
+
+    def stub(name: str) -> Any:
+        def attack(model, images, labels, epsilon, *, targeted=False, loss=None, seed=None):
+            del labels, epsilon
+            seen[name, "caps" if model is caps.model else "cnn", loss.__name__, targeted, seed] += 1
+            return images
+
+        return attack
+
+    for name in ("fgsm", "bim", "pgd"):
+        monkeypatch.setattr(robustness.analysis, name, stub(name))
+    robustness.measure(caps, beside=cnn)
+    losses, once = ("cross_entropy", "score_gap"), Counter()
+    for name in ("fgsm", "bim"):
+        for loss in losses:
+            once[name, "caps", loss, False, None] = 2 + 1  # two ε; the check
+            once[name, "cnn", loss, False, None] = 2 + 1 + 2  # and what the capsules are shown
+            once[name, "caps", loss, True, None] = once[name, "cnn", loss, True, None] = 2
+    for seed, loss in enumerate(losses):
+        once["pgd", "caps", loss, False, seed] = once["pgd", "cnn", loss, False, seed] = 1
+    assert seen == once
+
+
+@pytest.mark.parametrize(
+    ("robust", "without", "masked"), [(0.45, 0.0, False), (0.39, 0.0, True), (0.45, 0.01, False), (0.45, 0.02, True)]
+)
+def test_curves_are_masked_by_the_protocols_rule(robust: float, without: float, masked: bool) -> None:
+    """More than 10 points below BIM somewhere (here at ε = 0.1, where BIM leaves 0.5), or 1 % without a gradient."""
+    bim_accuracy = [1.0, 0.9, 0.8, 0.5, 0.4, 0.3, 0.2]  # at 0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4
+    found = {"bim": {"accuracy": bim_accuracy}, "robust": [0.9, 0.8, robust, 0.4, 0.3], "zero_gradients": without}
+    assert robustness._masked(found) is masked
+
+
+@pytest.mark.parametrize("k", range(11, 100))
+def test_just_ten_points_are_not_more(k: int) -> None:
+    """Of 100 images, whatever their shares are in binary."""
+    found = {"bim": {"accuracy": [k / 100] * 7}, "robust": [k / 100 - 0.1] * 5, "zero_gradients": 0.0}
+    exact = found | {"robust": [(k - 10) / 100] * 5}
+    assert not robustness._masked(found) and not robustness._masked(exact)
+    assert robustness._masked(found | {"robust": [(k - 11) / 100] * 5})
+
+
+def test_equivariance(folder, monkeypatch):
+    few = {"rotate": (-180, -30, 30), "shift": (-2, 2), "scale": (0.8, 1.2), "thicken": (-0.25, 0.5)}
+    monkeypatch.setattr(equivariance, "VALUES", few)
+    values = measured("equivariance", folder / "caps", beside=folder / "cnn")["values"]
+    tested = look(Run(folder / "caps"))
+    with torch.no_grad():
+        upside_down = TRANSFORMATIONS["rotate"](tested.images, 0).flip(2, 3)
+        lengths = tested.model(upside_down).scores.gather(1, tested.labels)
+    assert values["n"] == 20 and values["n_components"] == 4
+    assert values["run"]["rotate"]["values"][0] == -180
+    assert values["run"]["rotate"]["confidence"][0] == pytest.approx(float(lengths.mean()), abs=1e-4)
+    assert values["run"]["rotate"]["r2"]["pose"] is None  # two images a class are too few
+    assert set(values["beside"]) == {"rotate", "shift", "scale", "thicken"}
+
+
+def test_picasso(folder):
+    values = measured("picasso", folder / "caps", beside=folder / "cnn")["values"]
+    tested = look(Run(folder / "caps"))
+    assert list(values["run"]) == [*["as it is"], *[f"halves {k} px" for k in (2, 4, 6, 8)], "2×2 tiles", "4×4 tiles"]
+    assert values["run"]["as it is"]["still"] == pytest.approx(float(1 - tested.wrong.float().mean()), abs=1e-4)
+    assert values["beside"]["as it is"] != values["beside"]["4×4 tiles"]
+    moved = read(tested.model, shift_halves(tested.images, 6))
+    assert values["run"]["halves 6 px"]["strongest"] == pytest.approx(float(moved.confidence.amax(1).mean()), abs=1e-4)
+
+
+def test_picasso_of_faces(tmp_path):
+    """What is asked of an exchanged figure is whether it is still called a face, the class 0."""
+    finished(tmp_path / "caps", Data("faces", n_eval=20), CAPSULES)
+    values = measured("picasso", tmp_path / "caps", n=12)["values"]["run"]
+    assert list(values) == list(ARRANGEMENTS)
+    model = look(Run(tmp_path / "caps")).model
+    for name in ARRANGEMENTS:
+        found = read(model, to_float(draw_faces(12, picasso.FACES_SEED, name)))
+        assert values[name]["still"] == pytest.approx(float((found.predicted == 0).float().mean()), abs=1e-4)
+        assert values[name]["confidence"] == pytest.approx(float(found.confidence[:, 0].mean()), abs=1e-4)
+
+
+def test_what_equivariance_probes(folder, monkeypatch):
+    """The pose, or its change, within the range that is probed; of two classes, so that there are enough images."""
+    few = {"rotate": (-180, -30, 0, 30), "shift": (-2, 0, 2), "scale": (0.8, 1, 1.2), "thicken": (-0.25, 0, 0.5)}
+    monkeypatch.setattr(equivariance, "VALUES", few)
+    tested = look(Run(folder / "caps"))
+    twos = tested._replace(labels=tested.labels % 2)
+    found = equivariance.measure(twos)["run"]["rotate"]["r2"]
+    turn = TRANSFORMATIONS["rotate"]
+    probed = responses(tested.model, tested.images, twos.labels[:, 0], turn, (-30, 0, 30), neutral=0)
+    for what, change in (("pose", False), ("change", True)):
+        assert found[what] == pytest.approx(float(pose_follows(probed, change=change).nanmean()), abs=1e-4)
+    assert found["pose"] != found["change"]
+    monkeypatch.setattr(equivariance, "N_COMPONENTS", 2)
+    cnn = look(Run(folder / "cnn"))
+    twos = cnn._replace(labels=cnn.labels % 2)
+    found = equivariance.measure(twos)["run"]["rotate"]
+    probed = responses(cnn.model, cnn.images, twos.labels[:, 0], turn, (-30, 0, 30), neutral=0)
+    wanted = {"pose": None, "pose_reduced": 2}
+    for what, n in wanted.items():
+        follows = float(pose_follows(probed, change=False, n_components=n).nanmean())
+        assert found["r2"][what] == pytest.approx(follows, abs=1e-4)
+    assert found["r2"]["pose"] != found["r2"]["pose_reduced"]
+    assert found["accuracy"][1:] == pytest.approx(probed.right.float().mean(dim=1).tolist(), abs=1e-4)
+
+
+def test_matched(folder, tmp_path, monkeypatch):
+    images = Images(torch.randint(0, 256, (40, 1, 16, 16), dtype=torch.uint8), torch.arange(40) % 10)
+    data = Dataset("digits", tuple("0123456789"), images, images, images, {"novel": images.take(slice(8))})
+    monkeypatch.setitem(DATASETS, "digits", lambda root, image_size: data)
+    small: dict[str, Any] = {"data": Data("digits"), "epochs": 3, "batch_size": 20, "threads": 1, "device": "cpu"}
+    caps = Experiment(recipe="tiny", model=CAPSULES, **small)
+    cnn = Experiment(recipe="tiny-cnn", model=CNN, loss="cross_entropy", **small)
+    runs = {config.recipe: (config, tmp_path / config.recipe) for config in (caps, cnn)}
+    for (config, path), error in zip(runs.values(), (0.9, 0.95), strict=True):
+        result = train(config, path, progress="none")
+        write_json(path / "result.json", result | {"val_error": error, "novel_error": error / 2})
+    (_, ours), (_, other) = runs.values()
+    found = measured("matched", ours, beside=other)["values"]
+    again = read_json(ours / "matched-at-0.95-by-tenths" / "result.json")
+    assert (found["again"], found["n"], found["epochs"]) == ("run", 40, again["epochs"] / 2)
+    # Of an epoch's two steps each is followed by a look; else all is as it was.
+    wanted = replace(caps, stop_at=0.95, device="auto", epochs=6, data=replace(caps.data, n_shown=20))
+    assert again["config"] == json.loads(json.dumps(wanted.to_dict()))
+    rows = csv.DictReader((ours / "matched-at-0.95-by-tenths" / "metrics.csv").read_text().splitlines())
+    assert [row["step"] for row in rows] == [str(k + 1) for k in range(again["steps"])]
+    assert found["beside"]["matched"] == found["beside"]["whole"] == {
+        "val_error": 0.95, "test_error": pytest.approx(read_json(other / "result.json")["test_error"], abs=1e-5),
+        "novel_error": 0.475,
+    }  # fmt: skip
+    assert found["run"]["whole"]["val_error"] == 0.9
+    assert found["run"]["matched"]["novel_error"] == pytest.approx(again["novel_error"], abs=1e-5)
+    write_json(other / "result.json", read_json(other / "result.json") | {"val_error": 0.91})
+    assert measured("matched", ours, beside=other)["values"]["again"] == "run"  # as another run would ask for
+    assert read_json(ours / "matched-at-0.91-by-tenths" / "result.json")["config"]["stop_at"] == 0.91
+    write_json(other / "result.json", read_json(other / "result.json") | {"val_error": 0.9})
+    whole = read_json(ours / "result.json")
+    write_json(ours / "result.json", whole | {"epochs": 1, "steps": 2})  # as if stop_at had ended it
+    write_json(other / "result.json", read_json(other / "result.json") | {"val_error": 0.92})
+    measured("matched", ours, beside=other)
+    assert read_json(ours / "matched-at-0.92-by-tenths" / "result.json")["config"]["epochs"] == 6  # as for all three
+    write_json(ours / "result.json", whole)
+    write_json(other / "result.json", read_json(other / "result.json") | {"val_error": 0.9})
+    found = measured("matched", ours, beside=other)["values"]  # as good as each other
+    assert found["again"] is None and found["run"]["matched"] == found["run"]["whole"]
+
+
+def test_what_is_kept_is_never_replaced(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(RECIPES, "tiny", Run(folder / "caps").experiment)
+    arguments = ["measure", "picasso", str(folder / "caps"), "--n", "4", "--keep", str(tmp_path)]
+    assert main(arguments) == 0
+    assert "| picasso | `caps` |" in capsys.readouterr().out
+    kept = tmp_path / "tiny-5" / "picasso.json"
+    before = kept.read_bytes()
+    assert json.loads(before)["n"] == 4 and kept.with_suffix(".png").stat().st_size > 1000
+    assert main([*arguments, "--n", "5"]) == 2 and kept.read_bytes() == before
+    assert "is kept already" in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_be_written_to_is_found_before_the_work(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder / "caps", tmp_path / "caps", ignore=shutil.ignore_patterns("measures"))
+    (tmp_path / "caps" / "measures").write_text("somebody's")
+    monkeypatch.setattr(record, "look", lambda *_: pytest.fail("it was measured"))
+    with pytest.raises(ValueError, match=r"run must be a folder that can be written to, got .*measures: .* is none"):
+        measured("routing", tmp_path / "caps", n=10)
+
+
+def test_a_measure_takes_the_place_of_none_that_says_more(folder, tmp_path):
+    for name in ("one", "two"):
+        finished(tmp_path / name, DIGITS, CAPSULES)
+    record.record("picasso", tmp_path / "one", beside=folder / "cnn", n=6)
+    path = record.record("picasso", tmp_path / "one", beside=folder / "cnn", n=8)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="is of 8 images: n must be as many, or move it; got 7"):
+        record.record("picasso", tmp_path / "one", beside=folder / "cnn", n=7)
+    finished(tmp_path / "other", DIGITS, CNN, loss="cross_entropy")  # of the same recipe and seed
+    with pytest.raises(ValueError, match="is beside cnn, a run of the same recipe and seed: move it"):
+        record.record("picasso", tmp_path / "one", beside=tmp_path / "other", n=8)
+    assert path.read_bytes() == before
+    write_json(path, json.loads(before) | {"n": 5000})
+    with pytest.raises(ValueError, match="is of 5000 images: n must be as many, or move it; got 1000"):
+        record.record("picasso", tmp_path / "one", beside=folder / "cnn")  # its own number is no more
+    write_json(path.with_name("transfer.json"), {"beside": None, "n": [300, 60, 120]})
+    with pytest.raises(ValueError, match="transfer.json is of 300 images: n must be as many, or move it; got 299"):
+        record.record("transfer", tmp_path / "one", n=299)
+    finished(tmp_path / "elsewhere" / "one", DIGITS, CNN, loss="cross_entropy")
+    with pytest.raises(ValueError, match="beside must be a run in a folder of another name, got one and one"):
+        record.record("picasso", tmp_path / "one", beside=tmp_path / "elsewhere" / "one")
+
+
+@pytest.mark.parametrize("name", ["caps", "pairs"])
+def test_routing(folder, monkeypatch, name):
+    monkeypatch.setattr(routing, "N_ITERS", (1, 3))
+    values = measured("routing", folder / name)["values"]
+    tested = look(Run(folder / name))
+    assert values["run"]["trained_with"] == 3 and values["run"]["entropy"][0] == 1.0 > values["run"]["entropy"][1]
+    assert values["run"]["error"][1] == pytest.approx(float(tested.wrong.float().mean()), abs=1e-4)
+
+
+def test_the_first_pairs_are_looked_at_in_batches_of_any_size(folder, monkeypatch):
+    monkeypatch.setattr("torchcaps.experiments.tested.N_PAIRS", 5)
+    some = look(Run(folder / "pairs"))
+    assert len(some.images) == len(some.wrong) == 5
+    with pytest.raises(ValueError, match="n must be at most 1000 pairs, got 1001"):
+        record.record("pairs", folder / "pairs", n=1001)
+
+
+def test_pairs(folder):
+    values = measured("pairs", folder / "pairs", n=5)["values"]
+    tested = look(Run(folder / "pairs"))
+    assert values["run"]["error"] == pytest.approx(float(tested.wrong[spaced(12, 5, 5)].float().mean()), abs=1e-4)
+    assert 0 < values["run"]["iou"]["input"] < 1 and values["threshold"] == 0.5
+    images, labels, parts = (x[spaced(12, 5, 5)] for x in (tested.images, tested.labels, tested.parts))
+    twins = Pairs(tested.data.test, seed=pairs.SEED, same=True).batch(0, 5)
+    with torch.no_grad():
+        painted = tested.model.decoder.each(tested.model(images).capsules[-1].pose, labels)
+        predicted = segment(tested.model, images, labels, parts).reconstructions
+        same = crowding(tested.model, twins.images, twins.labels[:, 0], twins.parts, 0.5)
+    for name, made in (("true", painted), ("predicted", predicted)):
+        wanted = intersection_over_union(made, parts, 0.5).mean()
+        assert values["run"]["iou"][name] == pytest.approx(wanted.item(), abs=1e-4)
+    assert values["run"]["iou"]["true"] != values["run"]["iou"]["predicted"]
+    assert values["run"]["same_class"] == pairs._same(same)
+
+
+def test_pairs_of_one_class_by_hand():
+    found = Crowding(
+        length_pair=torch.tensor([0.9, 0.6]),
+        length_single=torch.tensor([[0.8, 0.3], [0.7, 0.4]]),
+        strongest_other=torch.tensor([0.7, 0.4]),
+        overlap=torch.tensor([[0.2, 0.6], [0.5, 0.1]]),
+        overlap_single=torch.tensor([[0.4, 0.6], [0.4, 0.6]]),
+    )
+    said = pairs._same(found)
+    assert said.pop("iou") == pytest.approx({"better": 0.55, "worse": 0.15, "single": 0.5}, abs=1e-4)
+    wanted = {"length": 0.75, "single": 0.55, "first": 1.0, "only": 0.5, "told_apart": 0.75}
+    assert said == pytest.approx(wanted, abs=1e-4)
+
+
+def test_transfer(folder, monkeypatch):
+    monkeypatch.setitem(transfer.OTHER, "digits", "digits")
+    monkeypatch.setattr("study.analysis.probes.PENALTIES", (0.01,))
+    monkeypatch.setattr(transfer, "SEED", 7)  # not that of the run, which was not trained either
+    values = measured("transfer", folder / "caps", n=300)["values"]
+    assert values["n"] == [300, 60, 120] and values["run"]["n_features"] == 10 * 4
+    assert values["pixels"] > 0.7
+    tested, data = look(Run(folder / "caps")), load("digits", image_size=(16, 16))
+    sizes = ((data.train, 300), (data.val, 60), (data.test, 120))
+    some = [part.take(spaced(len(part), n, n)) for part, n in sizes]
+    torch.manual_seed(transfer.SEED)
+    born = build(CAPSULES.name, (1, 16, 16), 10, **CAPSULES.options)
+    for what, model in (("trained", tested.model), ("untrained", born)):
+        fit, _, test = ((read(model, to_float(part.images)).features.flatten(1), part.labels) for part in some)
+        right = logistic(*fit, 10, 0.01)(test[0]).argmax(dim=1) == test[1]
+        assert values["run"][what] == pytest.approx(right.float().mean().item(), abs=1e-4)
+    assert values["run"]["trained"] != values["run"]["untrained"]
+
+
+def test_a_probes_penalty_is_chosen_on_other_images(monkeypatch):
+    """Classes that can be told are fitted and tested on; to choose by there are ones that can not."""
+    x = torch.cat((torch.zeros(20, 2), torch.ones(20, 2)))
+    y = torch.arange(40) // 20
+    seen: list[float] = []
+
+    def choose(fit: Any, score: Any) -> Any:
+        probe = fit(0.01)
+        seen.append(score(probe))
+        return probe
+
+    monkeypatch.setattr(transfer, "choose", choose)
+    assert transfer._accuracy(lambda images: images, [(x, y), (x, 1 - y), (x, y)], 2) == 1.0 and seen == [0.0]
+
+
+def test_averaged(tmp_path, monkeypatch):
+    """Two seeds of one experiment on cropped digits; beside them what is no third."""
+    data, own = replace(DIGITS, image_size=None, crop=(16, 16), n_eval=340), load("digits")
+    models = []
+    for seed in (0, 1):
+        run = Run(finished(tmp_path / f"caps-{seed}", data, CAPSULES, seed=seed))
+        write_json(run.result, run.finished() | {"seed": seed, "epochs": 1 + seed})  # as stop_at would end them
+        torch.manual_seed(seed)
+        models.append(make_model(run.experiment(), own).eval())
+        save_model(run, models[-1], run.experiment(), own)
+    drawn = fixed_order(360, 0)[:340].sort().values[::2]
+    images = to_float(own.test.images[drawn])
+    with torch.no_grad():
+        scores = torch.stack(
+            [torch.stack([m(central_crop(images, (16, 16), at)).scores for at in CROPS_13]) for m in models]
+        )  # [seeds, windows, N, J]
+    said = {
+        "alone": scores[0, 0], "other": scores[1, 0], "windows": scores[0].mean(dim=0),
+        "together": scores[:, 0].mean(dim=0), "both": scores.mean(dim=(0, 1)),
+    }  # fmt: skip
+    # Untrained, they err on nearly all: call right what the first says, and each errs where it says something else.
+    labels = own.test.labels.clone()
+    labels[drawn] = said["alone"].argmax(dim=1)
+    wrong = {
+        way: pytest.approx(float((one.argmax(dim=1) != labels[drawn]).float().mean()), abs=1e-4)
+        for way, one in said.items()
+    }
+    again = replace(own, test=Images(own.test.images, labels))
+    monkeypatch.setitem(DATASETS, "digits", lambda root, image_size: again)
+
+    finished(tmp_path / "another-loss", data, CAPSULES, loss="cross_entropy")
+    longer = Run(finished(tmp_path / "longer", data, CAPSULES, seed=2, epochs=2))
+    write_json(longer.result, longer.finished() | {"seed": 2})
+    finished(tmp_path / "trial", data, CAPSULES, seed=3, trial=True)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "result.json").write_text("{")
+    (tmp_path / "no-result").mkdir()
+    (tmp_path / "no-result" / "result.json").write_text("[]")
+    (tmp_path / "no-result" / "config.json").write_text(Run(tmp_path / "caps-0").config.read_text())
+    other_data = Run(finished(tmp_path / "other-data", data, CAPSULES, seed=4))
+    save_model(other_data, models[0], other_data.experiment(), replace(own, note="another split"))
+
+    values = measured("averaged", tmp_path / "caps-1", n=170)["values"]
+    found = values["run"]
+    assert (values["n"], found["n_windows"], found["seeds"]) == (170, 13, [0, 1])
+    assert found["alone"] == [wrong["alone"], wrong["other"]] and found["windows"][0] == wrong["windows"]
+    assert (found["together"], found["together_windows"]) == (wrong["together"], wrong["both"])
+    assert len({found["alone"][0], found["windows"][0], found["together"], found["together_windows"]}) == 4
+
+
+def test_networks_of_another_folder_of_images_are_no_other_seeds(tmp_path, monkeypatch):
+    own = load("digits")
+    monkeypatch.setitem(DATASETS, "folder", lambda root, image_size: own)
+    for seed, root in enumerate(("a", "a", "b")):
+        run = Run(finished(tmp_path / f"{seed}", replace(DIGITS, name="folder", root=root), CAPSULES, seed=seed))
+        write_json(run.result, run.finished() | {"seed": seed})
+        save_model(run, make_model(run.experiment(), own), run.experiment(), own)
+    assert measured("averaged", tmp_path / "0", n=20)["values"]["run"]["seeds"] == [0, 1]
+
+
+def test_averaged_over_one_network_and_one_window_is_its_error(folder):
+    values = measured("averaged", folder / "caps", beside=folder / "cnn")["values"]
+    tested = look(Run(folder / "caps"))
+    (alone,) = values["run"]["alone"]
+    assert values["run"]["n_windows"] == 1 and values["run"]["together_windows"] == alone
+    assert alone == pytest.approx(float(tested.wrong.float().mean()), abs=1e-4)
+
+
+def test_what_does_not_apply_is_named_and_leaves_nothing(folder):
+    caps, pairs = folder / "caps", folder / "pairs"
+    before = sorted(folder.rglob("*"))
+    for name, run, beside, message in (
+        ("pairs", caps, None, "run must be of pairs for this measure, got one of single images"),
+        ("matched", caps, None, "beside must be another run, to be matched with"),
+        ("matched", caps, folder / "cnn", "must be on data split by viewpoint, got a run without novel viewpoints"),
+        ("averaged", pairs, None, "run must be of single images for this measure, got one of pairs"),
+        ("picasso", pairs, None, "run must be of single images for this measure, got one of pairs"),
+        ("routing", folder / "cnn", None, "model must be a CapsNet"),
+        ("routing", caps, pairs, "beside must be a run with the same test images"),
+        ("transfer", pairs, None, "run must be of whole images of one of mnist, fashion-mnist, digits"),
+        ("picasso", folder, None, "must hold a finished run, but it has no result.json"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            record.record(name, run, beside=beside)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_other_images_of_the_same_classes_are_refused(folder, tmp_path):
+    """As the folds of one data set have."""
+    one = look(Run(folder / "caps"))
+    with pytest.raises(ValueError, match="beside must be a run with the same test images"):
+        networks(one, one._replace(images=one.images.flip(0)))
+    assert networks(one, one._replace(model=torch.nn.Identity()))["beside"].images is one.images
+
+
+def test_images_are_evenly_spaced():
+    assert spaced(10, 5, 3).tolist() == [0, 2, 4, 6, 8]
+    assert spaced(10, None, 3).tolist() == [0, 3, 6]
+    assert spaced(4, None, 99).tolist() == spaced(4, 4, 3).tolist() == [0, 1, 2, 3]
+
+
+def test_images_in_a_regular_order_are_drawn(folder):
+    """Every fifth image of five categories by turns would be of one of them."""
+    tested = look(Run(folder / "caps"))
+    assert torch.equal(choose(tested, 5, 3), spaced(len(tested.images), 5, 3))
+    test = tested.data.test
+    known = replace(tested.data, test=replace(test, factors={"toy": test.labels}))
+    drawn = choose(tested._replace(data=known), 5, 3)
+    assert torch.equal(drawn, choose(tested._replace(data=known), 5, 3)) and len(drawn.unique()) == 5
+    assert drawn.diff().min() > 0 and drawn.diff().unique().numel() > 2
+    assert torch.equal(sample(tested._replace(data=known), 5, 3)[0], tested.images[drawn])
+
+
+@pytest.mark.parametrize("n", [0, 5])
+def test_no_images_and_more_than_there_are_are_refused(n):
+    with pytest.raises(ValueError, match=f"n must be among 1 … 4, the images that there are; got {n}"):
+        spaced(4, n, 3)
+
+
+def test_transfer_refuses_more_images_than_there_are(folder, monkeypatch):
+    monkeypatch.setitem(transfer.OTHER, "digits", "digits")
+    with pytest.raises(ValueError, match="n must be among 1 … "):
+        measured("transfer", folder / "caps", n=10**6)
+
+
+def test_what_to_read_first_by_hand() -> None:
+    one, other = ({"trained": 0.8123, "untrained": 0.7}, {"trained": None, "untrained": 0.71})
+    one, other = one | {"n_features": 160}, other | {"n_features": 800}
+    content = {
+        "measure": "transfer",
+        "values": {"to": "fashion-mnist", "pixels": 0.795, "run": one, "beside": other},
+        "n": [5, 1, 2],
+        "device": "a computer",
+        "run": {"folder": "caps", "recipe": "mine", "seed": 0},
+        "beside": {"folder": "cnn", "recipe": "theirs", "seed": 0},
+    }
+    table = [
+        "| transfer | `caps` | `cnn` |",
+        "| --- | --- | --- |",
+        "| features: accuracy on fashion-mnist | 81.23 % | – |",
+        "| numbers in the features | 160 | 800 |",
+        "| the same network untrained | 70.00 % | 71.00 % |",
+        "| pixels | 79.50 % | 79.50 % |",
+    ]
+    assert as_markdown(content) == table
+
+
+def test_numbers_are_put_together_by_hand() -> None:
+    folds = [Said("{:.1%} at {:.2f}", (0.1, 1.0)), Said("{:.1%} at {:.2f}", (0.3, 2.0))]
+    assert mean(folds) == Said("{:.1%} at {:.2f}", (0.2, 1.5))
+    assert in_words([mean(folds)]) == "20.0 % at 1.50"
+    assert in_words(folds) == "20.0 ± 14.1 % at 1.50 ± 0.71"
+    assert in_words([per_cent(0.5), per_cent(None)]) == "–" == in_words([mean([per_cent(0.5), per_cent(None)])])
+    assert in_words([Said("yes"), Said("yes")]) == "yes" and in_words([Said("yes"), Said("no")]) == "yes, no"

@@ -1,0 +1,553 @@
+"""Tables: what stands in a cell, and what reproducing one trains, keeps and never overwrites."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from study.recipes import RECIPES, recipe
+from study.tables import TABLES, Row, Table
+from study.tables.document import document
+from study.tables.draw import draw, number
+from study.tables.kept import is_of, keep, read_results, require_free, stale
+from study.tables.measured import recorded
+from study.tables.poses import cells, poses_as_markdown
+from study.tables.reproduce import reproduce
+from study.tables.summary import summarise
+from study.tables.write import as_json, as_markdown
+from torchcaps.cli import main
+from torchcaps.data import DATASETS, Dataset, Images
+from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.task import NonFiniteLoss
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = read_results(ROOT / "results")
+ROW = Row("ours", "digits", 1000, {"test_error": "0.25 ± 0.005"})
+TABLE = Table("Digits", "Nowhere", (ROW, Row("theirs", "digits-cnn", 1000)))
+
+
+def result(name: str = "digits", seed: int = 0, error: float = 0.01, steps: int = 100, **others: Any) -> dict[str, Any]:
+    config = replace(recipe(name), seed=seed).to_dict()
+    facts = {"seconds": 90.0, "n_parameters": 7, "device": "abacus, 1 thread"}
+    return {"recipe": name, "seed": seed, "test_error": error, "steps": steps, **facts, "config": config, **others}
+
+
+def test_a_cell_is_the_mean_and_the_spread_over_seeds() -> None:
+    one = summarise(TABLE, ROW, {"digits": [result()]})
+    two = summarise(TABLE, ROW, {"digits": [result(), result(seed=1, error=0.03)]})
+    assert one is not None and one.cell("test_error") == "1.00"
+    assert two is not None and two.cell("test_error") == "2.00 ± 1.41"
+    assert (two.seeds, two.images, two.minutes) == ((0, 1), 3200, 1.5)
+    assert summarise(TABLE, ROW, {}) is None
+
+
+def test_a_run_below_the_minimum_reads_smoke() -> None:
+    """Even where another seed is long enough; 31 steps of 32 images are 992."""
+    found = summarise(TABLE, ROW, {"digits": [result(), result(seed=1, steps=31)]})
+    assert found is not None and found.cell("test_error") == "smoke"
+    enough = summarise(TABLE, ROW, {"digits": [result(steps=32)]})
+    assert enough is not None and enough.cell("test_error") == "1.00"
+
+
+def test_markdown_has_paper_and_places_side_by_side() -> None:
+    text = as_markdown(TABLE, {"recorded": {"digits": [result()]}, "here": {"digits": [result(error=0.02)]}}, "digits")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[0].startswith("| row | recipe | paper | recorded: test error, % | here: test error, % | seeds |")
+    assert rows[2] == ("| ours | `digits` | 0.25 ± 0.005 | 1.00 | 2.00 | 1 | 3,200 | 7 | 2 | abacus, 1 thread |")
+    assert rows[3] == "| theirs | `digits-cnn` | – | – | – | – | at least 1,000 | – | – | – |"
+    assert len({row.count("|") for row in rows}) == 1
+
+
+def test_facts_are_those_of_the_number_beside_them() -> None:
+    """Those of here, but for a smoke run, where the recorded one has the number; and each says what its data are."""
+    mine = result(error=0.02, seconds=6000.0, device="mine, 8 threads")
+    text = as_markdown(TABLE, {"recorded": {"digits": [result()]}, "here": {"digits": [mine]}}, "digits")
+    assert "| 1.00 | 2.00 | 1 | 3,200 | 7 | 100 | mine, 8 threads |" in text
+    assert "Seeds and what follows them are those of the number here or else recorded." in text
+    places = {
+        "recorded": {"digits": [result(data="small copies")]},
+        "here": {"digits": [result(steps=1, data="crumbs")]},
+    }
+    lines = as_markdown(TABLE, places, "digits").splitlines()
+    row = next(line for line in lines if line.startswith("| ours"))
+    assert row == "| ours | `digits` | 0.25 ± 0.005 | 1.00 | smoke | 1 | 3,200 | 7 | 2 | abacus, 1 thread |"
+    assert lines[-3:] == ["Data of `digits`: small copies.", "", "Data of `digits`: crumbs."]
+
+
+def test_epochs_are_those_of_the_number_beside_them() -> None:
+    """Not those of another place, nor of a smoke run, of which no number is shown."""
+    short = result(error=0.03, config=replace(recipe("digits"), epochs=3).to_dict())
+
+    def row(*runs: dict[str, Any]) -> str:
+        places = {place: {"digits": [run]} for place, run in zip(("recorded", "here"), runs, strict=False)}
+        return next(line for line in as_markdown(TABLE, places, "digits").splitlines() if line.startswith("| ours"))
+
+    assert row(result(), short).startswith("| ours | `digits` | 0.25 ± 0.005 | 1.00 | 3.00 (`--epochs 3`) |")
+    assert row(short, short).startswith("| ours | `digits` `--epochs 3` | 0.25 ± 0.005 | 3.00 | 3.00 |")
+    assert row(short, result()).startswith("| ours | `digits` | 0.25 ± 0.005 | 3.00 (`--epochs 3`) | 1.00 |")
+    assert row(short | {"steps": 1}).startswith("| ours | `digits` | 0.25 ± 0.005 | smoke |")
+
+
+@pytest.mark.parametrize(
+    "other", [{"data": "half-size copies"}, {"config": replace(recipe("digits"), epochs=3).to_dict()}]
+)
+def test_what_differs_has_no_mean(other: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"results of digits must be of the same (data|epochs), got .*"):
+        summarise(TABLE, ROW, {"digits": [result(), result(seed=1) | other]})
+
+
+def test_folds_of_different_epochs_have_no_mean() -> None:
+    row = Row("ours", "digits", 1000, folds=("digits-cnn",))
+    longer = result("digits-cnn", config=replace(recipe("digits-cnn"), epochs=99).to_dict())
+    with pytest.raises(ValueError, match=r"results of digits and digits-cnn must be of the same epochs"):
+        summarise(TABLE, row, {"digits": [result()], "digits-cnn": [longer]})
+
+
+def test_a_column_is_of_all_seeds_or_none() -> None:
+    table = replace(TABLE, columns=dict.fromkeys(("test_error", "novel_error"), "error"))
+    found = summarise(table, ROW, {"digits": [result(), result(seed=1, novel_error=0.5)]})
+    assert found is not None and list(found.values) == ["test_error"] and found.cell("novel_error") == "–"
+
+
+def test_json_has_every_seed() -> None:
+    rows = as_json(TABLE, {"here": {"digits": [result(), result(seed=1, error=0.03)]}})["rows"]
+    assert rows[0]["here"]["per_cent"] == {"test_error": [1.0, 3.0]} and not rows[0]["here"]["smoke"]
+    assert "here" not in rows[1]
+
+
+def test_every_device_that_took_part_is_named() -> None:
+    """Of a run that was resumed elsewhere, too."""
+    runs = [result(device="Abacus; slide rule"), result(seed=1, device="slide rule; fingers")]
+    summary = summarise(TABLE, ROW, {"digits": runs})
+    assert summary is not None and summary.devices == ("Abacus", "slide rule", "fingers")
+
+
+@pytest.mark.parametrize("errors", [(0.0, 0.0), (0.0, 0.3)])
+def test_no_error_is_drawn_negative(errors: tuple[float, float]) -> None:
+    results = {name: [result(name, error=e)] for name, e in zip(("digits", "digits-cnn"), errors, strict=True)}
+    table = Table("Digits", "Nowhere", (Row("ours", "digits", 1000), Row("theirs", "digits-cnn", 1000)))
+    axes = draw(table, {"here": results}).axes[0]
+    low, high = axes.get_xlim()
+    assert low < 0 < 100 * max(errors) < high or max(errors) == 0
+    assert not [tick for tick in axes.get_xticks() if low <= tick < 0]
+
+
+def test_the_picture_leaves_smoke_out() -> None:
+    axes = draw(TABLE, {"here": {"digits": [result()], "digits-cnn": [result("digits-cnn", steps=1)]}}).axes[0]
+    assert [list(map(float, line.get_xydata().ravel())) for line in axes.lines] == [[0.25, 1.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_made_of_recipes(name: str) -> None:
+    for row in TABLES[name].rows:
+        assert set(row.recipes) <= set(RECIPES) and set(row.paper) <= set(TABLES[name].columns)
+        assert all(number(text) > 0 for text in row.paper.values())
+
+
+def test_a_result_is_of_its_recipe_wherever_it_ran() -> None:
+    mine = result()
+    assert is_of(mine, replace(recipe("digits"), threads=7, device="cpu", seed=5))
+    assert is_of(mine, replace(recipe("digits"), epochs=21))  # how much training that was, the minimum judges
+    assert not is_of(mine, replace(recipe("digits"), batch_size=31))
+    assert not is_of({"recipe": "digits"}, recipe("digits"))
+    affine = recipe("expanded-mnist")
+    tested_on_more = replace(affine, data=replace(affine.data, options={"affnist": True}))
+    assert is_of({"config": tested_on_more.to_dict()}, affine)
+
+
+def test_results_are_read_in_the_order_of_seeds(tmp_path: Path) -> None:
+    for seed in (10, 2):
+        keep(result(seed=seed), tmp_path)
+    old = result("digits-cnn") | {"config": replace(recipe("digits-cnn"), batch_size=1).to_dict()}
+    (tmp_path / "digits-cnn-0.json").write_text(json.dumps(old))
+    assert {name: [one["seed"] for one in found] for name, found in read_results(tmp_path).items()} == {
+        "digits": [2, 10]
+    }
+
+
+def test_files_that_are_no_results_are_none_of_ours(tmp_path: Path) -> None:
+    """A folder called results may be somebody's own."""
+    for name, content in {"mine": {"accuracy": 1}, "list": [1, 2]}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "theirs.json").write_text(json.dumps(result() | {"recipe": "a"}))
+    (tmp_path / "them.json").write_text(json.dumps(result() | {"recipe": ["a"]}))
+    assert read_results(tmp_path) == {}
+    assert [path.name for path in stale(tmp_path)] == [
+        "broken.json",
+        "list.json",
+        "mine.json",
+        "theirs.json",
+        "them.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        json.dumps(result(seed=1)),
+        json.dumps({"recipe": "digits", "seed": 0}),
+        json.dumps({key: value for key, value in result().items() if key != "steps"}),
+    ],
+)
+def test_a_broken_or_misnamed_result_is_not_passed_over(content: str, tmp_path: Path) -> None:
+    (tmp_path / "digits-0.json").write_text(content)
+    with pytest.raises(ValueError, match=r"digits-0\.json"):
+        read_results(tmp_path)
+
+
+def test_a_kept_result_is_never_replaced(tmp_path: Path) -> None:
+    path = keep(result(), tmp_path)
+    assert keep(result(), tmp_path) == path
+    with pytest.raises(ValueError, match="another result"):
+        keep(result(error=0.5), tmp_path)
+    assert json.loads(path.read_text())["test_error"] == 0.01
+
+
+def test_what_would_have_no_mean_with_what_is_kept_is_not(tmp_path: Path) -> None:
+    """Of other epochs or data; where it can be known, that is said before any work."""
+    path = keep(result(data="small copies"), tmp_path)
+    with pytest.raises(ValueError, match=r"data must be 'small copies', as those of .*digits-0.json, got 'whole'; or"):
+        keep(result(seed=1, data="whole"), tmp_path)
+    with pytest.raises(ValueError, match=r"data must be 'small copies', as those of .*digits-0.json, got ''; or move"):
+        require_free(replace(recipe("digits"), seed=1), tmp_path)
+    more = replace(recipe("digits"), seed=1, epochs=21)
+    with pytest.raises(ValueError, match=r"epochs must be 20, as .*digits-0.json has, got 21; or move that file"):
+        keep(result(seed=1, data="small copies", config=more.to_dict()), tmp_path)
+    with pytest.raises(ValueError, match=r"epochs must be 20, as .*digits-0.json has, got 21; or move that file"):
+        require_free(more, tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_folds_go_together(tmp_path: Path) -> None:
+    one, other = TABLES["viewpoints-folds"].rows[0].recipes[:2]
+    keep(result(one), tmp_path)
+    with pytest.raises(ValueError, match=rf"epochs must be \d+, as .*{one}-0.json has, got 99; or move"):
+        require_free(replace(recipe(other), epochs=99), tmp_path)
+
+
+def test_only_what_a_recipe_is_is_kept(tmp_path: Path) -> None:
+    """Even of a finished run, which was not looked at before."""
+    other = replace(recipe("digits"), batch_size=7)
+    for config in (other, replace(recipe("digits"), trial=True)):
+        with pytest.raises(ValueError, match="keep wants a recipe as it is but for seed and epochs"):
+            keep(result(config=config.to_dict()), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_document_is_what_the_results_say() -> None:
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == document(ROOT / "results")
+
+
+def test_how_poses_follow_by_hand() -> None:
+    one = {"slope": 0.9, "r2": 0.8}
+    other = {"slope": 1.0, "r2": 0.9}
+    alone = {"slope": [0.7, 0.8, 0.9], "r2": [0.1, 0.2, 0.3]}
+    found = {
+        "test_follows": {
+            "shift x": one,
+            "shift y": other,
+            "rotation": one,
+            "scale x": one,
+            "scale y": one,
+            "shear": other,
+        },
+        "test_capsules": {"n": 3, "active": 2, "shift x": alone, "shift y": alone | {"slope": [0.75, 0.8, 1.1]}},
+        "test_told": 0.056,
+        "seconds": 100.0,
+        "epochs": 7,
+    }
+    wanted = ["0.95", "0.85", "0.80", "0.80", "0.90", "0.70 … 1.10", "0.10 … 0.30", "6 %", "2"]
+    assert cells(found) == wanted
+    points = found | {"test_follows": {"shift x": one, "shift y": other}, "test_told": None}
+    assert cells(points | {"test_capsules": {"n": 3, "active": 0}}) == [*wanted[:2], *"––––––", "2"]
+    table = poses_as_markdown({"mnist-affine": [found], "mnist-plain-autoencoder": [{"test_loss": 1.0}]})
+    assert [line for line in table.splitlines() if line.startswith("| `")] == [
+        f"| `mnist-affine` | {(RECIPES['mnist-affine'].__doc__ or '').splitlines()[0]} | 7 | {' | '.join(wanted)} |"
+    ]
+
+
+def folded(recipe: str, error: float, **others: Any) -> dict[str, Any]:
+    return result(error=error, **others) | {"recipe": recipe, "data": f"toys of {recipe}"}
+
+
+def test_a_row_of_folds_is_their_mean() -> None:
+    row = replace(ROW, minimum=10, folds=("digits-1", "digits-2"))
+    table = replace(TABLE, rows=(row,))
+    found = {name: [folded(name, error)] for name, error in (("digits", 0.01), ("digits-1", 0.02), ("digits-2", 0.06))}
+    one = summarise(table, row, found)
+    assert one is not None and (len(one.folds), one.seeds, one.cell("test_error")) == (3, (0,), "3.00")
+    assert one.in_words(table.columns).startswith("Ours: 3.00 % (3 folds, 1 seed, ")
+    assert table.row("digits-2") is row
+    text = as_markdown(table, {"recorded": found}, "digits")
+    assert "| 1, 3 of 3 folds |" in text and "Data of `digits-1`: toys of digits-1." in text
+    with pytest.raises(ValueError, match="digits must be of the same data, got"):
+        summarise(table, row, {"digits": [folded("digits", 0.1), folded("digits", 0.1) | {"data": "other toys"}]})
+
+
+def test_a_row_of_folds_that_is_half_done() -> None:
+    """Means are taken over the seeds that every fold so far has run with."""
+    row = replace(ROW, minimum=10, folds=("digits-1", "digits-2"))
+    first, second, other = folded("digits", 0.01), folded("digits", 0.03, seed=1), folded("digits-1", 0.05)
+    part = summarise(TABLE, row, {"digits": [first, second]})
+    assert part is not None and part.cell("test_error") == "2.00 ± 1.41" and part.runs_in_words(3) == "2, 1 of 3 folds"
+    part = summarise(TABLE, row, {"digits": [first, second], "digits-1": [other]})
+    assert part is not None and part.cell("test_error") == "3.00" and part.runs_in_words(3) == "1, 2 of 3 folds"
+    assert part.as_json()["folds"] == ["digits", "digits-1"] and part.as_json()["seeds"] == [0]
+    assert summarise(TABLE, row, {"digits": [second], "digits-1": [other]}) is None
+
+
+def kept_measure(folder: Path, name: str, right: float, beside: tuple[str, int] | None = None, seed: int = 0) -> str:
+    """A measure of pictures that shows one form, as it is; returns its name without the suffix."""
+    parts = {"run": {"as it is": {"still": right}}} | ({"beside": {"as it is": {"still": 0.5}}} if beside else {})
+    of = {"recipe": name, "seed": seed, "folder": f"{name}-{seed}"}
+    other = {"recipe": beside[0], "seed": beside[1], "folder": "cnn"} if beside else None
+    content = {"measure": "picasso", "values": parts, "n": 7, "device": "abacus", "run": of, "beside": other}
+    named = "picasso" if beside is None else f"picasso-beside-{beside[0]}-{beside[1]}"
+    path = folder / f"{name}-{seed}" / f"{named}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return f"../results/measures/{path.parent.name}/{path.stem}"
+
+
+def test_measures_of_several_seeds_are_put_together(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "measures"
+    one = kept_measure(folder, "digits", 0.8, ("digits-cnn", 0))
+    table = [
+        "",
+        "| picasso | `digits` | `digits-cnn` |",
+        "| --- | --- | --- |",
+        "| as it is: still called the same | 80.0 % | 50.0 % |",
+        "",
+    ]
+    assert recorded(folder) == [*table, f"7 images, abacus: [file]({one}.json), [picture]({one}.png)."]
+    # Beside a network of another seed it is another comparison.
+    kept_measure(folder, "digits", 0.1, ("digits-cnn", 1))
+    assert sum(line.startswith("| picasso") for line in recorded(folder)) == 2
+    (folder / "digits-0" / "picasso-beside-digits-cnn-1.json").unlink()
+    two = kept_measure(folder, "digits", 0.6, ("digits-cnn", 1), seed=1)
+    table[3] = "| as it is: still called the same | 70.0 ± 14.1 % | 50.0 ± 0.0 % |"
+    links = "; ".join(f"[`digits-{k}`]({each}.json), [picture]({each}.png)" for k, each in ((0, one), (1, two)))
+    assert recorded(folder) == [*table, f"7 images, 2 seeds, abacus: {links}."]
+
+
+def test_measures_of_folds_are_one_mean_a_seed(tmp_path: Path) -> None:
+    """And a seed without one of the folds is left out."""
+    folder = tmp_path / "results" / "measures"
+    for k, right in enumerate((0.3, 0.6, 0.9)):
+        kept_measure(folder, f"smallnorb-azimuth-fold-{k}", right)
+        if k:
+            kept_measure(folder, f"smallnorb-azimuth-fold-{k}", 0.0, seed=1)
+    lines = recorded(folder)
+    assert lines[1] == "| picasso | `smallnorb-azimuth-fold-*` |" and lines[3].endswith("| 60.0 % |")
+    assert lines[-1].startswith("7 images, 3 folds, abacus: [`smallnorb-azimuth-fold-0-0`](")
+    kept_measure(folder, "smallnorb-azimuth-fold-0", 0.0, seed=1)
+    assert recorded(folder)[3].endswith("| 30.0 ± 42.4 % |")
+
+
+def test_a_measure_that_there_is_not_is_not_passed_over(tmp_path: Path) -> None:
+    kept_measure(tmp_path, "digits", 0.8)
+    file = tmp_path / "digits-0" / "picasso.json"
+    file.write_text(file.read_text().replace('"picasso"', '"taste"'))
+    with pytest.raises(ValueError, match=r"picasso.json must be of one of robustness, .*, got taste"):
+        recorded(tmp_path)
+    file.write_text(json.dumps(json.loads(file.read_text().replace('"taste"', '"picasso"')) | {"values": {}}))
+    with pytest.raises(ValueError, match=r"picasso.json must hold what picasso measures, got other values"):
+        recorded(tmp_path)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_it_came_to(name: str) -> None:
+    """The error, seeds, time and device in a recipe's docstring are those of its files; without files it says none."""
+    said = " ".join((RECIPES[name].__doc__ or "").split())
+    rows = [(table, row) for table in TABLES.values() for row in table.rows if row.recipe == name]
+    found = [summarise(table, row, KEPT) for table, row in rows]
+    ours = {one.in_words(table.columns) for (table, _), one in zip(rows, found, strict=True) if one}
+    assert len(ours) <= 1 and said.count("Ours:") == len(ours)
+    assert all(line in said for line in ours)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A table of two short recipes on made-up images; holds the folders that were asked for data."""
+    roots: list[str] = []
+
+    def made_up(root: Path | None = None, **_: object) -> Dataset:
+        roots.append("" if root is None else root.name)
+        images = Images(torch.randint(0, 256, (40, 1, 28, 28), dtype=torch.uint8), torch.arange(40) % 10)
+        return Dataset("toys", tuple("0123456789"), images, images, images)
+
+    def short(name: str) -> Experiment:
+        small = {"channels": 4, "n_types": 2, "decoder": None}
+        plain = recipe("digits")
+        data, model = replace(plain.data, name="toys"), replace(plain.model, options=small)
+        return replace(plain, recipe=name, epochs=2, batch_size=8, data=data, model=model)
+
+    monkeypatch.setitem(DATASETS, "toys", made_up)
+    table = Table("Tiny", "Nowhere", (Row("first", "tiny-a", 80), Row("second", "tiny-b", 81)))
+    for name in ("tiny-a", "tiny-b"):
+        monkeypatch.setitem(RECIPES, name, lambda name=name: short(name))
+    monkeypatch.setitem(TABLES, "tiny", table)
+    return roots
+
+
+def test_reproducing_trains_what_is_missing(tiny: list[str], tmp_path: Path) -> None:
+    own = tmp_path / "data" / "toys"
+    own.mkdir(parents=True)
+    said: list[str] = []
+    options: Mapping[str, Any] = {"runs": tmp_path / "runs", "progress": "none", "threads": 1, "device": "cpu"}
+    reproduce("tiny", ["tiny-b"], root=tmp_path / "data", say=said.append, **options)
+    assert tiny == ["toys"]
+    assert said[0] == "second: tiny-b, seed 0" and not (tmp_path / "runs" / "tiny-a").exists()
+    text = reproduce("tiny", seeds=2, keep_in=tmp_path / "kept", say=said.append, **options)
+    assert len(tiny) == 5  # the first run is not trained again, but its data are compared with what is at hand
+    cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if "`tiny-" in line]
+    assert "±" in cells[0][5] and cells[1][5] == "smoke"  # 80 images are shown
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        "tiny-a-0.json", "tiny-a-1.json", "tiny-b-0.json", "tiny-b-1.json",
+    ]  # fmt: skip
+    for suffix in ("md", "json", "png"):
+        assert (tmp_path / "runs" / "tables" / f"tiny.{suffix}").stat().st_size > 200
+
+
+def test_a_used_up_budget_is_gone_on_with(tiny: list[str], tmp_path: Path) -> None:
+    options: Mapping[str, Any] = {"runs": tmp_path / "runs", "progress": "none", "threads": 1, "device": "cpu"}
+    said: list[str] = []
+    reproduce("tiny", ["tiny-a"], budget=1e-4, say=said.append, **options)  # six milliseconds
+    folder = tmp_path / "runs" / "tiny-a"
+    assert not (folder / "result.json").exists() and "budget is used up" in said[1]
+    for _ in range(20):
+        reproduce("tiny", ["tiny-a"], budget=1e-3, say=said.append, **options)
+        if (folder / "result.json").exists():
+            break
+    finished = json.loads((folder / "result.json").read_text())
+    whole = tmp_path / "whole"
+    reproduce("tiny", ["tiny-a"], runs=whole, progress="none", threads=1, device="cpu", say=said.append)
+    assert finished["steps"] == 10 == json.loads((whole / "tiny-a" / "result.json").read_text())["steps"]
+    mine, other = (torch.load(path / "tiny-a" / "model.pt") for path in (tmp_path / "runs", whole))
+    for name, value in mine["state_dict"].items():
+        torch.testing.assert_close(value, other["state_dict"][name], rtol=0, atol=0)
+
+
+def test_what_is_kept_is_not_trained_again(tiny: list[str], tmp_path: Path) -> None:
+    options: Mapping[str, Any] = {"runs": tmp_path / "runs", "progress": "none", "threads": 1, "device": "cpu"}
+    options |= {"recorded": tmp_path / "none"}
+    kept, said = tmp_path / "kept", []
+    reproduce("tiny", ["tiny-a"], keep_in=kept, say=said.append, **options)
+    shutil.rmtree(tmp_path / "runs")
+    reproduce("tiny", ["tiny-a"], seeds=2, keep_in=kept, say=said.append, **options)
+    epochs = json.loads((kept / "tiny-a-0.json").read_text())["config"]["epochs"]
+    assert f"first: tiny-a, seed 0, is kept already, of {epochs} epochs" in said and "first: tiny-a, seed 1" in said
+    assert not (tmp_path / "runs" / "tiny-a").exists() and (kept / "tiny-a-1.json").is_file()
+    head, row = (next(line for line in said[-1].splitlines() if what in line) for what in ("| row |", "`tiny-a`"))
+    assert "| 2 |" in row and "±" in row  # the kept one counts
+    assert "recorded" not in head  # there is no such folder here
+    before, path = len(tiny), kept / "tiny-b-0.json"
+    other = json.loads((kept / "tiny-a-0.json").read_text())
+    path.write_text(json.dumps(other | {"config": other["config"] | {"batch_size": 4}}))
+    with pytest.raises(ValueError, match=r"tiny-b-0.json must be a result of tiny-b as it is now"):
+        reproduce("tiny", seeds=3, keep_in=kept, say=said.append, **options)
+    with pytest.raises(ValueError, match=r"keep_in must be None for a smoke run"):
+        reproduce("tiny", keep_in=kept, quick=True, say=said.append, **options)
+    assert len(tiny) == before  # before any work
+
+
+def test_what_has_no_mean_is_refused_before_any_work(tiny: list[str], tmp_path: Path) -> None:
+    options: Mapping[str, Any] = {"progress": "none", "threads": 1, "device": "cpu", "say": lambda _: None}
+    kept, before = tmp_path / "kept", len(tiny)
+    reproduce("tiny", ["tiny-a"], epochs=3, keep_in=kept, runs=tmp_path / "runs", **options)
+    assert len(tiny) == before + 1
+    with pytest.raises(ValueError, match=r"epochs must be 3, as .*tiny-a-0.json has, got 4"):
+        reproduce("tiny", ["tiny-a"], seeds=2, epochs=4, keep_in=kept, runs=tmp_path / "other", **options)
+    with pytest.raises(ValueError, match=r"holds a run of another experiment .*--runs"):
+        reproduce("tiny", ["tiny-b", "tiny-a"], epochs=4, runs=tmp_path / "runs", **options)
+    assert len(tiny) == before + 1
+    # What else lies there, of other epochs, is no run of this command.
+    text = reproduce("tiny", ["tiny-b"], epochs=4, runs=tmp_path / "runs", **options)
+    assert [line.split("|")[4].strip() for line in text.splitlines() if "`tiny-a`" in line] == ["–"]
+
+
+def test_runs_of_other_data_are_refused_before_any_work(tiny: list[str], tmp_path: Path) -> None:
+    """They would have no mean in the end, after hours."""
+    options: Mapping[str, Any] = {"runs": tmp_path, "progress": "none", "threads": 1, "device": "cpu"}
+    said: list[str] = []
+    reproduce("tiny", ["tiny-a"], seeds=2, say=said.append, **options)
+    path = tmp_path / "tiny-a" / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"data": "half of them"}))
+    said.clear()
+    with pytest.raises(ValueError, match="results of tiny-a must be of the same data, got "):
+        reproduce("tiny", ["tiny-a"], seeds=2, say=said.append, **options)
+    shutil.rmtree(tmp_path / "tiny-a-seed1")
+    with pytest.raises(ValueError, match=r"data must be 'half of them', as those of .*tiny-a, got ''; or move"):
+        reproduce("tiny", ["tiny-a"], seeds=2, say=said.append, **options)
+    assert not said
+
+
+def test_a_run_that_diverges_leaves_the_others(
+    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = importlib.import_module("study.tables.reproduce").train
+
+    def diverging(config: Experiment, *arguments: Any, **options: Any) -> dict[str, Any]:
+        if config.recipe == "tiny-a":
+            raise NonFiniteLoss("loss is nan at step 3")
+        return once(config, *arguments, **options)
+
+    monkeypatch.setattr("study.tables.reproduce.train", diverging)
+    said: list[str] = []
+    reproduce("tiny", runs=tmp_path, progress="none", threads=1, device="cpu", say=said.append)
+    assert "tiny-a, seed 0, has no result: loss is nan at step 3" in said
+    assert (tmp_path / "tiny-b" / "result.json").is_file()
+
+
+def test_smoke_reads_smoke(tiny: list[str], tmp_path: Path) -> None:
+    text = reproduce("tiny", runs=tmp_path, quick=True, progress="none", threads=1, device="cpu", say=lambda _: None)
+    assert text.count("| smoke |") == 2 and len(tiny) == 2
+    assert 'A "smoke" run saw fewer training images than its row asks for' in text
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == [
+        "tiny-smoke.json", "tiny-smoke.md", "tiny-smoke.png",
+    ]  # fmt: skip
+
+
+def test_the_commands(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, kept, to = (str(tmp_path / name) for name in ("runs", "kept", "results.md"))
+    arguments = ["reproduce", "tiny", "--row", "tiny-a", "--runs", runs, "--threads", "1", "--device", "cpu"]
+    assert main([*arguments, "--keep", kept, "--epochs", "3"]) == 0
+    assert "| first | `tiny-a` `--epochs 3` |" in capsys.readouterr().out and len(tiny) == 1
+    assert json.loads((tmp_path / "kept" / "tiny-a-0.json").read_text())["epochs"] == 3
+    assert main(["results", "--from", kept, "--to", to]) == 0
+    line = next(line for line in Path(to).read_text().splitlines() if line.startswith("| first "))
+    assert "| 120 |" in line  # images seen
+    old = result("digits-cnn") | {"config": replace(recipe("digits-cnn"), batch_size=1).to_dict()}
+    (Path(kept) / "digits-cnn-0.json").write_text(json.dumps(old))
+    assert main(["results", "--from", kept, "--to", to]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "digits-cnn-0.json is left out: no result, or of a recipe that is gone or has changed" in said
+        and "tiny-a-0" not in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "nonsense"}, "table must be one of"),
+        ({"rows": ["nonsense"]}, "row must be one of digits, "),
+        ({"rows": "digits"}, r"rows must be several, such as \['digits'\], got one"),
+        ({"seeds": 0}, "seeds must be an integer of at least 1"),
+        ({"budget": 0.0}, "budget must be positive"),
+    ],
+)
+def test_bad_input(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        reproduce(**({"name": "digits", "runs": tmp_path} | arguments))
+    assert not any(tmp_path.iterdir())
