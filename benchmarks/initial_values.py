@@ -1,8 +1,8 @@
 """Does a bare loop of Adam learn from the first step, without warm-up, whatever the number of classes?
 
-``python benchmarks/initial_values.py --out study/results/checks/initial-values.json`` trains each network on 512 bundled
-digits, whose ten classes are among J, and records the accuracy on them. Finished runs in the file are kept: the same
-command goes on where it was broken off. ``--only`` takes the cases that begin with a text.
+``python benchmarks/initial_values.py --out study/results/checks/initial-values.json`` trains each network on 512
+bundled digits, whose ten classes are among J, and records the accuracy on them. Finished runs in the file are kept:
+the same command goes on where it was broken off. ``--only`` takes the cases that begin with a text.
 """
 
 from __future__ import annotations

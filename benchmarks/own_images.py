@@ -1,8 +1,8 @@
 """Ten small sets of images as a user might bring them, trained by the README's command, beside a CNN trained alike.
 
-``python benchmarks/own_images.py --data DIR --folder sets --out study/results/checks/own-images.json`` writes the sets as
-folders of PNGs, trains each with three seeds and records errors and warnings. Finished runs in the file are kept: the
-same command goes on where it was broken off. DIR has the folders mnist, fashion-mnist, cifar10 and smallnorb.
+``python benchmarks/own_images.py --data DIR --folder sets --out study/results/checks/own-images.json`` writes the sets
+as folders of PNGs, trains each with three seeds and records errors and warnings. Finished runs in the file are kept:
+the same command goes on where it was broken off. DIR has the folders mnist, fashion-mnist, cifar10 and smallnorb.
 """
 
 from __future__ import annotations
@@ -237,7 +237,8 @@ def _record(found: dict[str, Any]) -> dict[str, Any]:
         "note": "as first drawn, 50 figures of any colours a class, both networks stayed near chance (capsules 0.69, "
         "CNN 0.685 at seed 0); these are 100 of bright colours on dark. Runs were made while later commits of the day "
         "were written, none of which changed layers or settings",
-        "command": "python benchmarks/own_images.py --data DIR --folder FOLDER --out study/results/checks/own-images.json",
+        "command": "python benchmarks/own_images.py --data DIR --folder FOLDER "
+        "--out study/results/checks/own-images.json",
         "versions": versions(),
         "commit": commit(),
         "mean": {model: round(sum(each) / max(1, len(each)), 4) for model, each in means.items()},

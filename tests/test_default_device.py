@@ -14,8 +14,9 @@ from torch import Tensor
 
 from study.analysis.factor_mixture import fit_factor_mixture
 from study.analysis.label_propagation import affinity, nearest, spread_labels
+from study.data import disarrange, faces
 from torchcaps import analysis, data
-from torchcaps.data import augment, disarrange, faces
+from torchcaps.data import augment
 from torchcaps.models import CapsNet
 from torchcaps.models.baseline_cnn import BaselineCNN
 

@@ -395,8 +395,8 @@ def speed_rows() -> list[str]:
         rows.append(f"| {what} | {ours:.0f} MB | floor {floor:.0f} MB; eager {stored:,.0f} MB |")
     faster = [row["value"] for row in suites["threads"]["rows"]]
     rows.append(
-        f"| two cores instead of one ([threads](study/results/bench/threads.md)) | {min(faster):.2f}× to {max(faster):.2f}× "
-        "faster | routing alone and whole steps |"
+        f"| two cores instead of one ([threads](study/results/bench/threads.md)) | {min(faster):.2f}× to "
+        f"{max(faster):.2f}× faster | routing alone and whole steps |"
     )
     return rows
 

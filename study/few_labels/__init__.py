@@ -1,1 +1,1 @@
-"""Classes from a few labelled examples, by way of what was learned without labels: ``torchcaps few-labels RUN``."""
+"""Classes from a few labels, by way of what was learned without any: ``python -m study few-labels RUN``."""

@@ -45,8 +45,8 @@ def pixel_codes(images: Splits) -> list[Codes]:
 def model_codes(name: str, model: nn.Module, images: Splits) -> list[Codes]:
     """What an auto-encoder finds in the images: a plain one's code, or what capsules say.
 
-    Of capsules: their poses as they are; as seen from the frame of the whole (:mod:`study.analysis.object_frame`); found
-    again after the image was brought into that frame; and the pixels of that image.
+    Of capsules: their poses as they are; as seen from the frame of the whole (:mod:`study.analysis.object_frame`);
+    found again after the image was brought into that frame; and the pixels of that image.
 
     Args:
         name: of the run, for the names of the codes.

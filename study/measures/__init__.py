@@ -1,4 +1,4 @@
-"""What is asked of a trained network beyond its error, one file a measure; ``study/protocols.md`` says how and why.
+"""What is asked of a trained network beyond its error, one file a measure; ``protocols.md`` says how and why.
 
 Each ``measure`` takes a finished run, and beside it another one (a CNN), and returns plain numbers; each ``draw``
 makes a picture of them.

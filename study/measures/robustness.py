@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 EPSILONS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 #: Of the check, which costs most.
 CHECKED = (0.02, 0.05, 0.1, 0.2, 0.3)
-#: Where study/protocols.md judges the claim.
+#: Where protocols.md judges the claim.
 JUDGED = 0.1
 #: How much less the check may leave than BIM, and how many images may have no gradient: beyond, curves are masked.
 MASKED_BY, WITHOUT_GRADIENT = 0.1, 0.01

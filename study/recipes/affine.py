@@ -18,10 +18,7 @@ from torchcaps.experiments.experiment import NO_FACTORS, Data, Experiment, Model
 
 
 def expanded_mnist() -> Experiment:
-    """CapsNet, trained on expanded MNIST: 79 % right on affNIST, so 21 % error, in the paper's section 5.2.
-
-    Ours: expanded MNIST 0.75 %, affine-MNIST 8.41 %, validation 1.00 % (1 seed, 121 min a run; AMD EPYC, 1 thread).
-    """
+    """CapsNet, trained on expanded MNIST: 79 % right on affNIST, so 21 % error, in the paper's section 5.2."""
     return Experiment(
         recipe="expanded-mnist",
         data=Data("expanded-mnist", shift=6),
@@ -35,9 +32,6 @@ def expanded_mnist() -> Experiment:
 
 
 def expanded_mnist_cnn() -> Experiment:
-    """A CNN with as many parameters as those capsules without their decoder: 34 % error in the paper's section 5.2.
-
-    Ours: expanded MNIST 0.63 %, affine-MNIST 5.33 %, validation 0.96 % (1 seed, 102 min a run; AMD EPYC, 1 thread).
-    """
+    """A CNN with as many parameters as those capsules without their decoder: 34 % error in the paper's section 5.2."""
     model = Model("matched_cnn", {"n_parameters": 11_228_064})
     return replace(expanded_mnist(), recipe="expanded-mnist-cnn", model=model, loss="cross_entropy")

@@ -13,18 +13,12 @@ from torchcaps.experiments.recipes import digits, mnist, mnist_adam, mnist_cnn
 
 
 def faces() -> Experiment:
-    """The small CapsNet on drawn faces and on figures that lack parts of one; see ``torchcaps measure picasso``.
-
-    Ours: 0.00 ± 0.00 % (3 seeds, 1 min a run; AMD EPYC, 1 thread; Intel(R) Xeon(R) Processor, 1 thread).
-    """
+    """The small CapsNet on drawn faces and on figures that lack parts of one; see the measure picasso."""
     return replace(digits(), recipe="faces", data=Data("faces"), epochs=5)
 
 
 def faces_cnn() -> Experiment:
-    """A CNN with as many parameters as the capsules of ``faces`` (their decoder not counted), trained alike.
-
-    Ours: 0.00 ± 0.00 % (3 seeds, 1 min a run; AMD EPYC, 1 thread; Intel(R) Xeon(R) Processor, 1 thread).
-    """
+    """A CNN with as many parameters as the capsules of ``faces`` (their decoder not counted), trained alike."""
     model = Model("matched_cnn", {"n_parameters": 410_848})
     return replace(faces(), recipe="faces-cnn", model=model, loss="cross_entropy")
 
@@ -33,10 +27,8 @@ def mnist_primary_scale() -> Experiment:
     """``mnist-adam`` with the released code's factor on the primary capsules, and ten times the learning rate.
 
     Without the factor the primary capsules' weights are so small that steps which suit the layers above may be too
-    large for them. In two epochs there are fewer validation errors with both (study/results/checks/capsnet-rates.json), in 25
+    large for them. In two epochs there are fewer validation errors with both (results/checks/capsnet-rates.json), in 25
     there are not; the factor alone was not tried on MNIST.
-
-    Ours: 0.53 % (1 seed, 128 min a run; Intel(R) Xeon(R) Processor, 2 threads).
     """
     base = mnist_adam()
     model, optim = Model("capsnet", {**NO_FACTORS, "primary_scale": 1 / 32}), replace(base.optim, lr=1e-2)
@@ -48,8 +40,6 @@ def mnist_heavy_reconstruction() -> Experiment:
 
     That code averages the margin loss over the classes and halves it, but not the reconstruction: 20 times the weight
     that the paper prints.
-
-    Ours: 0.44 % (1 seed, 121 min a run; AMD EPYC, 1 thread).
     """
     return replace(mnist_adam(), recipe="mnist-heavy-reconstruction", reconstruction=0.01, epochs=50)
 
@@ -58,18 +48,13 @@ def mnist_augmented() -> Experiment:
     """``mnist-heavy-reconstruction`` on digits that are not only shifted but turned, scaled and slanted too.
 
     Within 10 degrees, a tenth of their size and a shear of a tenth; the paper only shifts.
-
-    Ours: 0.36 % (1 seed, 127 min a run; AMD EPYC, 1 thread).
     """
     base = mnist_heavy_reconstruction()
     return replace(base, recipe="mnist-augmented", data=replace(base.data, degrees=10, scale=0.1, shear=0.1))
 
 
 def mnist_retrained() -> Experiment:
-    """``mnist-augmented`` on all 60,000 training images, in as many steps; nothing is chosen on its validation.
-
-    Ours: 0.32 ± 0.04 % (3 seeds, 126 min a run; AMD EPYC, 1 thread).
-    """
+    """``mnist-augmented`` on all 60,000 training images, in as many steps; nothing is chosen on its validation."""
     base = mnist_augmented()
     data = replace(base.data, options={"hold_out": False})
     return replace(base, recipe="mnist-retrained", data=data, epochs=46)
@@ -79,8 +64,6 @@ def mnist_muon_augmented() -> Experiment:
     """``mnist`` on digits that are turned, scaled and slanted too, as those of ``mnist-augmented``, for twice as long.
 
     In as many steps, of twice as many images: batches of 128, as the paper has them, and a rate larger by √2.
-
-    Ours: 0.33 % (1 seed, 65 min a run; AMD EPYC, 2 threads).
     """
     base = mnist()
     data, optim = replace(base.data, degrees=10, scale=0.1, shear=0.1), replace(base.optim, lr=4.2e-3)
@@ -88,10 +71,7 @@ def mnist_muon_augmented() -> Experiment:
 
 
 def mnist_matched_cnn() -> Experiment:
-    """A CNN with as many parameters as the capsules of ``mnist``; not in the paper.
-
-    Ours: 0.40 % (``--epochs 5``, 1 seed, 56 min a run; AMD EPYC, 1 thread).
-    """
+    """A CNN with as many parameters as the capsules of ``mnist``; not in the paper."""
     return replace(mnist_cnn(), recipe="mnist-matched-cnn", model=Model("matched_cnn"))
 
 
@@ -99,8 +79,6 @@ def multimnist() -> Experiment:
     """The paper's network on two overlapping MNIST digits: 5.2 % in its table 1, of 60 M training pairs.
 
     A million pairs, stepped by Muon at the rate 0.003; otherwise the settings of ``multimnist-adam``.
-
-    Ours: 10.72 % (1 seed, 120 min a run; AMD EPYC, 1 thread).
     """
     base = multimnist_adam()
     return replace(base, recipe="multimnist", optim=replace(base.optim, name="muon"))
@@ -111,9 +89,7 @@ def multimnist_adam() -> Experiment:
 
     Factor on the primary capsules and learning rate lie between those of ``mnist-adam`` and ``mnist-primary-scale``,
     and the reconstruction is weighed as in the authors' released code. With the settings of ``mnist-primary-scale`` as
-    many pairs came to 14.32 % (study/results/checks/multimnist-rate-0.01.json).
-
-    Ours: 12.05 % (1 seed, 122 min a run; AMD EPYC, 1 thread).
+    many pairs came to 14.32 % (results/checks/multimnist-rate-0.01.json).
     """
     base = mnist_adam()
     model, optim = Model("capsnet", {**NO_FACTORS, "primary_scale": 1 / 8}), replace(base.optim, lr=3e-3)
@@ -122,9 +98,6 @@ def multimnist_adam() -> Experiment:
 
 
 def multimnist_cnn() -> Experiment:
-    """The paper's CNN with 24.56 M parameters on the pairs of ``multimnist``: 8.1 % in its table 1.
-
-    Ours: 9.22 % (1 seed, 139 min a run; AMD EPYC, 2 threads).
-    """
+    """The paper's CNN with 24.56 M parameters on the pairs of ``multimnist``: 8.1 % in its table 1."""
     pairs, model = multimnist(), Model("multimnist_cnn")
     return replace(mnist_cnn(), recipe="multimnist-cnn", data=pairs.data, model=model, epochs=pairs.epochs)

@@ -16,21 +16,19 @@ from typing import Any
 from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
 from torchcaps.experiments.recipes import RELEASED, released_capsules, smallnorb_em_small
 
-#: Of the small network, one toy held out, these initial values came to a validation error of 25 % after 4 epochs, those
-#: with which half of the capsules are active to 39 %; after 6 epochs these with two iterations to 15 %, the others with
-#: three to 35 %, all with a sigmoid margin; with the linear one that the recipes have, these came to 13 %
-#: (study/results/checks/em-constants.json). Since floor and coordinates follow the poses, half active capsules come to 22.5 %
-#: after 3 epochs with two iterations, these to 16.7 % (study/results/checks/em-stacking.json). The paper's constants were not
-#: tried.
-_WHY = None
+# Why recipes have RELEASED constants and initial values:
+# Of the small network, one toy held out, these initial values came to a validation error of 25 % after 4 epochs, those
+# with which half of the capsules are active to 39 %; after 6 epochs these with two iterations to 15 %, the others with
+# three to 35 %, all with a sigmoid margin; with the linear one that the recipes have, these came to 13 %
+# (results/checks/em-constants.json). Since floor and coordinates follow the poses, half active capsules come to 22.5 %
+# after 3 epochs with two iterations, these to 16.7 % (results/checks/em-stacking.json). The paper's constants were not
+# tried.
 
 
 def smallnorb_em_augmented() -> Experiment:
     """``smallnorb-em-small`` on images that are turned, scaled and slanted too, which the paper's are not.
 
-    Chosen with one toy of each category held out (study/results/checks/em-augmentation.json).
-
-    Ours: 5.63 % (1 seed, 72 min a run; AMD EPYC, 1 thread).
+    Chosen with one toy of each category held out (results/checks/em-augmentation.json).
     """
     base = smallnorb_em_small()
     data = replace(base.data, degrees=8, scale=0.15, shear=0.1)
@@ -42,9 +40,7 @@ def smallnorb_em_weight_decay() -> Experiment:
 
     On the mean of two held-out toys of each category it left fewer errors than the released code's (fewer of one, more
     of the other), on that of three fewer than with changed light besides; test errors were known too
-    (study/results/checks/em-regularisation.json).
-
-    Ours: 5.83 ± 0.81 % (2 seeds, 78 min a run; AMD EPYC, 1 thread).
+    (results/checks/em-regularisation.json).
     """
     base = smallnorb_em_small()
     return replace(base, recipe="smallnorb-em-weight-decay", optim=replace(base.optim, weight_decay=2e-5))
@@ -54,11 +50,8 @@ def smallnorb_em_light() -> Experiment:
     """``smallnorb-em-weight-decay`` in changed light too: of another gamma, and brighter from one side.
 
     Not chosen on validation: on the mean of five held-out toys, after 16, 24 and 72 epochs, it made no difference that
-    could be told (study/results/checks/em-regularisation.json, study/results/checks/em-light-full-length.json). The test errors of
+    could be told (results/checks/em-regularisation.json, results/checks/em-light-full-length.json). The test errors of
     the runs of 16 epochs, which were known, spoke for it.
-
-    Ours: 4.01 ± 0.13 % (3 seeds, 117 min a run; AMD EPYC, 2 threads; AMD EPYC, 1 thread; Intel(R) Xeon(R) Processor, 1
-    thread).
     """
     base = smallnorb_em_weight_decay()
     return replace(base, recipe="smallnorb-em-light", data=replace(base.data, gamma=0.4, shading=0.5))
@@ -68,9 +61,7 @@ def smallnorb_em_deep() -> Experiment:
     """``smallnorb-em-light`` with a second convolution and batch normalization before the capsules, in fewer epochs.
 
     Not in the paper. Of the held-out toys 4, 6 and 7 it misread the fewest on the mean after 16 epochs, by little:
-    toys 7 are read better without changed light (study/results/checks/em-deep.json).
-
-    Ours: 4.98 ± 0.47 % (3 seeds, 54 min a run; Intel(R) Xeon(R) Processor, 1 thread).
+    toys 7 are read better without changed light (results/checks/em-deep.json).
     """
     base = smallnorb_em_light()
     model = replace(base.model, name="matrix_capsnet_deep")
@@ -80,92 +71,61 @@ def smallnorb_em_deep() -> Experiment:
 def smallnorb_em_held_out() -> Experiment:
     """The small network with a toy of each category held out, and shorter; rate and weight decay are tuned.
 
-    Chosen in six trials on the held-out toys (study/results/tuning/smallnorb-em-held-out.json).
-
-    Ours: 11.28 ± 0.31 % (3 seeds, 24 min a run; AMD EPYC, 1 thread; Intel(R) Xeon(R) Processor, 1 thread).
+    Chosen in six trials on the held-out toys (results/tuning/smallnorb-em-held-out.json).
     """
     base = released_capsules()
     return replace(base, recipe="smallnorb-em-held-out", optim=replace(base.optim, weight_decay=2e-5))
 
 
 def smallnorb() -> Experiment:
-    """The paper's network (A=B=C=D=32; 3 iterations, matrix, spread, coordinates): 1.8 % in its table 1.
-
-    Ours: 15.20 % (``--epochs 8``, 1 seed, 39 min a run; AMD EPYC, 1 thread).
-    """
+    """The paper's network (A=B=C=D=32; 3 iterations, matrix, spread, coordinates): 1.8 % in its table 1."""
     return _row("smallnorb")
 
 
 def smallnorb_1_iteration() -> Experiment:
-    """One iteration: 9.7 % in the paper's table 1.
-
-    Ours: 27.83 % (``--epochs 8``, 1 seed, 12 min a run; AMD EPYC, 1 thread).
-    """
+    """One iteration: 9.7 % in the paper's table 1."""
     return _row("smallnorb-1-iteration", n_iters=1)
 
 
 def smallnorb_2_iterations() -> Experiment:
-    """Two iterations: 2.2 % in the paper's table 1.
-
-    Ours: 12.08 % (``--epochs 8``, 1 seed, 28 min a run; AMD EPYC, 1 thread).
-    """
+    """Two iterations: 2.2 % in the paper's table 1."""
     return _row("smallnorb-2-iterations", n_iters=2)
 
 
 def smallnorb_5_iterations() -> Experiment:
-    """Five iterations: 3.9 % in the paper's table 1.
-
-    Ours: 66.64 % (``--epochs 8``, 1 seed, 74 min a run; AMD EPYC, 1 thread).
-    """
+    """Five iterations: 3.9 % in the paper's table 1."""
     return _row("smallnorb-5-iterations", n_iters=5)
 
 
 def smallnorb_vector() -> Experiment:
-    """Poses as 16-vectors: 2.9 % in the paper's table 1. (The coordinates stand first in the vector.)
-
-    Ours: 13.19 % (``--epochs 8``, 1 seed, 115 min a run; AMD EPYC, 1 thread).
-    """
+    """Poses as 16-vectors: 2.9 % in the paper's table 1. (The coordinates stand first in the vector.)"""
     return _vector_row("smallnorb-vector", coordinates="row")
 
 
 def smallnorb_no_coordinates() -> Experiment:
-    """No coordinate addition: 2.6 % in the paper's table 1.
-
-    Ours: 17.43 % (``--epochs 8``, 1 seed, 39 min a run; AMD EPYC, 1 thread).
-    """
+    """No coordinate addition: 2.6 % in the paper's table 1."""
     return _row("smallnorb-no-coordinates", coordinates=None)
 
 
 def smallnorb_vector_no_coordinates() -> Experiment:
-    """Poses as 16-vectors, no coordinate addition: 3.2 % in the paper's table 1.
-
-    Ours: 13.28 % (``--epochs 8``, 1 seed, 114 min a run; AMD EPYC, 1 thread).
-    """
+    """Poses as 16-vectors, no coordinate addition: 3.2 % in the paper's table 1."""
     return _vector_row("smallnorb-vector-no-coordinates", coordinates=None)
 
 
 def smallnorb_margin_loss() -> Experiment:
-    """The margin loss: 3.2 % in the paper's table 1.
-
-    Ours: 16.37 % (``--epochs 8``, 1 seed, 40 min a run; AMD EPYC, 1 thread).
-    """
+    """The margin loss: 3.2 % in the paper's table 1."""
     return replace(_row("smallnorb-margin-loss"), loss="margin")
 
 
 def smallnorb_cross_entropy() -> Experiment:
-    """Cross-entropy: 5.8 % in the paper's table 1.
-
-    Ours: 25.27 % (``--epochs 8``, 1 seed, 39 min a run; AMD EPYC, 1 thread).
-    """
+    """Cross-entropy: 5.8 % in the paper's table 1."""
     return replace(_row("smallnorb-cross-entropy"), loss="cross_entropy")
 
 
 def smallnorb_cnn() -> Experiment:
     """The paper's CNN with 4.2 M parameters, tuned: 5.2 % in its table 1.
 
-    Chosen in six trials on the held-out toys (study/results/tuning/smallnorb-cnn.json).
-
-    Ours: 9.80 ± 1.22 % (3 seeds, 7 min a run; AMD EPYC, 1 thread; Intel(R) Xeon(R) Processor, 1 thread).
+    Chosen in six trials on the held-out toys (results/tuning/smallnorb-cnn.json).
     """
     base = paper_cnn()
     model = Model("norb_cnn", {"dropout": 0.0})
@@ -175,9 +135,7 @@ def smallnorb_cnn() -> Experiment:
 def smallnorb_cnn_small() -> Experiment:
     """A CNN with as many parameters as the small capsules (68 K), tuned like them; not in the paper.
 
-    Chosen in six trials on the held-out toys (study/results/tuning/smallnorb-cnn-small.json).
-
-    Ours: 9.06 ± 1.31 % (3 seeds, 3 min a run; AMD EPYC, 1 thread; Intel(R) Xeon(R) Processor, 1 thread).
+    Chosen in six trials on the held-out toys (results/tuning/smallnorb-cnn-small.json).
     """
     base = small_cnn()
     return replace(base, recipe="smallnorb-cnn-small", optim=replace(base.optim, lr=3e-3))
@@ -188,9 +146,7 @@ def cifar10_em() -> Experiment:
 
     Windows of 24×24, mirrored, of changed brightness and contrast, as dynamic routing was trained on. At the rate 0.01
     of the other networks it learned next to nothing in ten epochs of a tenth of the images
-    (study/results/checks/cifar10-em-rates.json), on which our number is too.
-
-    Ours: 52.20 % (``--epochs 61``, 1 seed, 59 min a run; AMD EPYC, 1 thread).
+    (results/checks/cifar10-em-rates.json), on which our number is too.
     """
     data = Data("cifar10", shift=0, flip=True, brightness=63 / 255, contrast=(0.2, 1.8), crop=(24, 24))
     row = _row("cifar10-em", A=256)
@@ -214,6 +170,6 @@ def _row(name: str, **options: Any) -> Experiment:
 
 
 def _vector_row(name: str, coordinates: str | None) -> Experiment:
-    """A row with vectors as poses, which learn slowly at the others' rate (study/results/checks/em-rates.json)."""
+    """A row with vectors as poses, which learn slowly at the others' rate (results/checks/em-rates.json)."""
     row = _row(name, pose="vector", coordinates=coordinates)
     return replace(row, optim=replace(row.optim, lr=3e-3))

@@ -15,130 +15,82 @@ from torchcaps.experiments.recipes import mnist_adam, mnist_cnn
 
 
 def mnist_no_reconstruction() -> Experiment:
-    """``mnist-adam`` (three iterations) without reconstruction: 0.35 % ± 0.036 in the paper's table 1.
-
-    Ours: 0.64 % (``--epochs 5``, 1 seed, 28 min a run; AMD EPYC, 1 thread).
-    """
+    """``mnist-adam`` (three iterations) without reconstruction: 0.35 % ± 0.036 in the paper's table 1."""
     return _row("mnist-no-reconstruction", decoder=None)
 
 
 def mnist_1_iteration() -> Experiment:
-    """``mnist-adam`` with one iteration: 0.29 % ± 0.011 in the paper's table 1.
-
-    Ours: 0.62 % (``--epochs 5``, 1 seed, 25 min a run; AMD EPYC, 1 thread).
-    """
+    """``mnist-adam`` with one iteration: 0.29 % ± 0.011 in the paper's table 1."""
     return _row("mnist-1-iteration", n_iters=1)
 
 
 def mnist_1_iteration_no_reconstruction() -> Experiment:
-    """``mnist-adam`` with one iteration, without reconstruction: 0.34 % ± 0.032 in the paper's table 1.
-
-    Ours: 0.63 % (``--epochs 5``, 1 seed, 31 min a run; AMD EPYC, 1 thread).
-    """
+    """``mnist-adam`` with one iteration, without reconstruction: 0.34 % ± 0.032 in the paper's table 1."""
     return _row("mnist-1-iteration-no-reconstruction", n_iters=1, decoder=None)
 
 
 def mnist_2_iterations() -> Experiment:
-    """``mnist-adam`` with two iterations; the paper gives no error for it.
-
-    Ours: 0.58 % (``--epochs 5``, 1 seed, 26 min a run; AMD EPYC, 1 thread).
-    """
+    """``mnist-adam`` with two iterations; the paper gives no error for it."""
     return _row("mnist-2-iterations", n_iters=2)
 
 
 def mnist_4_iterations() -> Experiment:
-    """``mnist-adam`` with four iterations; the paper gives no error for it.
-
-    Ours: 0.56 % (``--epochs 5``, 1 seed, 13 min a run; AMD EPYC, 1 thread).
-    """
+    """``mnist-adam`` with four iterations; the paper gives no error for it."""
     return _row("mnist-4-iterations", n_iters=4)
 
 
 def mnist_5_iterations() -> Experiment:
-    """``mnist-adam`` with five iterations; the paper gives no error for it.
-
-    Ours: 0.57 % (``--epochs 5``, 1 seed, 15 min a run; AMD EPYC, 1 thread).
-    """
+    """``mnist-adam`` with five iterations; the paper gives no error for it."""
     return _row("mnist-5-iterations", n_iters=5)
 
 
 def mnist_10_iterations() -> Experiment:
-    """``mnist-adam`` with ten iterations; the paper gives no error for it.
-
-    Ours: 0.56 % (``--epochs 5``, 1 seed, 15 min a run; AMD EPYC, 1 thread).
-    """
+    """``mnist-adam`` with ten iterations; the paper gives no error for it."""
     return _row("mnist-10-iterations", n_iters=10)
 
 
 def mnist_100_labels() -> Experiment:
-    """``mnist-adam`` on the first 100 training digits alone, in as many steps; not in the paper.
-
-    Ours: 11.15 % (``--epochs 5``, 1 seed, 15 min a run; AMD EPYC, 1 thread).
-    """
+    """``mnist-adam`` on the first 100 training digits alone, in as many steps; not in the paper."""
     return _fewer(mnist_adam(), 100)
 
 
 def mnist_1000_labels() -> Experiment:
-    """``mnist-adam`` on the first 1,000 training digits alone, in as many steps; not in the paper.
-
-    Ours: 1.64 % (``--epochs 5``, 1 seed, 14 min a run; AMD EPYC, 1 thread).
-    """
+    """``mnist-adam`` on the first 1,000 training digits alone, in as many steps; not in the paper."""
     return _fewer(mnist_adam(), 1000)
 
 
 def mnist_10000_labels() -> Experiment:
-    """``mnist-adam`` on the first 10,000 training digits alone, in as many steps; not in the paper.
-
-    Ours: 0.73 % (``--epochs 5``, 1 seed, 16 min a run; AMD EPYC, 1 thread).
-    """
+    """``mnist-adam`` on the first 10,000 training digits alone, in as many steps; not in the paper."""
     return _fewer(mnist_adam(), 10_000)
 
 
 def mnist_cnn_100_labels() -> Experiment:
-    """The CNN of ``mnist-cnn`` on the first 100 training digits, in as many steps; not in the paper.
-
-    Ours: 6.98 % (``--epochs 5``, 1 seed, 107 min a run; AMD EPYC, 1 thread).
-    """
+    """The CNN of ``mnist-cnn`` on the first 100 training digits, in as many steps; not in the paper."""
     return _fewer(mnist_cnn(), 100)
 
 
 def mnist_cnn_1000_labels() -> Experiment:
-    """The CNN of ``mnist-cnn`` on the first 1,000 training digits, in as many steps; not in the paper.
-
-    Ours: 1.79 % (``--epochs 5``, 1 seed, 117 min a run; AMD EPYC, 1 thread).
-    """
+    """The CNN of ``mnist-cnn`` on the first 1,000 training digits, in as many steps; not in the paper."""
     return _fewer(mnist_cnn(), 1000)
 
 
 def mnist_cnn_10000_labels() -> Experiment:
-    """The CNN of ``mnist-cnn`` on the first 10,000 training digits, in as many steps; not in the paper.
-
-    Ours: 0.66 % (``--epochs 5``, 1 seed, 117 min a run; AMD EPYC, 1 thread).
-    """
+    """The CNN of ``mnist-cnn`` on the first 10,000 training digits, in as many steps; not in the paper."""
     return _fewer(mnist_cnn(), 10_000)
 
 
 def mnist_matched_cnn_100_labels() -> Experiment:
-    """The CNN of ``mnist-matched-cnn`` on the first 100 training digits, in as many steps; not in the paper.
-
-    Ours: 8.40 % (``--epochs 5``, 1 seed, 13 min a run; AMD EPYC, 1 thread).
-    """
+    """The CNN of ``mnist-matched-cnn`` on the first 100 training digits, in as many steps; not in the paper."""
     return _fewer(mnist_matched_cnn(), 100)
 
 
 def mnist_matched_cnn_1000_labels() -> Experiment:
-    """The CNN of ``mnist-matched-cnn`` on the first 1,000 training digits, in as many steps; not in the paper.
-
-    Ours: 1.77 % (``--epochs 5``, 1 seed, 12 min a run; AMD EPYC, 1 thread).
-    """
+    """The CNN of ``mnist-matched-cnn`` on the first 1,000 training digits, in as many steps; not in the paper."""
     return _fewer(mnist_matched_cnn(), 1000)
 
 
 def mnist_matched_cnn_10000_labels() -> Experiment:
-    """The CNN of ``mnist-matched-cnn`` on the first 10,000 training digits, in as many steps; not in the paper.
-
-    Ours: 0.61 % (``--epochs 5``, 1 seed, 13 min a run; AMD EPYC, 1 thread).
-    """
+    """The CNN of ``mnist-matched-cnn`` on the first 10,000 training digits, in as many steps; not in the paper."""
     return _fewer(mnist_matched_cnn(), 10_000)
 
 

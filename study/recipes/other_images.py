@@ -26,8 +26,6 @@ def smallnorb_capsnet() -> Experiment:
     """The network of ``mnist-adam``, trained alike, on both eyes of small NORB: 2.7 % in the paper.
 
     It sees standardised windows of 32×32, and reconstructs them as they were before, from 0 to 1.
-
-    Ours: 6.27 % (1 seed, 51 min a run; AMD EPYC, 1 thread).
     """
     data = Data("smallnorb", shift=0, brightness=BRIGHTNESS, contrast=CONTRAST, crop=(32, 32))
     return replace(

@@ -2,14 +2,14 @@
 
 (Hinton, Sabour, Frosst, ICLR 2018.) ``test_error`` in the result is that on familiar viewpoints, ``novel_error`` on
 the others. The paper compares them where capsules and CNN are as good on familiar ones:
-``torchcaps measure matched`` trains the better of two again, up to the other's validation error.
+``python -m study measure matched`` trains the better of two again, up to the other's validation error.
 
 From the official files the split is the paper's. The 48×48 ``.npz`` files have viewpoints in the test half alone: there
 three toys of each category train (one of them validates) and two others test, in three folds,
 ``smallnorb-azimuth-fold-0`` and so on. That is not the paper's split, and has a table of its own.
 
 Learning rates, weight decay and dropout were chosen in six trials for each network and split, by the validation error
-of fold 0 (study/results/tuning/smallnorb-azimuth-fold-0.json and so on), and are those of the official split too, some of
+of fold 0 (results/tuning/smallnorb-azimuth-fold-0.json and so on), and are those of the official split too, some of
 whose test toys are fold 0's.
 """
 
@@ -55,56 +55,32 @@ def smallnorb_elevation_cnn_small() -> Experiment:
 
 
 def smallnorb_azimuth_fold_0() -> Experiment:
-    """Small matrix capsules by azimuth within the test half, the first of three folds; not in the paper.
-
-    Ours: familiar 12.27 ± 1.07 %, novel 23.09 ± 0.96 % (3 folds, 3 seeds, 19 min a run; AMD EPYC, 1 thread; Intel(R)
-    Xeon(R) Processor, 1 thread).
-    """
+    """Small matrix capsules by azimuth within the test half, the first of three folds; not in the paper."""
     return _fold(smallnorb_azimuth(), 0)
 
 
 def smallnorb_azimuth_cnn_fold_0() -> Experiment:
-    """The paper's CNN by azimuth within the test half, the first of three folds; not in the paper.
-
-    Ours: familiar 11.27 ± 0.68 %, novel 17.40 ± 0.21 % (3 folds, 3 seeds, 7 min a run; AMD EPYC, 1 thread; Intel(R)
-    Xeon(R) Processor, 1 thread).
-    """
+    """The paper's CNN by azimuth within the test half, the first of three folds; not in the paper."""
     return _fold(smallnorb_azimuth_cnn(), 0)
 
 
 def smallnorb_azimuth_cnn_small_fold_0() -> Experiment:
-    """A CNN with as many parameters by azimuth within the test half, the first of three folds; not in the paper.
-
-    Ours: familiar 11.86 ± 1.81 %, novel 18.72 ± 1.62 % (3 folds, 3 seeds, 2 min a run; AMD EPYC, 1 thread; Intel(R)
-    Xeon(R) Processor, 1 thread).
-    """
+    """A CNN with as many parameters by azimuth within the test half, the first of three folds; not in the paper."""
     return _fold(smallnorb_azimuth_cnn_small(), 0)
 
 
 def smallnorb_elevation_fold_0() -> Experiment:
-    """Small matrix capsules by elevation within the test half, the first of three folds; not in the paper.
-
-    Ours: familiar 9.94 ± 1.00 %, novel 24.73 ± 1.64 % (3 folds, 3 seeds, 15 min a run; AMD EPYC, 1 thread; Intel(R)
-    Xeon(R) Processor, 1 thread).
-    """
+    """Small matrix capsules by elevation within the test half, the first of three folds; not in the paper."""
     return _fold(smallnorb_elevation(), 0)
 
 
 def smallnorb_elevation_cnn_fold_0() -> Experiment:
-    """The paper's CNN by elevation within the test half, the first of three folds; not in the paper.
-
-    Ours: familiar 7.36 ± 0.73 %, novel 20.60 ± 1.07 % (3 folds, 3 seeds, 5 min a run; AMD EPYC, 1 thread; Intel(R)
-    Xeon(R) Processor, 1 thread).
-    """
+    """The paper's CNN by elevation within the test half, the first of three folds; not in the paper."""
     return _fold(smallnorb_elevation_cnn(), 0)
 
 
 def smallnorb_elevation_cnn_small_fold_0() -> Experiment:
-    """A CNN with as many parameters by elevation within the test half, the first of three folds; not in the paper.
-
-    Ours: familiar 7.37 ± 0.55 %, novel 20.13 ± 2.42 % (3 folds, 3 seeds, 1 min a run; AMD EPYC, 1 thread; Intel(R)
-    Xeon(R) Processor, 1 thread).
-    """
+    """A CNN with as many parameters by elevation within the test half, the first of three folds; not in the paper."""
     return _fold(smallnorb_elevation_cnn_small(), 0)
 
 

@@ -13,13 +13,14 @@ from torchcaps.experiments.files import write_text
 
 _HEAD = """# Results
 
-Written by `torchcaps results` from the files in `results/`: do not edit. Each number is the mean over the seeds of
-`study/results/<recipe>-<seed>.json` (and where there are several, the standard deviation over them), measured once on the
+Written by `python -m study results` from the files in `results/`: do not edit. Each number is the mean over the seeds
+of `results/<recipe>-<seed>.json` (and where there are several, the standard deviation over them), measured once on the
 test split after training, in per cent. The files hold seed, settings, commit, versions, device and time. A run that saw
-fewer images than its row asks for reads "smoke", and "–" is a row without a run. `torchcaps reproduce TABLE` trains a
-table anew, going on where it stopped, and shows its own numbers beside the recorded ones: every row once, with its
-recipe's own epochs. What was recorded with others says so, and is made again by `torchcaps reproduce TABLE --row RECIPE
---epochs 5`, several seeds by `--seeds 3`. Whole tables take days on a CPU: `--budget 60` stops after an hour.
+fewer images than its row asks for reads "smoke", and "–" is a row without a run. `python -m study reproduce TABLE`
+trains a table anew, going on where it stopped, and shows its own numbers beside the recorded ones: every row once, with
+its recipe's own epochs. What was recorded with others says so, and is made again by `python -m study reproduce TABLE
+--row RECIPE --epochs 5`, several seeds by `--seeds 3`. Whole tables take days on a CPU: `--budget 60` stops after an
+hour.
 
 Learning rates fall along a cosine. The CapsNets and CNNs of MNIST, MultiMNIST, expanded MNIST and Fashion-MNIST,
 `smallnorb-capsnet` and `cifar10` were trained in bfloat16, all others in float32. Other numbers of threads, processors
@@ -29,7 +30,7 @@ were taken on shared machines. Recipes without a number run, but have no recorde
 
 _BEYOND = """## Beyond error
 
-What `torchcaps measure` found; [protocols.md](protocols.md) says how, and what would speak against each claim."""
+What `python -m study measure` found; [protocols.md](protocols.md) says how, and what would speak against each claim."""
 
 
 def document(results: str | Path) -> str:

@@ -85,6 +85,6 @@ def _cells(seeds: list[list[dict[str, Said]]]) -> dict[str, str]:
 
 
 def _link(each: _Kept, folder: Path, named: bool) -> str:
-    where = f"../{folder.parent.name}/{each.file.relative_to(folder.parent).as_posix()}"
+    where = f"{folder.parent.name}/{each.file.relative_to(folder.parent).as_posix()}"
     name = f"`{each.file.parent.name}`" if named else "file"
     return f"[{name}]({where}), [picture]({where.removesuffix('.json')}.png)"

@@ -41,7 +41,7 @@ def reproduce(
     budget: float | None = None,
     root: str | Path | None = None,
     runs: str | Path = "runs",
-    recorded: str | Path = "results",
+    recorded: str | Path = "study/results",
     keep_in: str | Path | None = None,
     threads: int = 0,
     device: Device = "auto",

@@ -27,7 +27,7 @@ def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level
     head += ["seeds", "images seen", "parameters", "minutes a run", "on"]
     found = [[summarise(table, row, results) for results in places.values()] for row in table.rows]
     rows = [_cells(table, row, each) for row, each in zip(table.rows, found, strict=True)]
-    lines = [f"{'#' * level} {table.title}", "", f"{table.source}. `torchcaps reproduce {name}`.", ""]
+    lines = [f"{'#' * level} {table.title}", "", f"{table.source}. `python -m study reproduce {name}`.", ""]
     lines += markdown_table(head, rows)
     if len(places) > 1:
         lines += ["", f"Seeds and what follows them are those of the number {' or else '.join([*places][::-1])}."]

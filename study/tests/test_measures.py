@@ -35,6 +35,7 @@ from study.analysis import (
     score_gap,
 )
 from study.analysis.attacks import predict
+from study.cli import main
 from study.data.disarrange import shift_halves
 from study.data.faces import ARRANGEMENTS, draw_faces
 from study.data.transform import TRANSFORMATIONS
@@ -45,7 +46,6 @@ from study.measures.write import as_markdown
 from study.recipes import RECIPES
 from tests.experiments.test_report import CAPSULES, CNN, finished
 from torchcaps.analysis import read, segment
-from torchcaps.cli import main
 from torchcaps.data import DATASETS, Dataset, Images, Pairs, load
 from torchcaps.data.augment import CROPS_13, central_crop
 from torchcaps.data.images import fixed_order, to_float

@@ -14,8 +14,9 @@ import pytest
 import torch
 from scipy.io import savemat
 
+from study.data import affnist
 from study.data.affnist import load_affnist
-from torchcaps.data import affnist, load, svhn
+from torchcaps.data import load, svhn
 
 
 def mat(**variables: Any) -> bytes:

@@ -5,15 +5,26 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from torchcaps.cli.parser import make_parser
+from torchcaps.cli.parser import Adder, make_parser
 from torchcaps.cli.train_command import train_command
 from torchcaps.memory import keep_memory
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; bad input prints what is wrong and gives exit status 2, what ``doctor`` finds wrong 1."""
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    prog: str = "torchcaps",
+    further: Callable[[Adder], None] | None = None,
+) -> int:
+    """Run one command; bad input prints what is wrong and gives exit status 2, what ``doctor`` finds wrong 1.
+
+    Args:
+        arguments: Those of the command line by default.
+        prog: What the program is called.
+        further: Adds commands of your own, see :func:`torchcaps.cli.parser.make_parser`.
+    """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     keep_memory()
     if sys.stdout is None or sys.stderr is None:  # a closed one, as that of a daemon
@@ -27,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if arguments[:1] == ["train"]:
             train_command(arguments[1:])
         else:
-            parser = make_parser()
+            parser = make_parser(prog, further)
             parsed, parsed.fields = parser.parse_known_args(arguments)
             if parsed.fields and arguments[:1] != ["tune"]:  # whose recipe has fields
                 parser.error(f"unrecognized arguments: {' '.join(parsed.fields)}")

@@ -17,24 +17,18 @@ _WIDTH = 36
 
 
 def list_command(_: argparse.Namespace) -> None:
-    """List the tables with their recipes, the models and the data sets."""
-    from study.tables import TABLES
+    """List the recipes, the models and the data sets."""
     from torchcaps.data import DATASETS
     from torchcaps.experiments.recipes import RECIPES
     from torchcaps.models import MODELS
 
-    every = {recipe for table in TABLES.values() for row in table.rows for recipe in row.recipes}
-    for name, table in TABLES.items():
-        found = {recipe: RECIPES[recipe] for row in table.rows for recipe in row.recipes}
-        _print_list(f"Table {name}: {table.title}. {table.source}.", found)
-    autoencoders = {name: make for name, make in RECIPES.items() if name not in every}
-    _print_list("In no table: auto-encoders, Hinton et al. 2011, and templates after Tieleman 2014.", autoencoders)
-    _print_list("Models:", MODELS)
-    _print_list("Data sets:", DATASETS)
+    print_list("Recipes:", RECIPES)
+    print_list("Models:", MODELS)
+    print_list("Data sets:", DATASETS)
 
 
-def _print_list(title: str, found: Mapping[str, Callable[..., Any]]) -> None:
-    """Each with the first line of its docstring."""
+def print_list(title: str, found: Mapping[str, Callable[..., Any]]) -> None:
+    """Print each with the first line of its docstring."""
     print(title)
     for name, function in found.items():
         text = next(iter((function.__doc__ or "").strip().splitlines()), "")
@@ -73,34 +67,19 @@ def evaluate_command(parsed: argparse.Namespace) -> None:
     print(f"{run.path}: {parsed.split} {error}loss {scores['loss']:.5f}, {batches.n:,} examples")
 
 
-def reproduce_command(parsed: argparse.Namespace) -> None:
-    """Train the rows of a paper's table and write it with our numbers beside."""
-    from study.tables.reproduce import reproduce
-
-    reproduce(
-        parsed.table,
-        parsed.rows,
-        seeds=parsed.seeds,
-        epochs=parsed.epochs,
-        budget=parsed.budget,
-        keep_in=parsed.keep,
-        **_place_of_runs(parsed),
-    )
-
-
 def tune_command(parsed: argparse.Namespace) -> None:
     """Choose a recipe's learning rate and regulariser by its validation error."""
     from torchcaps.cli.train_command import parse_experiment
     from torchcaps.experiments.recipes import recipe
     from torchcaps.experiments.tuning import regulariser, tune
 
-    config, out, _ = parse_experiment(parsed.recipe, recipe(parsed.recipe), parsed.fields)
+    config, out = parse_experiment(parsed.recipe, recipe(parsed.recipe), parsed.fields)
     if out is not None:
         raise ValueError(f"out must be left alone in tuning, which puts its runs below --runs; got {out}")
     set_by_trials = f"--{regulariser(config)[0]}"
     if any(argument.partition("=")[0] == set_by_trials for argument in parsed.fields):
         raise ValueError(f"{set_by_trials[2:]} must be left alone in tuning, which sets it itself")
-    found = tune(parsed.recipe, config, epochs=parsed.epochs, keep_in=parsed.keep, **_place_of_runs(parsed))
+    found = tune(parsed.recipe, config, epochs=parsed.epochs, keep_in=parsed.keep, **place_of_runs(parsed))
     if not parsed.smoke:
         place = [] if parsed.root is None else ["--data.root", parsed.root]
         best = [text for name, value in found["best"].items() for text in (f"--{name}", repr(value))]
@@ -120,43 +99,11 @@ def _without(arguments: list[str], names: Mapping[str, object]) -> list[str]:
     return found
 
 
-def results_command(parsed: argparse.Namespace) -> None:
-    """Write study/results.md from the results that are kept."""
-    from study.tables.document import write_document
-    from study.tables.kept import stale
-
-    write_document(parsed.results, parsed.to)
-    for path in stale(Path(parsed.results)):
-        print(f"{path} is left out: no result, or of a recipe that is gone or has changed")
-    print(f"wrote {parsed.to}")
-
-
 def report_command(parsed: argparse.Namespace) -> None:
     """Write report.html: what a trained model has learned."""
     from torchcaps.experiments.reports.report import report
 
     print(f"wrote {report(parsed.run, beside=parsed.beside, root=parsed.root)}")
-
-
-def few_labels_command(parsed: argparse.Namespace) -> None:
-    """Classify from a few labels, by what an auto-encoder learned without any."""
-    from study.few_labels.compare import Settings
-    from study.few_labels.write import few_labels
-
-    settings = Settings(tuple(parsed.labels), parsed.draws, parsed.unlabelled, parsed.steps)
-    path, _ = few_labels(parsed.run, parsed.beside, settings, parsed.root, parsed.out)
-    print(f"wrote {path}")
-
-
-def measure_command(parsed: argparse.Namespace) -> None:
-    """Ask more of a trained model than its error, as study/protocols.md says."""
-    from study.measures.record import record
-    from study.measures.write import as_markdown
-    from torchcaps.experiments.files import read_json
-
-    path = record(parsed.name, parsed.run, beside=parsed.beside, n=parsed.n, root=parsed.root, keep_in=parsed.keep)
-    print("\n".join(as_markdown(read_json(path))))
-    print(f"wrote {path}")
 
 
 def predict_command(parsed: argparse.Namespace) -> None:
@@ -197,7 +144,7 @@ def doctor_command(parsed: argparse.Namespace) -> int:
     return int(is_wrong(report))
 
 
-def _place_of_runs(parsed: argparse.Namespace) -> dict[str, Any]:
+def place_of_runs(parsed: argparse.Namespace) -> dict[str, Any]:
     """The same as arguments of the function that trains them."""
     found = {name: getattr(parsed, name) for name in ("root", "runs", "threads", "device")}
     return found | {"quick": parsed.smoke, "progress": "bar" if sys.stderr.isatty() else "lines"}

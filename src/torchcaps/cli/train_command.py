@@ -20,26 +20,18 @@ def train_command(arguments: list[str]) -> None:
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if name is None and not {"-h", "--help"} & set(arguments):
         raise ValueError("train needs a recipe, such as digits: torchcaps list shows all")
-    config, out, keep_in = parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
-    from study.tables.kept import keep, require_free
+    config, out = parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
     from torchcaps.experiments.errors_in_words import further_errors, if_seen
-    from torchcaps.experiments.more_epochs import as_in_one_go, epochs_before, going_on_in_words
+    from torchcaps.experiments.more_epochs import epochs_before, going_on_in_words
     from torchcaps.experiments.per_class import error_words, split_in_words
     from torchcaps.experiments.run import Run
     from torchcaps.experiments.train import default_folder, train
 
-    for option, folder in (("out", out), ("keep", keep_in)):
-        if folder == "":  # of an empty shell variable
-            raise ValueError(f"{option} must name a folder, got an empty text")
+    if out == "":  # of an empty shell variable
+        raise ValueError("out must name a folder, got an empty text")
     out = out or default_folder(config)
     before = epochs_before(Run(out), config)
     finished = Run(out).result.is_file() and before is None
-    if keep_in is not None and before is not None and not as_in_one_go(config):
-        raise ValueError(
-            f"keep must be left alone where a run is given more epochs than it was begun with; got {keep_in}"
-        )
-    if keep_in is not None and not finished:
-        require_free(config, Path(keep_in).expanduser())
     if before is not None:
         print(going_on_in_words(Run(out), config, before), flush=True)
     result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines", more_epochs=True)
@@ -63,16 +55,12 @@ def train_command(arguments: list[str]) -> None:
     print(f"{epochs}{kept}, in {result['seconds']:.0f} s; see {out}")
     if split_in_words(result):
         print(split_in_words(result))
-    if keep_in is not None:
-        print(f"kept as {keep(result, Path(keep_in).expanduser())}")
     if not config.trial:
         print(f"next: torchcaps report {out}")
 
 
-def parse_experiment(
-    name: str | None, defaults: Experiment, arguments: list[str]
-) -> tuple[Experiment, str | None, str | None]:
-    """What to train, the run's folder, and where to keep the result besides."""
+def parse_experiment(name: str | None, defaults: Experiment, arguments: list[str]) -> tuple[Experiment, str | None]:
+    """Return what to train, and the run's folder."""
     from jsonargparse import ArgumentParser
 
     class OneLine(ArgumentParser):  # thirty lines of usage would hide what is wrong
@@ -102,7 +90,6 @@ def parse_experiment(
         default=None,
         help="the run's folder (default: runs/<recipe>, with -seed<n>, -trial or -smoke behind)",
     )
-    parser.add_argument("--keep", type=str, default=None, help="also put the result into this folder, such as results")
     parser.add_argument(
         "--smoke",
         action="store_true",
@@ -118,7 +105,7 @@ def parse_experiment(
         raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
     config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
     config = placed(config, config.data.root, config.threads, config.device)
-    return smoke(config) if parsed.smoke else config, parsed.out, parsed.keep
+    return smoke(config) if parsed.smoke else config, parsed.out
 
 
 def _suited(defaults: Experiment, data: str, model: str, image_size: list[int] | None) -> Experiment:

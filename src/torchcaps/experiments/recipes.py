@@ -169,7 +169,7 @@ def fashion_mnist() -> Experiment:
 def multimnist_deep() -> Experiment:
     """Two overlapping MNIST digits, by a CapsNet with five small convolutions before its capsules.
 
-    The paper's network has one large convolution, and comes to 5.2 % with 60 M training pairs; here there are a million.
+    The paper's network has one large convolution, and 60 M training pairs (5.2 %); here there are a million.
     """
     base = mnist_adam()
     return replace(

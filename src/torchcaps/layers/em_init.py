@@ -8,7 +8,7 @@ the variance that votes have at first.
 Poses of deviation p, times independent weights of deviation w, make votes of deviation v = w √d p, d = 4 for
 matrices. Routing draws each capsule to votes that lie close together, which lessens log σ²; and the mean of n
 effective votes has a deviation of v / √n. How far depends on the data; the numbers below are to be judged by what
-comes of them on small NORB (study/results/checks/em-start.json): in nets of two sizes, three seeds each, with the released
+comes of them on small NORB: in nets of two sizes, three seeds each, with the released
 constants every layer's mean activation lies between 0.38 and 0.65, where the released values give the routed layers
 0.03 to 0.27 with their own settings. To all that the settings add their variance floor. Far from there fewer are active
 at first: with the paper's settings in the layer of classes, whose undamped mass makes much of how far routing narrows

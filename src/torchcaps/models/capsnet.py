@@ -172,9 +172,8 @@ def capsnet_stacked(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: 
 def capsnet_deep(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, **options: Any) -> CapsNet:
     """Its deep sibling: five convolutions of 3×3, the second of stride 2, instead of one of 9×9; 4.1 M parameters.
 
-    Of as many overlapping digits it learns more than the paper's network, in about half the time
-    (study/results/checks/multimnist-deep.json): 4.74 instead of 10.72 % of test pairs are misread after a million (recipes
-    ``multimnist-deep`` and ``multimnist``).
+    Of as many overlapping digits it learns more than the paper's network, in about half the time (recipe
+    ``multimnist-deep``).
     """
     deep = {"channels": 64, "kernel_size": 3, "padding": 1}
     convolutions = (HiddenConv(64, stride=2), HiddenConv(), HiddenConv(), HiddenConv())

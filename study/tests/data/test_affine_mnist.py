@@ -12,8 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from study.data import affine_mnist
 from study.data.affine_mnist import SHA256, uniform, variants
-from torchcaps.data import Images, affine_mnist, load
+from torchcaps.data import Images, load
 
 
 def blobs(n: int = 12) -> np.ndarray:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchcaps.data import Dataset, Images, expanded_mnist, load
+from study.data import expanded_mnist
+from torchcaps.data import Dataset, Images, load
 from torchcaps.experiments import Data, Experiment
 from torchcaps.experiments.batches import split
 

@@ -1,0 +1,138 @@
+"""The study's commands and their options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torchcaps.cli
+from torchcaps.cli.commands import place_of_runs, print_list
+from torchcaps.cli.parser import ROOT, Adder, add_place_of_runs, place
+
+#: Those of :mod:`study.measures`, which imports torch.
+MEASURES = ("robustness", "equivariance", "picasso", "routing", "matched", "pairs", "transfer", "averaged")
+RESULTS = "study/results"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command of the study or of torchcaps, see :func:`torchcaps.cli.main`."""
+    import study.data
+    import study.recipes  # noqa: F401  (both enter names among the library's)
+
+    return torchcaps.cli.main(arguments, prog="python -m study", further=_add)
+
+
+def _add(command: Adder) -> None:
+    command("tables", tables_command)
+    made = command("reproduce", reproduce_command)
+    made.add_argument("table", metavar="TABLE", help="one that python -m study tables shows, such as mnist")
+    made.add_argument("--row", dest="rows", metavar="RECIPE", nargs="+", default=[], help="rows (default: all)")
+    made.add_argument("--seeds", type=int, default=1, help="runs of each row (default: 1)")
+    made.add_argument("--epochs", type=int, help="of each run, instead of the recipe's")
+    made.add_argument("--budget", type=float, metavar="MINUTES", help="when to stop; the same command goes on")
+    made.add_argument("--keep", type=place, metavar="FOLDER", help="also put finished results into this folder")
+    add_place_of_runs(made)
+    made = command("record", record_command)
+    made.add_argument("run", metavar="RUN", help="the folder of a finished run, such as runs/mnist")
+    made.add_argument("--to", type=place, metavar="FOLDER", default=RESULTS, help=f"default: {RESULTS}")
+    made = command("results", results_command)
+    made.add_argument(
+        "--from", dest="results", type=place, metavar="FOLDER", default=RESULTS, help=f"default: {RESULTS}"
+    )
+    made.add_argument("--to", type=place, metavar="FILE", default="study/results.md", help="default: study/results.md")
+    made = command("few-labels", few_labels_command)
+    made.add_argument("run", metavar="RUN", help="the folder of an auto-encoder's run, such as runs/mnist-templates")
+    made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other auto-encoders of the same data")
+    made.add_argument(
+        "--labels",
+        metavar="N",
+        type=int,
+        nargs="+",
+        default=[10, 25, 50, 100, 1000],
+        help="how many labels, once each (default: 10 25 50 100 1000)",
+    )
+    made.add_argument("--draws", type=int, default=10, help="draws of the labelled examples (default: 10)")
+    made.add_argument("--unlabelled", type=int, help="training images to take without labels (default: all)")
+    made.add_argument("--out", type=place, metavar="FOLDER", help="where to write (default: the run's folder)")
+    made.add_argument(
+        "--steps", type=int, default=100, help="of the supervised networks, at least; 0 leaves them out (default: 100)"
+    )
+    made.add_argument("--data.root", dest="root", type=place, help=ROOT)
+    made = command("measure", measure_command)
+    made.add_argument("name", metavar="NAME", help=f"one of {', '.join(MEASURES)}")
+    made.add_argument("run", metavar="RUN", help="the folder of a run, such as runs/digits")
+    made.add_argument("--beside", metavar="RUN", help="another run on the same data to compare it with, such as a CNN")
+    made.add_argument("--n", type=int, help="test images (default: the measure's own number)")
+    made.add_argument(
+        "--keep", type=place, metavar="FOLDER", help="also put JSON and picture there, such as study/results/measures"
+    )
+    made.add_argument("--data.root", dest="root", type=place, help=ROOT)
+
+
+def tables_command(_: argparse.Namespace) -> None:
+    """List the tables with their recipes."""
+    from study.recipes import RECIPES
+    from study.tables import TABLES
+
+    every = {recipe for table in TABLES.values() for row in table.rows for recipe in row.recipes}
+    for name, table in TABLES.items():
+        rows = {recipe: RECIPES[recipe] for row in table.rows for recipe in row.recipes}
+        print_list(f"Table {name}: {table.title}. {table.source}.", rows)
+    autoencoders = {name: make for name, make in RECIPES.items() if name not in every}
+    print_list("In no table: auto-encoders, Hinton et al. 2011, and templates after Tieleman 2014.", autoencoders)
+
+
+def reproduce_command(parsed: argparse.Namespace) -> None:
+    """Train the rows of a paper's table and write it with our numbers beside."""
+    from study.tables.reproduce import reproduce
+
+    reproduce(
+        parsed.table,
+        parsed.rows,
+        seeds=parsed.seeds,
+        epochs=parsed.epochs,
+        budget=parsed.budget,
+        keep_in=parsed.keep,
+        **place_of_runs(parsed),
+    )
+
+
+def record_command(parsed: argparse.Namespace) -> None:
+    """Put the result of a finished run beside those that are kept."""
+    from study.tables.kept import keep
+    from torchcaps.experiments.run import Run
+
+    print(f"kept as {keep(Run(parsed.run).finished(), Path(parsed.to).expanduser())}")
+
+
+def results_command(parsed: argparse.Namespace) -> None:
+    """Write study/results.md from the results that are kept."""
+    from study.tables.document import write_document
+    from study.tables.kept import stale
+
+    write_document(parsed.results, parsed.to)
+    for path in stale(Path(parsed.results)):
+        print(f"{path} is left out: no result, or of a recipe that is gone or has changed")
+    print(f"wrote {parsed.to}")
+
+
+def few_labels_command(parsed: argparse.Namespace) -> None:
+    """Classify from a few labels, by what an auto-encoder learned without any."""
+    from study.few_labels.compare import Settings
+    from study.few_labels.write import few_labels
+
+    settings = Settings(tuple(parsed.labels), parsed.draws, parsed.unlabelled, parsed.steps)
+    path, _ = few_labels(parsed.run, parsed.beside, settings, parsed.root, parsed.out)
+    print(f"wrote {path}")
+
+
+def measure_command(parsed: argparse.Namespace) -> None:
+    """Ask more of a trained model than its error, as study/protocols.md says."""
+    from study.measures.record import record
+    from study.measures.write import as_markdown
+    from torchcaps.experiments.files import read_json
+
+    path = record(parsed.name, parsed.run, beside=parsed.beside, n=parsed.n, root=parsed.root, keep_in=parsed.keep)
+    print("\n".join(as_markdown(read_json(path))))
+    print(f"wrote {path}")
