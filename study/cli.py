@@ -107,7 +107,9 @@ def record_command(parsed: argparse.Namespace) -> None:
 
 
 def results_command(parsed: argparse.Namespace) -> None:
-    """Write study/results.md from the results that are kept."""
+    """Write study/results.md from the results that are kept, and the generated tables of the pages."""
+    from study.pages import RESULTS as RECORDED
+    from study.pages import pages
     from study.tables.document import write_document
     from study.tables.kept import stale
 
@@ -115,6 +117,12 @@ def results_command(parsed: argparse.Namespace) -> None:
     for path in stale(Path(parsed.results)):
         print(f"{path} is left out: no result, or of a recipe that is gone or has changed")
     print(f"wrote {parsed.to}")
+    if Path(parsed.results).resolve() != RECORDED:
+        return
+    for path, text in pages().items():
+        if path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path}")
 
 
 def few_labels_command(parsed: argparse.Namespace) -> None:
