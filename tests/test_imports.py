@@ -47,7 +47,7 @@ def imports(source: str) -> set[str]:
         else:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         found |= {name.split(".")[1] for name in names if name.startswith("torchcaps.")}
-    return {torchcaps._HOME.get(name, name) for name in found} - {"__version__"}
+    return {torchcaps._HOME.get(name, name).split(".")[0] for name in found} - {"__version__"}
 
 
 def test_every_way_to_import_is_seen() -> None:

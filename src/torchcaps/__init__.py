@@ -7,7 +7,7 @@ Mathematics: :func:`squash`, :func:`dynamic_routing`, :func:`dynamic_routing_fro
 :func:`spread_loss`, :func:`reconstruction_loss`, :class:`Routed`. Layers: :class:`PrimaryCaps`,
 :class:`MatrixPrimaryCaps`, :class:`ConvCaps`, :class:`DenseCaps`, :class:`ClassCaps`, :class:`Decoder`,
 :class:`Standardize`; their routings: :class:`DynamicRouting`, :class:`EMRouting`. Models and data: :func:`build`,
-:func:`load`.
+:func:`load`. Training: :func:`recipe`, :func:`train`, :func:`load_model`, :func:`predict`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchcaps.data import load as load
+    from torchcaps.experiments.predict import predict as predict
+    from torchcaps.experiments.recipes import recipe as recipe
+    from torchcaps.experiments.saved import load_model as load_model
+    from torchcaps.experiments.train import train as train
     from torchcaps.layers import ClassCaps as ClassCaps
     from torchcaps.layers import ConvCaps as ConvCaps
     from torchcaps.layers import Decoder as Decoder
@@ -60,6 +64,10 @@ _HOME = {
     "em_routing": "ops",
     "em_routing_from_votes": "ops",
     "load": "data",
+    "load_model": "experiments.saved",
+    "predict": "experiments.predict",
+    "recipe": "experiments.recipes",
+    "train": "experiments.train",
     "margin_loss": "ops",
     "reconstruction_loss": "ops",
     "spread_loss": "ops",

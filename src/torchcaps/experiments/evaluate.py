@@ -13,7 +13,7 @@ from tqdm import tqdm
 from torchcaps.analysis.needs import evaluating
 from torchcaps.experiments.batches import Batch
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.objective import judge
+from torchcaps.experiments.objective import Loss, judge
 from torchcaps.experiments.per_class import recalls
 
 
@@ -25,6 +25,7 @@ def evaluate(
     *,
     classes: Sequence[str] = (),
     progress: bool = False,
+    loss: Loss | None = None,
 ) -> dict[str, Any]:
     """Mean loss and, of a classifier, error as a fraction of 1 (for pairs both classes must be right).
 
@@ -34,13 +35,15 @@ def evaluate(
     With the names of the ``classes`` a classifier of single images has the recall of each besides, and the balanced
     error (:func:`~torchcaps.experiments.per_class.recalls`).
 
+    A ``loss`` of one's own takes the place of the experiment's.
+
     Evaluated in float32, whatever the training's precision, with the model in evaluation mode.
     """
     sums, n = Counter[str](), 0
     labels, mistakes = list[Tensor](), list[Tensor]()
     with evaluating(model):
         for batch in tqdm(batches, desc="evaluate", leave=False, disable=not progress):
-            sums.update(judge(config, model, batch.views(), mistakes))
+            sums.update(judge(config, model, batch.views(), mistakes, loss))
             labels.append(batch.labels)
             n += len(batch.images)
     found: dict[str, Any] = {name: total / n for name, total in sums.items()}

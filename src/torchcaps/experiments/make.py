@@ -14,6 +14,7 @@ from torchcaps.experiments.batches import image_shape
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.models import Output, PlainAutoencoder, Transformed, Transforming, build
+from torchcaps.models.output import as_output
 
 
 @torch.no_grad()
@@ -23,13 +24,36 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
     Raises:
         ValueError: unknown name or options, images too small for it, or a loss that does not fit it.
     """
+    return check_model(config, dataset, None, own_loss=False)
+
+
+@torch.no_grad()
+def check_model(config: Experiment, dataset: Dataset, model: nn.Module | None, *, own_loss: bool) -> nn.Module:
+    """See that a model fits the experiment and its data, by one image; None makes the one that the experiment names.
+
+    Args:
+        config: the experiment.
+        dataset: its data.
+        model: handed over, or None.
+        own_loss: the loss was handed over too, and may want anything.
+
+    Raises:
+        ValueError: it does not fit.
+    """
     shape, name, options = image_shape(config, dataset), config.model.name, config.model.options
+    given = model is not None
     try:
-        model = build(name, shape, len(dataset.classes), **options)
+        if model is None:
+            model = build(name, shape, len(dataset.classes), **options)
         with evaluating(model):  # a part that was made in evaluation mode, as one that is not trained, stays in it
-            output = model(torch.zeros(1, *shape))
+            weight = next(model.parameters(), torch.empty(0))
+            output = as_output(model(torch.zeros(1, *shape, dtype=weight.dtype, device=weight.device)))
     except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
-        if not options or "allocate" in str(error):  # memory is nobody's mistake in an option
+        if "allocate" in str(error):  # memory is nobody's mistake
+            raise
+        if given:
+            raise ValueError(f"the model {name} must take images [1, {', '.join(map(str, shape))}]: {error}") from error
+        if not options:
             raise
         raise ValueError(f"model.options {options} make no {name} for images of {shape}: {error}") from error
     if not isinstance(output, Output | Transformed):
@@ -54,6 +78,8 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
                 f"reconstruction must be 0 for the model {name}, which returns no capsules to decode; "
                 f"got {config.reconstruction}"
             )
+    if own_loss:
+        return model
     if isinstance(output, Transformed) != (config.loss == "squared_error"):
         fitting = "squared_error" if isinstance(output, Transformed) else "another than squared_error"
         raise ValueError(f"loss must be {fitting} for the model {config.model.name}, got {config.loss}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -11,16 +11,24 @@ from torch import Tensor, nn
 from torchcaps.experiments.batches import Batch
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.models import Output, Transformed, Transforming
+from torchcaps.models.output import as_output
 from torchcaps.ops import margin_loss, pose_loss, reconstruction_loss, spread_loss, spread_margin, transform_pose
+
+#: A loss of one's own: from a model's output and the batch to one number.
+Loss = Callable[["Output | Transformed", Batch], Tensor]
 
 
 def answer(model: nn.Module, batch: Batch) -> Output | Transformed:
     """What the model says to a batch."""
-    return model(batch.images) if batch.transformation is None else model(batch.images, batch.transformation)
+    return as_output(model(batch.images) if batch.transformation is None else model(batch.images, batch.transformation))
 
 
 def judge(
-    config: Experiment, model: nn.Module, views: Sequence[Batch], mistakes: list[Tensor] | None = None
+    config: Experiment,
+    model: nn.Module,
+    views: Sequence[Batch],
+    mistakes: list[Tensor] | None = None,
+    loss: Loss | None = None,
 ) -> dict[str, float]:
     """Sums over a batch of what an evaluation averages: the loss and, of a classifier, the errors.
 
@@ -29,9 +37,11 @@ def judge(
         model: in evaluation mode.
         views: windows of the same images; their losses are averaged, and their scores before one is called wrong.
         mistakes: of a classifier which images are wrong, ``[B]`` bool, is added to these.
+        loss: in place of the experiment's.
     """
     outputs = [answer(model, view) for view in views]
-    losses = [total_loss(config, model, output, view).item() for output, view in zip(outputs, views, strict=True)]
+    both = zip(outputs, views, strict=True)
+    losses = [total_loss(config, model, output, view, loss=loss).item() for output, view in both]
     sums = {"loss": sum(losses) * len(views[0].images) / len(views)}
     scores = [output.scores for output in outputs if isinstance(output, Output)]
     if scores:
@@ -50,6 +60,7 @@ def total_loss(
     *,
     progress: float = 1.0,
     margin: float | Tensor | None = None,
+    loss: Loss | None = None,
 ) -> Tensor:
     """Of a classifier its loss, plus the weighted reconstruction loss where it has a decoder; of an auto-encoder
     the squared error of what it paints, plus the weighted inconsistency of its poses.
@@ -65,19 +76,22 @@ def total_loss(
         progress: part of the training that is done, 0 … 1; the spread loss's margin grows with it. Validation
             takes the last one throughout, so that its losses can be compared.
         margin: that margin itself, where it lies in memory; ``progress`` is then not looked at.
+        loss: in place of the experiment's.
     """
+    if loss is not None:
+        return loss(output, batch)
     if isinstance(output, Transformed):
-        loss = reconstruction_loss(output.images, batch.parts.squeeze(1))
-        return loss + config.consistency * _inconsistency(model, output, batch) if config.consistency else loss
+        squared = reconstruction_loss(output.images, batch.parts.squeeze(1))
+        return squared + config.consistency * _inconsistency(model, output, batch) if config.consistency else squared
     if config.loss == "spread" and margin is None:
         margin = spread_margin(progress, config.margin)
-    loss = _classification_loss(config, output.scores.float(), batch.labels, margin)
+    total = _classification_loss(config, output.scores.float(), batch.labels, margin)
     decoder = getattr(model, "decoder", None)
     if decoder is None or config.reconstruction == 0:
-        return loss
+        return total
     images = decoder.each(output.capsules[-1].pose, batch.labels)  # [B, K, C, H, W]
     error = reconstruction_loss(images.flatten(0, 1), batch.parts.flatten(0, 1)) * batch.labels.shape[1]
-    return loss + config.reconstruction * error
+    return total + config.reconstruction * error
 
 
 def _classification_loss(config: Experiment, scores: Tensor, labels: Tensor, margin: float | Tensor | None) -> Tensor:

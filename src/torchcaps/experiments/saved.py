@@ -22,6 +22,10 @@ from torchcaps.experiments.provenance import splits_in_words
 from torchcaps.experiments.run import Run, differing
 from torchcaps.layers import ROUTINGS
 from torchcaps.models import MODELS, Output, build
+from torchcaps.models.output import as_output
+
+#: Ends the name of a model or data set that was handed over as an object.
+HANDED_OVER = " (handed over)"
 
 
 class Trained(NamedTuple):
@@ -63,8 +67,13 @@ def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset)
     write_atomically(run.model, lambda path: write_tensors(path, content))
 
 
-def load_model(run: Run | str | Path) -> Trained:
+def load_model(run: Run | str | Path, model: nn.Module | None = None) -> Trained:
     """The trained model of a run, of its folder, or of a ``model.pt`` alone, wherever it lies.
+
+    Args:
+        run: a run, its folder, or the file.
+        model: the network to put the weights into, for runs to which one was handed over; None builds what the file
+            names.
 
     Raises:
         ValueError: there is none, it is broken, or it is the checkpoint of another model than the
@@ -90,7 +99,7 @@ def load_model(run: Run | str | Path) -> Trained:
                 raise ValueError(f"{file} must hold the {what} {mine} as {folder.config} says, got {theirs}")
     with in_float32(), torch.device("cpu"):  # as it was trained, whatever torch's defaults are here
         try:
-            model = build(name, shape, len(classes), **options)
+            model = build(name, shape, len(classes), **options) if model is None else model
         except (TypeError, ValueError) as error:
             advice = _of_ones_own(name, options)
             raise ValueError(f"{file} names a model that cannot be built: {error}{advice}") from error
@@ -106,6 +115,8 @@ def load_model(run: Run | str | Path) -> Trained:
 
 def _of_ones_own(name: str, options: dict[str, Any]) -> str:
     """What is to be done before a model is loaded that this library alone does not know."""
+    if name.endswith(HANDED_OVER):
+        return ". It was handed over to train: hand it over again, load_model(run, model)"
     if name not in MODELS:
         return ". One of your own is entered in torchcaps.models.MODELS first"
     if options.get("routing", "dynamic") not in ROUTINGS:
@@ -132,7 +143,7 @@ def _says(model: nn.Module, shape: Sequence[int]) -> Tensor:
     with evaluating(model):
         weight = next(model.parameters())
         image = torch.linspace(0, 1, math.prod(shape), dtype=weight.dtype, device=weight.device).view(1, *shape)
-        output = model(image)
+        output = as_output(model(image))
     return (output.scores if isinstance(output, Output) else output.images).float().cpu()
 
 
@@ -144,6 +155,8 @@ def data_for(config: Experiment, trained: Trained) -> Dataset:
     Raises:
         ValueError: the data cannot be loaded, or have other classes, sizes or splits by now.
     """
+    if config.data.name.endswith(HANDED_OVER):
+        raise ValueError(f"data must be named to be loaded again, got {config.data.name}: train was given an object")
     dataset = load(config.data.name, config.data.root, config.data.image_size, **config.data.options)
     if dataset.classes != trained.classes:
         raise ValueError(f"the data must have the model's classes {list(trained.classes)}, got {list(dataset.classes)}")

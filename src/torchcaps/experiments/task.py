@@ -15,7 +15,7 @@ from torchcaps.experiments import cuda_graph
 from torchcaps.experiments.batches import Batch, Batches, mixed_seed
 from torchcaps.experiments.devices import seed
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.objective import answer, judge, total_loss
+from torchcaps.experiments.objective import Loss, answer, judge, total_loss
 from torchcaps.experiments.schedule import learning_rate
 from torchcaps.experiments.whole_step import WholeStep, clip_gradients
 from torchcaps.optim import Muon, groups, is_weight
@@ -39,11 +39,14 @@ class Task(L.LightningModule):
         model: returns :class:`~torchcaps.models.Output` or :class:`~torchcaps.models.Transformed`.
         train: batches to train on.
         val: batches to validate on.
+        own_loss: in place of the experiment's.
     """
 
-    def __init__(self, config: Experiment, model: nn.Module, train: Batches, val: Batches) -> None:
+    def __init__(
+        self, config: Experiment, model: nn.Module, train: Batches, val: Batches, own_loss: Loss | None = None
+    ) -> None:
         super().__init__()
-        self.config, self.model = config, model
+        self.config, self.model, self.own_loss = config, model, own_loss
         self.train_batches, self.val_batches = train, val
         self.n_steps = config.epochs * len(train)
         self.whole: WholeStep | None = None
@@ -76,7 +79,7 @@ class Task(L.LightningModule):
         if self.device.type != "cuda":
             return None
         recorder = cuda_graph.CudaGraph(self.device) if cuda_graph.wanted() else None
-        return WholeStep(self.config, self.model, optimizer, recorder)
+        return WholeStep(self.config, self.model, optimizer, recorder, self.own_loss)
 
     def on_train_start(self) -> None:
         optimizer = self.optimizers(use_pl_optimizer=False)
@@ -99,7 +102,8 @@ class Task(L.LightningModule):
             if time.monotonic() - self._seen >= _SECONDS:
                 self.require_sound()
             return self.loss
-        loss = total_loss(self.config, self.model, answer(self.model, batch), batch, progress=progress)
+        output = answer(self.model, batch)
+        loss = total_loss(self.config, self.model, output, batch, progress=progress, loss=self.own_loss)
         self.require_finite("loss", loss.item())
         self.log("loss", loss, prog_bar=True, logger=False)
         return loss
@@ -152,7 +156,7 @@ class Task(L.LightningModule):
         self._sums, self._n = Counter[str](), 0
 
     def validation_step(self, batch: Batch, _: int) -> None:
-        self._sums.update(judge(self.config, self.model, [batch]))  # of several windows the central one
+        self._sums.update(judge(self.config, self.model, [batch], loss=self.own_loss))  # of several windows one
         self._n += len(batch.images)
 
     def on_validation_epoch_end(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
@@ -24,16 +24,17 @@ from torchcaps.experiments.callbacks import Bar, Best, Checkpoints, Lines, Metri
 from torchcaps.experiments.choices import PROGRESS, Progress
 from torchcaps.experiments.devices import choose_device, device_in_words, flushed, undisturbed
 from torchcaps.experiments.evaluate import evaluate
-from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.experiment import Experiment, Model
 from torchcaps.experiments.files import require_place, write_json
 from torchcaps.experiments.following import following
-from torchcaps.experiments.make import compile_capsules, make_model, require_compiler
+from torchcaps.experiments.make import check_model, compile_capsules, require_compiler
 from torchcaps.experiments.more_epochs import as_in_one_go, epochs_before, put_aside, require_same_data
 from torchcaps.experiments.no_effect import refuse_what_does_nothing
+from torchcaps.experiments.objective import Loss
 from torchcaps.experiments.per_class import count_classes
 from torchcaps.experiments.provenance import splits_in_words, versions
 from torchcaps.experiments.run import Run
-from torchcaps.experiments.saved import load_model, save_model
+from torchcaps.experiments.saved import HANDED_OVER, load_model, save_model
 from torchcaps.experiments.stuck import Stuck
 from torchcaps.experiments.task import Task
 from torchcaps.models import MODELS, PlainAutoencoder
@@ -66,6 +67,9 @@ def train(
     config: Experiment,
     out: str | Path | None = None,
     *,
+    dataset: Dataset | None = None,
+    model: nn.Module | None = None,
+    loss: Loss | None = None,
     progress: Progress = "bar",
     checkpoint_seconds: float = 120.0,
     until: float | None = None,
@@ -83,6 +87,12 @@ def train(
     Args:
         config: the experiment.
         out: the run's folder; by default :func:`default_folder`.
+        dataset: images of your own, in place of ``config.data``'s; augmentation is still as ``config.data`` says.
+        model: a network of your own, in place of ``config.model``'s, trained in place. It takes images
+            ``[B, C, H, W]`` and returns scores ``[B, J]``, capsules, or a :class:`~torchcaps.models.Output`. Hand
+            it over again to resume, and to :func:`load_model`.
+        loss: of your own, in place of ``config.loss``: a function of the model's output and the
+            :class:`~torchcaps.experiments.batches.Batch`.
         progress: a "bar", "lines" (one an epoch), or "none".
         checkpoint_seconds: how often a long epoch is saved in its midst.
         until: when to stop, on the clock of :func:`time.monotonic`; None for never.
@@ -101,26 +111,106 @@ def train(
     if not isinstance(config, Experiment):
         raise ValueError(f"config must be an Experiment, such as that of a recipe, got {config!r}")
     check_choice("progress", progress, PROGRESS)
-    threads = torch.get_num_threads()
+    given = Given(dataset, model, loss)
+    config, threads = given.named_in(config), torch.get_num_threads()
     try:
         with undisturbed(), flushed():
-            return _train(config, Run(out or default_folder(config)), progress, checkpoint_seconds, until, more_epochs)
+            how = How(progress, checkpoint_seconds, until, more_epochs)
+            return _train(config, Run(out or default_folder(config)), given, how)
     finally:
         torch.set_num_threads(threads)
 
 
-def _train(
-    config: Experiment, run: Run, progress: Progress, checkpoint_seconds: float, until: float | None, more_epochs: bool
-) -> dict[str, Any]:
-    before = epochs_before(run, config) if more_epochs else None
+class Given(NamedTuple):
+    """Hold what was handed over to :func:`train` as objects; None where the experiment names it."""
+
+    dataset: Dataset | None
+    model: nn.Module | None
+    loss: Loss | None
+
+    def named_in(self, config: Experiment) -> Experiment:
+        """Return the experiment with the names of what was handed over, as its files say it.
+
+        Raises:
+            ValueError: something else than a data set, a network or a function was handed over.
+        """
+        for name, value, kind in (("dataset", self.dataset, Dataset), ("model", self.model, nn.Module)):
+            if value is not None and not isinstance(value, kind):
+                raise ValueError(f"{name} must be a {kind.__name__}, got a {type(value).__name__}")
+        if self.loss is not None and not callable(self.loss):
+            raise ValueError(f"loss must be a function of output and batch, got {self.loss!r}")
+        if self.dataset is not None:
+            config = replace(config, data=replace(config.data, name=f"{self.dataset.name}{HANDED_OVER}", options={}))
+        if self.model is not None:
+            config = replace(config, model=Model(f"{type(self.model).__name__}{HANDED_OVER}"))
+        return config
+
+    def in_words(self) -> dict[str, list[str]]:
+        """Return which parts were handed over, for the result."""
+        names = [name for name, value in self._asdict().items() if value is not None]
+        return {"handed_over": names} if names else {}
+
+
+class How(NamedTuple):
+    """Hold how a run is trained, which changes nothing of its outcome; see :func:`train`."""
+
+    progress: Progress
+    checkpoint_seconds: float
+    until: float | None
+    more_epochs: bool
+
+
+class Session(NamedTuple):
+    """Hold what a run trains: the experiment with its data and model, on a device."""
+
+    config: Experiment
+    device: torch.device
+    dataset: Dataset
+    batches: dict[str, Batches]
+    model: nn.Module
+    given: Given
+
+
+class Fitted(NamedTuple):
+    """Hold what training came to."""
+
+    metrics: Metrics
+    best: Best | None
+    steps: int
+
+
+def _train(config: Experiment, run: Run, given: Given, how: How) -> dict[str, Any]:
+    before = epochs_before(run, config) if how.more_epochs else None
     if before is None:
         run.check(config)
-    if before is None and run.result.is_file():
-        _require_same_data(config, run)
-        return run.read_result()
+        if run.result.is_file():
+            _require_same_data(config, run, given.dataset)
+            return run.read_result()
     require_place("out", run.path)
-    if until is not None and time.monotonic() >= until:
+    if how.until is not None and time.monotonic() >= how.until:
         raise OutOfTime
+    session = prepare(config, given)
+    if not run.started():
+        refuse_what_does_nothing(session.config, session.model)
+    with run.locked():
+        # Unless another process did so while this one loaded.
+        if before is not None and epochs_before(run, session.config) == before:
+            require_same_data(run, session.dataset)
+            _fitting(run.checkpoint, session.model)
+            put_aside(run, session.config)
+        run.check(session.config)
+        if run.result.is_file():  # by another process, while this one loaded
+            return run.read_result()
+        run.open(session.config)
+        return record(session, run, fit(session, run, how), progress=how.progress == "bar")
+
+
+def prepare(config: Experiment, given: Given) -> Session:
+    """Load the data and make the model, and see that all fits; writes nothing.
+
+    Raises:
+        ValueError: data, model and experiment do not fit, or this machine cannot train as asked.
+    """
     if config.data.root is not None:  # so that the run is found again from another folder
         config = replace(config, data=replace(config.data, root=str(Path(config.data.root).expanduser().resolve())))
     device = choose_device(config.device)
@@ -129,9 +219,12 @@ def _train(
         torch.set_num_threads(config.threads)
     if config.compile:
         require_compiler()
-    check_choice("model.name", config.model.name, MODELS)  # before data are downloaded
+    if given.model is None:
+        check_choice("model.name", config.model.name, MODELS)  # before data are downloaded
     torch.manual_seed(config.seed)
-    dataset = load(config.data.name, config.data.root, config.data.image_size, **config.data.options)
+    dataset = given.dataset
+    if dataset is None:
+        dataset = load(config.data.name, config.data.root, config.data.image_size, **config.data.options)
     for name, images in dataset.splits.items():
         if not len(images):
             raise ValueError(f"data must have {name} images, got none of {config.data.name}")
@@ -141,63 +234,65 @@ def _train(
             f"{config.recipe} {dataset.note}: take a recipe or data.options that hold them out"
         )
     batches = {name: split(config, dataset, name, device) for name in dataset.splits}
-    model = make_model(config, dataset)
-    if not run.started():
-        refuse_what_does_nothing(config, model)
-    with run.locked():
-        # Unless another process did so while this one loaded.
-        if before is not None and epochs_before(run, config) == before:
-            require_same_data(run, dataset)
-            _fitting(run.checkpoint, model)
-            put_aside(run, config)
-        run.check(config)
-        if run.result.is_file():  # by another process, while this one loaded
-            return run.read_result()
-        run.open(config)
-        if config.compile:
-            compile_capsules(model)
-        metrics = Metrics(run, dataset, device_in_words(device))
-        task = Task(config, model, batches["train"], batches["val"])
-        shown = {"bar": [Bar()], "lines": [Lines(metrics)]}.get(progress, [])
-        stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
-        best = [Best(metrics)] if config.keep_best else []
-        rate = [Rate()] if metrics.befores else []
-        saved = Checkpoints(run, checkpoint_seconds, until)
-        callbacks = [metrics, *rate, *best, *stop, *shown, Stuck(dataset.classes), saved]
-        steps = _fit(run, task, device, progress, callbacks)
-        metrics.write()
-        for kept in best:  # the last ones stay in the checkpoint
-            model.load_state_dict(kept.weights)
-        save_model(run, model, config, dataset)
-        model.to(device)
-        tested = ["val"] if config.trial else [name for name in dataset.splits if name != "train"]
-        asked = {"classes": dataset.classes, "progress": progress == "bar"}
-        scores = {name: evaluate(config, model, batches[name], **asked) for name in tested}
-        if config.data.transformed and not isinstance(model, PlainAutoencoder):
-            for name in tested:
-                scores[name] |= following(model.eval(), batches[name])
-        result = {
-            "recipe": config.recipe,
-            "seed": config.seed,
-            **{f"{split}_{name}": value for split in tested for name, value in scores[split].items()},
-            "epochs": metrics.rows[-1]["epoch"],  # fewer than config's where stop_at ended it
-            "kept_epoch": best[0].epoch if best else metrics.rows[-1]["epoch"],  # whose weights model.pt has
-            "steps": steps,
-            **({"went_on_from": metrics.befores, "as_in_one_go": as_in_one_go(config)} if metrics.befores else {}),
-            "seconds": round(metrics.elapsed(), 1),
-            "data": dataset.note,
-            "held_out": dataset.held_out,
-            "images": {name: len(each.source) for name, each in batches.items()},
-            **_of_each_class(config, dataset, batches),
-            "n_parameters": count_parameters(model),
-            # Of every process that took part: a run may be resumed elsewhere, by other code than it was begun with.
-            "device": "; ".join(metrics.devices),
-            "versions": versions(),
-            "commit": " ".join(metrics.commits),
-            # Where the files lay says nothing about the result.
-            "config": replace(config, data=replace(config.data, root=None)).to_dict(),
-        }
-        write_json(run.result, result)
+    model = check_model(config, dataset, given.model, own_loss=given.loss is not None)
+    return Session(config, device, dataset, batches, model, given)
+
+
+def fit(session: Session, run: Run, how: How) -> Fitted:
+    """Train in the run's folder, from its checkpoint if there is one, and write ``metrics.csv`` and ``model.pt``."""
+    config, dataset, model = session.config, session.dataset, session.model
+    if config.compile:
+        compile_capsules(model)
+    metrics = Metrics(run, dataset, device_in_words(session.device))
+    task = Task(config, model, session.batches["train"], session.batches["val"], session.given.loss)
+    shown = {"bar": [Bar()], "lines": [Lines(metrics)]}.get(how.progress, [])
+    stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
+    best = [Best(metrics)] if config.keep_best else []
+    rate = [Rate()] if metrics.befores else []
+    saved = Checkpoints(run, how.checkpoint_seconds, how.until)
+    callbacks = [metrics, *rate, *best, *stop, *shown, Stuck(dataset.classes), saved]
+    steps = _fit(run, task, session.device, how.progress, callbacks)
+    metrics.write()
+    for kept in best:  # the last ones stay in the checkpoint
+        model.load_state_dict(kept.weights)
+    save_model(run, model, config, dataset)
+    return Fitted(metrics, best[0] if best else None, steps)
+
+
+def record(session: Session, run: Run, fitted: Fitted, *, progress: bool) -> dict[str, Any]:
+    """Evaluate the trained model on its splits, and write ``result.json``; returns its content."""
+    config, dataset, batches, model = session.config, session.dataset, session.batches, session.model
+    metrics = fitted.metrics
+    model.to(session.device)
+    tested = ["val"] if config.trial else [name for name in dataset.splits if name != "train"]
+    asked = {"classes": dataset.classes, "progress": progress, "loss": session.given.loss}
+    scores = {name: evaluate(config, model, batches[name], **asked) for name in tested}
+    if config.data.transformed and not isinstance(model, PlainAutoencoder):
+        for name in tested:
+            scores[name] |= following(model.eval(), batches[name])
+    result = {
+        "recipe": config.recipe,
+        "seed": config.seed,
+        **{f"{split}_{name}": value for split in tested for name, value in scores[split].items()},
+        "epochs": metrics.rows[-1]["epoch"],  # fewer than config's where stop_at ended it
+        "kept_epoch": fitted.best.epoch if fitted.best else metrics.rows[-1]["epoch"],  # whose weights model.pt has
+        "steps": fitted.steps,
+        **({"went_on_from": metrics.befores, "as_in_one_go": as_in_one_go(config)} if metrics.befores else {}),
+        "seconds": round(metrics.elapsed(), 1),
+        "data": dataset.note,
+        "held_out": dataset.held_out,
+        "images": {name: len(each.source) for name, each in batches.items()},
+        **_of_each_class(config, dataset, batches),
+        **session.given.in_words(),
+        "n_parameters": count_parameters(model),
+        # Of every process that took part: a run may be resumed elsewhere, by other code than it was begun with.
+        "device": "; ".join(metrics.devices),
+        "versions": versions(),
+        "commit": " ".join(metrics.commits),
+        # Where the files lay says nothing about the result.
+        "config": replace(config, data=replace(config.data, root=None)).to_dict(),
+    }
+    write_json(run.result, result)
     return result
 
 
@@ -214,8 +309,17 @@ def _of_each_class(config: Experiment, dataset: Dataset, batches: dict[str, Batc
     }
 
 
-def _require_same_data(config: Experiment, run: Run) -> None:
+def _require_same_data(config: Experiment, run: Run, given: Dataset | None) -> None:
     """Do not return the result of one folder's data for another's, where it matters which it is and one is named."""
+    if given is not None:
+        content = torch.load(run.model, weights_only=True, map_location="cpu")
+        if (given.note, tuple(given.classes), splits_in_words(given)) != (
+            content["data"],
+            tuple(content["classes"]),
+            content["splits"],
+        ):
+            raise ValueError(f"{run.path} holds the run of other images: name another folder by out")
+        return
     there = run.experiment().data.root
     if config.data.name in SAME_EVERYWHERE or config.data.root is None:
         return

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchcaps.experiments.batches import Batch
 from torchcaps.experiments.devices import seed
 from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.objective import answer, total_loss
+from torchcaps.experiments.objective import Loss, answer, total_loss
 from torchcaps.ops import spread_margin
 
 #: Steps before one is recorded: kernels are compiled, libraries choose theirs, the optimizer makes its state.
@@ -85,9 +85,15 @@ class WholeStep:
     """
 
     def __init__(
-        self, config: Experiment, model: nn.Module, optimizer: torch.optim.Optimizer, recorder: Recorder | None
+        self,
+        config: Experiment,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        recorder: Recorder | None,
+        own_loss: Loss | None = None,
     ) -> None:
         self.config, self.model, self.optimizer, self.recorder = config, model, optimizer, recorder
+        self.own_loss = own_loss
         device = next(model.parameters()).device
         self._kind = device.type
         # A fused Adam reads float32 from a GPU, and on a CPU whatever it is.
@@ -136,7 +142,8 @@ class WholeStep:
     def _work(self, batch: Batch) -> Tensor:
         """What is recorded. Autocast is for the forward pass, as Lightning has it."""
         self.optimizer.zero_grad()
-        loss = total_loss(self.config, self.model, answer(self.model, batch), batch, margin=self._margin)
+        output = answer(self.model, batch)
+        loss = total_loss(self.config, self.model, output, batch, margin=self._margin, loss=self.own_loss)
         with torch.autocast(self._kind, enabled=False):
             loss.backward()
             self._note(loss.detach(), clip_gradients(self.model, self.config.optim.clip))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -36,3 +36,10 @@ class Transformed(NamedTuple):
 
     images: Tensor
     capsules: Routed
+
+
+def as_output(output: Any) -> Any:
+    """Return scores or capsules alone, as a network of one's own may return them, as an :class:`Output`."""
+    if isinstance(output, Tensor):
+        return Output(output)
+    return Output(output.activation, (output,)) if isinstance(output, Routed) else output
