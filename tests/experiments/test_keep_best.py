@@ -135,7 +135,7 @@ def test_nothing_is_chosen_by_images_that_were_trained_on(tmp_path: Path, monkey
     ],
 )
 def test_the_option(given: list[str], wanted: bool) -> None:
-    config, _, _ = parse_experiment("digits", recipe("digits"), given)
+    config, _ = parse_experiment("digits", recipe("digits"), given)
     assert config.keep_best is wanted
 
 

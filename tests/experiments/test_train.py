@@ -432,8 +432,8 @@ def test_a_part_made_in_evaluation_mode_stays_in_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_networks_of_ones_own_are_told_what_to_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MODELS, "mine", lambda image_shape, n_classes: Own(n_classes, lambda scores: scores))
-    with pytest.raises(ValueError, match=r"mine must return a torchcaps.models.Output, got a Tensor"):
+    monkeypatch.setitem(MODELS, "mine", lambda image_shape, n_classes: Own(n_classes, lambda scores: [scores]))
+    with pytest.raises(ValueError, match=r"mine must return a torchcaps.models.Output, got a list"):
         fit(replace(CNN, model=Model("mine")), tmp_path / "a")
     monkeypatch.setitem(
         MODELS, "mine", lambda image_shape, n_classes: Own(n_classes, lambda s: Output(s, ()), nn.Sequential())
