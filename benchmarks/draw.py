@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.clock import Measured
 from benchmarks.result import Found, Point
-from torchcaps.analysis.draw.canvas import INK, MUTED, SERIES, SMALL, new_figure, scales
+from torchcaps.explain.canvas import INK, MUTED, SERIES, SMALL, new_figure, scales
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from study import analysis
 from study.analysis.factor_mixture import fit_factor_mixture
-from study.analysis.label_propagation import affinity, nearest, spread_labels
+from study.analysis.label_propagation import affinity, nearest, propagate_labels
 from study.data import disarrange, faces
-from torchcaps import analysis, data
+from torchcaps import data, explain
 from torchcaps.data import augment
 from torchcaps.models import CapsNet
 from torchcaps.models.baseline_cnn import BaselineCNN
@@ -50,22 +51,22 @@ CASES: dict[str, Callable[[], Tensor | tuple[Tensor, ...]]] = {
     "pgd": lambda: analysis.pgd(CNN, IMAGES, LABELS, 0.1),
     "robustness": lambda: analysis.accuracy_under_attack(CNN, IMAGES, LABELS, (0.0, 0.1), analysis.fgsm).accuracy,
     "targets": lambda: analysis.random_targets(LABELS, 3),
-    "crowding": lambda: tuple(
-        analysis.crowding(CAPSULES, IMAGES, LABELS, IMAGES.unsqueeze(1).expand(-1, 2, -1, -1, -1))
+    "same_class_overlap": lambda: tuple(
+        analysis.same_class_overlap(CAPSULES, IMAGES, LABELS, IMAGES.unsqueeze(1).expand(-1, 2, -1, -1, -1))
     ),
-    "couplings": lambda: analysis.coupling_maps(CAPSULES, IMAGES)[0],
-    "parts": lambda: analysis.part_maps(CAPSULES, IMAGES)[0],
+    "couplings": lambda: explain.coupling_maps(CAPSULES, IMAGES)[0],
+    "parts": lambda: explain.part_maps(CAPSULES, IMAGES)[0],
     "responses": lambda: analysis.responses(CNN, IMAGES, LABELS, lambda x, by: x * by, (0.5, 1.0)).features,
-    "spread": lambda: spread_labels(
+    "spread": lambda: propagate_labels(
         affinity(nearest(POINTS, POINTS, 3, same=True)),
         torch.tensor([[0, 1]], device="cpu"),
         torch.tensor([[0, 1]], device="cpu"),
         2,
     ),
-    "perturb": lambda: analysis.perturb(CAPSULES, IMAGES, LABELS),
+    "perturb": lambda: explain.perturb(CAPSULES, IMAGES, LABELS),
     "statistics": lambda: tuple(analysis.routing_statistics(CAPSULES, IMAGES)),
-    "places": lambda: analysis.capsule_places(CAPSULES),
-    "plane": lambda: tuple(analysis.principal_plane(POINTS)),
+    "places": lambda: explain.capsule_places(CAPSULES),
+    "plane": lambda: tuple(explain.principal_components(POINTS)),
     "ridge": lambda: analysis.ridge(POINTS, POINTS[:, :1], 0.1).weight,
     "mixture": lambda: tuple(fit_factor_mixture(POINTS, 2, 1)),
 }

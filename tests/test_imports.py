@@ -23,8 +23,9 @@ ORDER = (
     "optim",
     "models",
     "data",
-    "analysis",
     "experiments",
+    "explain",
+    "report",
     "cli",
     "__main__",
 )

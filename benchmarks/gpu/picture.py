@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu.table import SHOWN
-from torchcaps.analysis.draw.canvas import INK, MUTED, SERIES, SMALL, new_figure, scales
+from torchcaps.explain.canvas import INK, MUTED, SERIES, SMALL, new_figure, scales
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

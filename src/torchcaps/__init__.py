@@ -74,7 +74,20 @@ _HOME = {
     "squash": "ops",
 }
 
-_MODULES = ("analysis", "cli", "data", "doctor", "experiments", "layers", "memory", "models", "ops", "optim", "testing")
+_MODULES = (
+    "cli",
+    "data",
+    "doctor",
+    "experiments",
+    "explain",
+    "layers",
+    "memory",
+    "models",
+    "ops",
+    "optim",
+    "report",
+    "testing",
+)
 
 __all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -1,9 +1,9 @@
 """Analyses that the study's measures are made of."""
 
-from study.analysis.attacks import bim, cross_entropy, fgsm, pgd, score_gap
+from study.analysis.attacks import bim, cross_entropy, fgsm, margin_gap, pgd
 from study.analysis.equivariance import Responses, pose_follows, responses
 from study.analysis.factor_mixture import FactorMixture, fit_factor_mixture
-from study.analysis.overlap import Crowding, crowding, intersection_over_union
+from study.analysis.overlap import SameClassOverlap, intersection_over_union, same_class_overlap
 from study.analysis.probes import LinearProbe, logistic, r_squared, ridge
 from study.analysis.robustness import (
     UnderAttack,
@@ -15,20 +15,20 @@ from study.analysis.robustness import (
 from study.analysis.routing_statistics import RoutingStatistics, routing_statistics
 
 __all__ = [
-    "Crowding",
     "FactorMixture",
     "LinearProbe",
     "Responses",
     "RoutingStatistics",
+    "SameClassOverlap",
     "UnderAttack",
     "accuracy_under_attack",
     "bim",
     "cross_entropy",
-    "crowding",
     "fgsm",
     "fit_factor_mixture",
     "intersection_over_union",
     "logistic",
+    "margin_gap",
     "pgd",
     "pose_follows",
     "r_squared",
@@ -37,6 +37,6 @@ __all__ = [
     "ridge",
     "robust_accuracy",
     "routing_statistics",
-    "score_gap",
+    "same_class_overlap",
     "zero_gradients",
 ]

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import derivable, evaluating, observing, scores_of
 from torchcaps.checks import check_at_least, check_classes, check_int64, check_number, check_shapes
+from torchcaps.explain.models import eval_mode, full_gradient, inspects_model, scores_of
 
 #: Of scores ``[B, J]`` and classes ``[B]``: one number for the batch, a sum or mean over its images. Its
 #: gradient's sign is all that is used, so that its scale does not matter. (That of a mean over many images may vanish
@@ -23,7 +23,7 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(scores, labels, reduction="sum")
 
 
-def score_gap(scores: Tensor, labels: Tensor) -> Tensor:
+def margin_gap(scores: Tensor, labels: Tensor) -> Tensor:
     """The largest other score minus that of the class, sum over the batch: positive of an image where the class has
     lost.
 
@@ -160,7 +160,7 @@ def gradient(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = cros
         ValueError: labels that are no classes of the model, or a gradient that is not finite: no attack could follow
             it, so that the model would seem to withstand all.
     """
-    with torch.inference_mode(False), torch.enable_grad(), evaluating(model), derivable(model):
+    with torch.inference_mode(False), torch.enable_grad(), eval_mode(model), full_gradient(model):
         x, labels = images.detach().clone().requires_grad_(), labels.clone()  # of inference mode none is derivable
         scores = scores_of(model, x)
         check_classes("labels", labels, scores.shape[1])
@@ -170,7 +170,7 @@ def gradient(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = cros
     return found
 
 
-@observing
+@inspects_model
 def predict(model: nn.Module, images: Tensor) -> Tensor:
     """The class with the largest score, ``[B]``, without dropout."""
     return scores_of(model, images).argmax(dim=1)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from study.analysis.probes import choose, divided, r_squared, ridge
-from torchcaps.analysis.plane import principal_plane
-from torchcaps.analysis.reading import read
 from torchcaps.checks import check_shapes
+from torchcaps.explain.features import extract_features
+from torchcaps.explain.pca import principal_components
 
 #: Of the images of a class: these shares fit a probe, choose its penalty, and test it.
 SHARES = (0.5, 0.25, 0.25)
@@ -26,7 +26,7 @@ class Responses(NamedTuple):
     Attributes:
         values: of the parameter, ``[K]``.
         labels: the true classes, ``[B]``.
-        confidence: in the true class, ``[K, B]`` (see :class:`torchcaps.analysis.Reading`).
+        confidence: in the true class, ``[K, B]`` (see :class:`torchcaps.explain.Features`).
         right: whether it is the class of most confidence, ``[K, B]``.
         features: pose of the true class's capsule, or features of a network without, ``[K, B, D]``.
         origin: the same of the images that nothing was done to, ``[B, D]``.
@@ -60,7 +60,7 @@ def responses(
     """Show a classifier the same images at every value of a parameter.
 
     Args:
-        model: any classifier, see :func:`torchcaps.analysis.read`.
+        model: any classifier, see :func:`torchcaps.explain.extract_features`.
         images: ``[B, C, H, W]``, values 0 … 1.
         labels: the true classes, ``[B]`` int64.
         transform: of images and one value, such as :func:`study.data.transform.rotate`.
@@ -74,17 +74,17 @@ def responses(
         :class:`Responses`.
 
     Raises:
-        ValueError: as :func:`torchcaps.analysis.read`; no values.
+        ValueError: as :func:`torchcaps.explain.extract_features`; no values.
 
     Source: Sabour et al. 2017, section 1: a capsule's length is to stay where its pose changes.
     """
     check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
     unmoved = images if neutral is None else transform(images, neutral)
-    _, origin = read(model, unmoved, batch_size).of(labels)
+    _, origin = extract_features(model, unmoved, batch_size).of_class(labels)
     seen, confidence, right, features = [], [], [], []
     for value in values:
-        reading = read(model, transform(images, value), batch_size)
-        mine, pose = reading.of(labels)
+        reading = extract_features(model, transform(images, value), batch_size)
+        mine, pose = reading.of_class(labels)
         seen.append(float(value))
         confidence.append(mine)
         features.append(pose)
@@ -140,7 +140,7 @@ def _r_squared(features: Tensor, values: Tensor, n_components: int | None, seed:
     parts = [features[:, part.to(features.device)].flatten(0, 1) for part in divided(n, SHARES, seed)]
     target = [values.to(features).repeat_interleave(len(x) // len(values))[:, None] for x in parts]
     if n_components is not None:
-        plane = principal_plane(parts[0], k=min(n_components, parts[0].shape[1]))
+        plane = principal_components(parts[0], k=min(n_components, parts[0].shape[1]))
         parts = [plane.project(x) for x in parts]
     (fit, chosen, test), (y_fit, y_chosen, y_test) = parts, target
     probe = choose(lambda penalty: ridge(fit, y_fit, penalty), lambda probe: float(r_squared(probe(chosen), y_chosen)))

@@ -78,7 +78,7 @@ def affinity(found: Neighbours) -> Tensor:
     return torch.sparse_coo_tensor(at, values, (n, n), device=here, is_coalesced=True, check_invariants=False)
 
 
-def spread_labels(graph: Tensor, places: Tensor, labels: Tensor, n_classes: int, n_iters: int = 100) -> Tensor:
+def propagate_labels(graph: Tensor, places: Tensor, labels: Tensor, n_classes: int, n_iters: int = 100) -> Tensor:
     """Let the labelled points hand their labels on to their neighbours, and these to theirs.
 
     Args:
@@ -105,7 +105,9 @@ def spread_labels(graph: Tensor, places: Tensor, labels: Tensor, n_classes: int,
     return (scores / scores.sum(dim=0).clamp_min(1e-12)).unflatten(1, (n_draws, n_classes)).transpose(0, 1)
 
 
-def anchored_classes(shares: Tensor, index: Tensor, labels: Tensor, n_classes: int, smoothness: float = 0.01) -> Tensor:
+def classes_from_anchors(
+    shares: Tensor, index: Tensor, labels: Tensor, n_classes: int, smoothness: float = 0.01
+) -> Tensor:
     """Classes of clusters, from a few labelled points and from which clusters share points.
 
     Args:

@@ -9,7 +9,7 @@ from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.ops.affine import affine_inverse, shift_matrix, transform_pose
 
 
-def typical_layout(pose: Tensor, presence: Tensor, unit: float, n_iters: int = 5) -> Tensor:
+def mean_layout(pose: Tensor, presence: Tensor, unit: float, n_iters: int = 5) -> Tensor:
     """Where the parts of a typical whole are: mean poses, after every image was brought into one frame.
 
     Frames and means are found in turn, as in generalised Procrustes analysis.
@@ -31,12 +31,12 @@ def typical_layout(pose: Tensor, presence: Tensor, unit: float, n_iters: int = 5
     weight = presence / presence.sum(dim=0).clamp_min(1e-6)  # [N, J]
     layout = torch.einsum("nj,nj...->j...", weight, pose)
     for _ in range(n_iters):
-        seen = transform_pose(pose, affine_inverse(whole_frames(pose, presence, layout, unit)))
+        seen = transform_pose(pose, affine_inverse(object_frames(pose, presence, layout, unit)))
         layout = torch.einsum("nj,nj...->j...", weight, seen)
     return layout
 
 
-def whole_frames(pose: Tensor, presence: Tensor, layout: Tensor, unit: float, stiffness: float = 0.5) -> Tensor:
+def object_frames(pose: Tensor, presence: Tensor, layout: Tensor, unit: float, stiffness: float = 0.5) -> Tensor:
     """The transformation G of each image that brings the layout nearest to the poses: G·M_j ≈ A_j.
 
     Least squares over the capsules, weighted by their presence; of points a shift, of matrices any affine
@@ -46,7 +46,7 @@ def whole_frames(pose: Tensor, presence: Tensor, layout: Tensor, unit: float, st
         pose: A, ``[N, J, 2]`` or ``[N, J, 3, 3]``.
         presence: ``[N, J]``.
         layout: M, ``[J, 2]`` or ``[J, 3, 3]``.
-        unit: as in :func:`typical_layout`.
+        unit: as in :func:`mean_layout`.
         stiffness: how strongly frames are drawn to the identity: as much as that many capsules.
 
     Returns:
@@ -65,7 +65,7 @@ def whole_frames(pose: Tensor, presence: Tensor, layout: Tensor, unit: float, st
     return frame * rows.squeeze(1) / rows
 
 
-def parts_in_whole(pose: Tensor, presence: Tensor, layout: Tensor, unit: float) -> Tensor:
+def parts_in_frame(pose: Tensor, presence: Tensor, layout: Tensor, unit: float) -> Tensor:
     """How each image's parts differ from the typical ones, seen from the frame of its whole.
 
     What an absent capsule says of its pose counts for nothing: differences are scaled by presence.
@@ -73,7 +73,7 @@ def parts_in_whole(pose: Tensor, presence: Tensor, layout: Tensor, unit: float) 
     Args:
         pose: ``[N, J, 2]`` or ``[N, J, 3, 3]``.
         presence: ``[N, J]``.
-        layout: as :func:`typical_layout` gives it.
+        layout: as :func:`mean_layout` gives it.
         unit: as there.
 
     Returns:
@@ -81,7 +81,7 @@ def parts_in_whole(pose: Tensor, presence: Tensor, layout: Tensor, unit: float) 
 
     Source: Tieleman 2014: poses are normalised for each image before they are clustered.
     """
-    seen = transform_pose(pose, affine_inverse(whole_frames(pose, presence, layout, unit)))
+    seen = transform_pose(pose, affine_inverse(object_frames(pose, presence, layout, unit)))
     return pose_code(seen - layout, presence, unit)
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import decodable, decoder_of, observing
 from torchcaps.checks import check_at_least, check_classes, check_positive, check_shapes
+from torchcaps.explain.models import class_capsules, decoder_of, inspects_model
 
 
 def intersection_over_union(first: Tensor, second: Tensor, threshold: float = 0.5) -> Tensor:
@@ -35,7 +35,7 @@ def intersection_over_union(first: Tensor, second: Tensor, threshold: float = 0.
     return torch.where(either > 0, both / either.clamp_min(1), 1.0)
 
 
-class Crowding(NamedTuple):
+class SameClassOverlap(NamedTuple):
     """What one class capsule says of B pairs of images of its class, beside what it says of each alone.
 
     Attributes:
@@ -60,10 +60,10 @@ class Crowding(NamedTuple):
         return float(((pair > single).double() + 0.5 * (pair == single)).mean())
 
 
-@observing
-def crowding(
+@inspects_model
+def same_class_overlap(
     model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor, threshold: float = 0.5, batch_size: int = 100
-) -> Crowding:
+) -> SameClassOverlap:
     """Show a network two objects of the same class, for which it has one capsule.
 
     Args:
@@ -75,7 +75,7 @@ def crowding(
         batch_size: pairs at a time.
 
     Returns:
-        :class:`Crowding`.
+        :class:`SameClassOverlap`.
 
     Raises:
         ValueError: the model has no decoder or one class only, or the shapes do not fit.
@@ -91,18 +91,20 @@ def crowding(
     check_at_least("n_classes of the model", n_classes, 2)
     check_classes("labels", labels, n_classes)
     every = zip(images.split(batch_size), labels.split(batch_size), parts.split(batch_size), strict=True)
-    found = [_crowding(model, x, classes, each, threshold) for x, classes, each in every]
-    return Crowding(*(torch.cat(column) for column in zip(*found, strict=True)))
+    found = [_same_class_overlap(model, x, classes, each, threshold) for x, classes, each in every]
+    return SameClassOverlap(*(torch.cat(column) for column in zip(*found, strict=True)))
 
 
-def _crowding(model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor, threshold: float) -> Crowding:
+def _same_class_overlap(
+    model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor, threshold: float
+) -> SameClassOverlap:
     decoder = decoder_of(model)
-    both, pair_pose = decodable(model, images)
-    alone, single_pose = decodable(model, parts.flatten(0, 1))
+    both, pair_pose = class_capsules(model, images)
+    alone, single_pose = class_capsules(model, parts.flatten(0, 1))
     twice = labels.repeat_interleave(2)
     together = decoder(pair_pose, labels)[:, None].expand_as(parts)
     single = decoder(single_pose, twice).view_as(parts)
-    return Crowding(
+    return SameClassOverlap(
         both.gather(1, labels[:, None]).squeeze(1),
         alone.gather(1, twice[:, None]).view(-1, 2),
         both.scatter(1, labels[:, None], -torch.inf).amax(dim=1),

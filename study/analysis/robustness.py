@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from study.analysis.attacks import Attack, Loss, check_attack, cross_entropy, gradient, predict
-from torchcaps.analysis.needs import evaluating, scores_of
 from torchcaps.checks import check_at_least, check_classes, check_int64, check_shapes
+from torchcaps.explain.models import eval_mode, scores_of
 
 
 class UnderAttack(NamedTuple):
@@ -45,7 +45,7 @@ def accuracy_under_attack(
         images: ``[B, C, H, W]``, values 0 … 1.
         labels: ``[B]`` int64.
         epsilons: largest changes of a pixel; a progress bar over them (``tqdm(…)``) shows how far it is.
-        attack: such as :func:`torchcaps.analysis.bim`, or a ``functools.partial`` of it with another loss; of several
+        attack: such as :func:`torchcaps.explain.bim`, or a ``functools.partial`` of it with another loss; of several
             the one that succeeds counts, for each image.
         source: the model that the images are made against, for an attack by transfer (black box); the model
             itself by default (white box).
@@ -68,7 +68,7 @@ def accuracy_under_attack(
         check_shapes(labels=(labels, "B"), targets=(targets, "B"))
         if (targets == labels).any():
             raise ValueError("targets must differ from labels, got some that are the same")
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         check_classes("labels", labels, scores_of(model, images[:batch_size]).shape[1])
     attacks = _several("attack", attack)
     aims, by = (labels, False) if targets is None else (targets, True)
@@ -110,7 +110,7 @@ def robust_accuracy(
     """
     _check(images, labels, batch_size)
     tried = _several("attacks", attacks)
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         scores = torch.cat([scores_of(model, some) for some in images.split(batch_size)])
     check_classes("labels", labels, scores.shape[1])
     left = (scores.argmax(dim=1) == labels).nonzero().squeeze(1)
@@ -142,7 +142,7 @@ def zero_gradients(
     """Share of the images at which the loss has no gradient at all: attacks that follow it cannot move them.
 
     Args:
-        model: as of :func:`~torchcaps.analysis.fgsm`, like ``images`` and ``labels``.
+        model: as of :func:`~torchcaps.explain.fgsm`, like ``images`` and ``labels``.
         images: ``[B, C, H, W]``.
         labels: ``[B]``.
         loss: one, or several of which none has a gradient.

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import capsnet, observing
 from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.explain.models import as_capsnet, inspects_model
 from torchcaps.layers import DenseCaps, DynamicRouting
 from torchcaps.ops import Routed, dense_votes
 
@@ -37,7 +37,7 @@ class RoutingStatistics(NamedTuple):
     scores: Tensor
 
 
-@observing
+@inspects_model
 def routing_statistics(
     model: nn.Module, images: Tensor, n_iters: Iterable[int] = range(1, 11), batch_size: int = 50
 ) -> RoutingStatistics:
@@ -59,7 +59,7 @@ def routing_statistics(
 
     Source: Sabour et al. 2017, appendix A, asks how many iterations to take.
     """
-    model, numbers = capsnet(model), list(n_iters)
+    model, numbers = as_capsnet(model), list(n_iters)
     classes = model.classes
     if not isinstance(classes, DenseCaps) or not isinstance(classes.routing, DynamicRouting):
         raise ValueError(f"model must route to its classes by DenseCaps with dynamic routing, got {classes}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchcaps.analysis.draw.canvas import INK, MUTED, SERIES, SMALL, TEXT, new_figure, scales
+from torchcaps.explain.canvas import INK, MUTED, SERIES, SMALL, TEXT, new_figure, scales
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

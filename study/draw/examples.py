@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from torchcaps.analysis.draw.canvas import INK, MUTED, SMALL, new_figure, pixels, show
 from torchcaps.checks import check_shapes
+from torchcaps.explain.canvas import INK, MUTED, SMALL, new_figure, pixels, show
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchcaps.analysis.draw.canvas import INK, MUTED, SERIES, SMALL, TEXT, new_figure, scales
+from torchcaps.explain.canvas import INK, MUTED, SERIES, SMALL, TEXT, new_figure, scales
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

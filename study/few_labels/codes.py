@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from study.analysis.object_frame import parts_in_whole, pose_code, typical_layout, whole_frames
-from torchcaps.analysis.plane import principal_plane
+from study.analysis.object_frame import mean_layout, object_frames, parts_in_frame, pose_code
 from torchcaps.data.images import to_float
+from torchcaps.explain.pca import principal_components
 from torchcaps.models import PlainAutoencoder, Transforming
 from torchcaps.ops import Routed, affine_inverse, warp
 
@@ -62,21 +62,21 @@ def model_codes(name: str, model: nn.Module, images: Splits) -> list[Codes]:
         raise ValueError(f"{name} must be the run of an auto-encoder, got one of a {type(model).__name__}")
     unit, floats = model.unit, [to_float(part) for part in images]
     seen = [_found(model, part) for part in floats]
-    layout = typical_layout(seen[0].pose, seen[0].activation, unit)
-    back = [affine_inverse(whole_frames(part.pose, part.activation, layout, unit)) for part in seen]
+    layout = mean_layout(seen[0].pose, seen[0].activation, unit)
+    back = [affine_inverse(object_frames(part.pose, part.activation, layout, unit)) for part in seen]
     framed = [_warped(part, matrix) for part, matrix in zip(floats, back, strict=True)]
     again = [_found(model, part) for part in framed]
     return [
         reduced(f"poses of {name}, as they are", [pose_code(p.pose, p.activation, unit) for p in seen]),
-        reduced(f"poses of {name}", [parts_in_whole(p.pose, p.activation, layout, unit) for p in seen]),
-        reduced(f"poses of {name}, found again", [parts_in_whole(p.pose, p.activation, layout, unit) for p in again]),
+        reduced(f"poses of {name}", [parts_in_frame(p.pose, p.activation, layout, unit) for p in seen]),
+        reduced(f"poses of {name}, found again", [parts_in_frame(p.pose, p.activation, layout, unit) for p in again]),
         reduced(f"pixels in the frame of {name}", [part.flatten(1) for part in framed]),
     ]
 
 
 def reduced(name: str, parts: list[Tensor], n_dims: int = N_DIMS) -> Codes:
     """The principal components of the first part, of all of them."""
-    plane = principal_plane(parts[0], k=min(n_dims, parts[0].shape[1]))
+    plane = principal_components(parts[0], k=min(n_dims, parts[0].shape[1]))
     return Codes(name, *map(plane.project, parts))
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from study.analysis.factor_mixture import fit_factor_mixture
-from study.analysis.label_propagation import affinity, anchored_classes, nearest, spread_labels
+from study.analysis.label_propagation import affinity, classes_from_anchors, nearest, propagate_labels
 from study.few_labels.codes import Codes
 
 Draw = tuple[Tensor, Tensor]
@@ -48,7 +48,7 @@ def neighbour_graph(codes: Codes, n_classes: int) -> Readout:
     def classes(draws: Sequence[Draw]) -> list[tuple[Tensor, Tensor]]:
         places, labels = (torch.stack(parts) for parts in zip(*draws, strict=True))
         answers = []
-        for scores, known in zip(spread_labels(graph, places, labels, n_classes), labels, strict=True):
+        for scores, known in zip(propagate_labels(graph, places, labels, n_classes), labels, strict=True):
             val, test = ((each.weights().unsqueeze(2) * scores[each.places]).sum(dim=1) for each in near)
             common = known.bincount(minlength=n_classes).to(val)  # of what no label reaches nothing else is known
             val, test = (torch.where(part.any(dim=1, keepdim=True), part, common).argmax(dim=1) for part in (val, test))
@@ -70,7 +70,7 @@ def factor_mixture(codes: Codes, n_classes: int, n_components: int = 50, n_facto
     )
 
     def classes(draw: Draw) -> tuple[Tensor, Tensor]:
-        of_components = anchored_classes(shares, *draw, n_classes)
+        of_components = classes_from_anchors(shares, *draw, n_classes)
         val, test = ((part @ of_components).argmax(dim=1) for part in others)
         return val, test
 

@@ -29,7 +29,7 @@ class Measure(NamedTuple):
     """How a measure is taken and drawn.
 
     Attributes:
-        measure: of a :class:`~torchcaps.experiments.tested.Tested`, ``beside`` another one or None, of ``n`` test
+        measure: of a :class:`~torchcaps.report.evaluated.EvaluatedRun`, ``beside`` another one or None, of ``n`` test
             images or its own number; plain JSON values, among them ``n``, "run" and "beside".
         draw: of these values and the same runs.
         headline: of these values and "run" or "beside", what to read first: a line of numbers each, by what it is.

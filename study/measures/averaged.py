@@ -17,13 +17,13 @@ from torchcaps.experiments.batches import Batches, evaluated, split
 from torchcaps.experiments.objective import wrong
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import load_model
-from torchcaps.experiments.tested import Tested
+from torchcaps.report.evaluated import EvaluatedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = None) -> dict[str, Any]:
+def measure(tested: EvaluatedRun, *, beside: EvaluatedRun | None = None, n: int | None = None) -> dict[str, Any]:
     """Errors of single networks and of all that differ in their seed alone, on single windows and on several.
 
     Args:
@@ -62,7 +62,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     return values
 
 
-def _members(tested: Tested) -> dict[int, nn.Module]:
+def _members(tested: EvaluatedRun) -> dict[int, nn.Module]:
     """The run's model and those beside it of runs that differ in their seed alone, by their seeds."""
     found, own = {tested.result["seed"]: tested.model}, load_model(tested.run)
     for path in sorted(tested.run.path.resolve().parent.glob("*/result.json")):
@@ -81,7 +81,7 @@ def _members(tested: Tested) -> dict[int, nn.Module]:
     return dict(sorted(found.items()))
 
 
-def _batches(tested: Tested, chosen: Tensor, windows: int) -> Batches:
+def _batches(tested: EvaluatedRun, chosen: Tensor, windows: int) -> Batches:
     """The chosen test images, with all their windows."""
     config = replace(tested.config, data=replace(tested.config.data, n_eval=None, test_crops=windows))
     dataset = replace(tested.data, test=evaluated(tested.config.data, tested.data.test).take(chosen))
@@ -124,7 +124,7 @@ def _means(found: dict[str, Any]) -> dict[str, float | None]:
     }
 
 
-def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
+def draw(values: dict[str, Any], tested: EvaluatedRun, beside: EvaluatedRun | None = None) -> Figure:
     """Bars of error in per cent, by what the scores were averaged over."""
     means = {name_of(each): _means(values[part]) for part, each in networks(tested, beside).items()}
     ways = {"alone": "nothing", "windows": "13 windows", "together": "seeds", "together_windows": "both"}

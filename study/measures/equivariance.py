@@ -12,8 +12,8 @@ from study.data.transform import NEUTRAL, TRANSFORMATIONS
 from study.draw.charts import Bars, Lines, draw_charts
 from study.measures.said import Said
 from study.measures.sample import bar, name_of, networks, number, numbers, sample
-from torchcaps import analysis
-from torchcaps.experiments.tested import Tested
+from torchcaps import explain
+from torchcaps.report.evaluated import EvaluatedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,7 @@ N_IMAGES = 500
 N_COMPONENTS = 16
 
 
-def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = None) -> dict[str, Any]:
+def measure(tested: EvaluatedRun, *, beside: EvaluatedRun | None = None, n: int | None = None) -> dict[str, Any]:
     """Show both networks the same images at every value of every parameter.
 
     Args:
@@ -50,7 +50,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     """
     every = networks(tested, beside)
     images, labels = sample(tested, n, N_IMAGES)
-    features = analysis.read(tested.model, images[:1]).features
+    features = explain.extract_features(tested.model, images[:1]).features
     n_components = features.shape[2] if features.dim() == 3 else N_COMPONENTS
     values: dict[str, Any] = {"n": len(images), "n_components": n_components}
     for part, each in every.items():
@@ -87,7 +87,7 @@ def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     return made
 
 
-def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
+def draw(values: dict[str, Any], tested: EvaluatedRun, beside: EvaluatedRun | None = None) -> Figure:
     """Curves of confidence over each parameter, then bars of R²."""
     every = networks(tested, beside)
     charts: list[Lines | Bars] = []

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from study.draw.charts import Bars, draw_charts
 from study.measures.said import Said, per_cent
 from study.measures.sample import name_of, networks, number
-from torchcaps.experiments.tested import Tested
 from torchcaps.experiments.train import train
+from torchcaps.report.evaluated import EvaluatedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ _ERRORS = ("val_error", "test_error", "novel_error")
 LOOKS = 10
 
 
-def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = None) -> dict[str, Any]:
+def measure(tested: EvaluatedRun, *, beside: EvaluatedRun | None = None, n: int | None = None) -> dict[str, Any]:
     """Train the better run again, up to the other's validation error, in a folder within its own.
 
     Args:
@@ -69,7 +69,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     }
 
 
-def _train_again(tested: Tested, until: float) -> dict[str, Any]:
+def _train_again(tested: EvaluatedRun, until: float) -> dict[str, Any]:
     """For as many steps under the same schedule, in epochs that are a tenth as long."""
     config = tested.config
     in_an_epoch = tested.result["steps"] // tested.result["epochs"]
@@ -97,7 +97,7 @@ def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     return said | {"novel viewpoints: error, each trained to its end": per_cent(values[part]["whole"]["novel_error"])}
 
 
-def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
+def draw(values: dict[str, Any], tested: EvaluatedRun, beside: EvaluatedRun | None = None) -> Figure:
     """Bars of errors: trained to the end, and matched."""
     kinds = {
         "whole": "Errors, each trained to its end",

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from study.analysis import Crowding, crowding, intersection_over_union
+from study.analysis import SameClassOverlap, intersection_over_union, same_class_overlap
 from study.draw.charts import Bars, draw_charts
 from study.measures.said import Said, per_cent
 from study.measures.sample import name_of, networks, number, spaced
-from torchcaps import analysis
-from torchcaps.analysis.needs import decodable, decoder_of
+from torchcaps import explain
 from torchcaps.data import Pairs
-from torchcaps.experiments.tested import N_PAIRS, Tested
+from torchcaps.explain.models import class_capsules, decoder_of
+from torchcaps.report.evaluated import N_PAIRS, EvaluatedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +29,7 @@ THRESHOLD = 0.5
 SEED = 0
 
 
-def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = None) -> dict[str, Any]:
+def measure(tested: EvaluatedRun, *, beside: EvaluatedRun | None = None, n: int | None = None) -> dict[str, Any]:
     """Paint each object of a pair from its own capsule, then show two objects of one class.
 
     Args:
@@ -62,16 +62,16 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     values: dict[str, Any] = {"n": len(chosen), "threshold": THRESHOLD}
     for part, each in every.items():
         values[part] = _different(each, images, labels, parts)
-        values[part]["same_class"] = _same(crowding(each.model, shown, classes, alone, THRESHOLD))
+        values[part]["same_class"] = _same(same_class_overlap(each.model, shown, classes, alone, THRESHOLD))
     return values
 
 
 @torch.no_grad()
-def _different(tested: Tested, images: Tensor, labels: Tensor, parts: Tensor) -> dict[str, Any]:
+def _different(tested: EvaluatedRun, images: Tensor, labels: Tensor, parts: Tensor) -> dict[str, Any]:
     true, predicted, right = [], [], []
     for shown, classes, alone in zip(images.split(100), labels.split(100), parts.split(100), strict=True):
-        found = analysis.segment(tested.model, shown, classes, alone)
-        _, pose = decodable(tested.model, shown)
+        found = explain.segment(tested.model, shown, classes, alone)
+        _, pose = class_capsules(tested.model, shown)
         painted = decoder_of(tested.model).each(pose, classes)
         true.append(intersection_over_union(painted, alone, THRESHOLD))
         predicted.append(intersection_over_union(found.reconstructions, alone, THRESHOLD))
@@ -87,7 +87,7 @@ def _different(tested: Tested, images: Tensor, labels: Tensor, parts: Tensor) ->
     }
 
 
-def _same(found: Crowding) -> dict[str, Any]:
+def _same(found: SameClassOverlap) -> dict[str, Any]:
     only = (found.length_pair > 0.5) & (found.strongest_other <= 0.5)
     return {
         "length": number(found.length_pair.mean()),
@@ -118,7 +118,7 @@ def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     }
 
 
-def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
+def draw(values: dict[str, Any], tested: EvaluatedRun, beside: EvaluatedRun | None = None) -> Figure:
     """Bars: overlap of reconstructions, lengths and overlap for two of one class."""
     every = networks(tested, beside)
 

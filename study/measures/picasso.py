@@ -15,9 +15,9 @@ from study.data.faces import ARRANGEMENTS, draw_faces
 from study.draw.examples import draw_examples
 from study.measures.said import Said, per_cent
 from study.measures.sample import bar, name_of, networks, number, sample
-from torchcaps import analysis
+from torchcaps import explain
 from torchcaps.data.images import to_float
-from torchcaps.experiments.tested import Tested
+from torchcaps.report.evaluated import EvaluatedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ FACES_SEED = 1000
 _N_SHOWN = 5
 
 
-def forms(tested: Tested, images: Tensor) -> dict[str, Tensor]:
+def forms(tested: EvaluatedRun, images: Tensor) -> dict[str, Tensor]:
     """The images as they are, their halves ever farther apart, and their tiles in disorder, by name.
 
     Of a run on drawn faces instead as many new ones, with all parts, without some, and with parts exchanged.
@@ -45,7 +45,7 @@ def forms(tested: Tested, images: Tensor) -> dict[str, Tensor]:
     return made | {f"{n}×{n} tiles": shuffle_tiles(images, n) for n in fits}
 
 
-def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = None) -> dict[str, Any]:
+def measure(tested: EvaluatedRun, *, beside: EvaluatedRun | None = None, n: int | None = None) -> dict[str, Any]:
     """Show both networks the same images, put together wrongly.
 
     Args:
@@ -67,16 +67,16 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     for part, each in every.items():
         values[part] = {}
         for name, shown in bar(forms(tested, images).items(), f"{name_of(each)}: parts out of place"):
-            found = analysis.read(each.model, shown)
+            found = explain.extract_features(each.model, shown)
             values[part][name] = {
-                "confidence": number(found.of(labels)[0].mean()),
+                "confidence": number(found.of_class(labels)[0].mean()),
                 "strongest": number(found.confidence.amax(dim=1).mean()),
                 "still": number((found.predicted == labels).float().mean()),
             }
     return values
 
 
-def _of_faces(tested: Tested, labels: Tensor) -> Tensor:
+def _of_faces(tested: EvaluatedRun, labels: Tensor) -> Tensor:
     """What is asked for: each image's own class, or always a face."""
     return torch.zeros_like(labels) if tested.config.data.name == "faces" else labels
 
@@ -87,20 +87,20 @@ def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     return {f"{name}: {asked}": per_cent(found["still"]) for name, found in values[part].items()}
 
 
-def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
+def draw(values: dict[str, Any], tested: EvaluatedRun, beside: EvaluatedRun | None = None) -> Figure:
     """Some images in every form, with each network's answer; above, its mean confidence over all.
 
     The faces that are shown are others than those measured, but drawn alike.
     """
     every = networks(tested, beside)
-    chosen = tested.firsts()[:_N_SHOWN]
+    chosen = tested.first_correct()[:_N_SHOWN]
     images = tested.images[chosen]
     made = forms(tested, images)
     pictures = torch.stack(list(made.values()), dim=1)  # [R, K, C, H, W]
     notes = [["" for _ in made] for _ in chosen]
     for each in every.values():
         for k, shown in enumerate(made.values()):
-            found = analysis.read(each.model, shown)
+            found = explain.extract_features(each.model, shown)
             for i, (j, certain) in enumerate(zip(found.predicted.tolist(), found.confidence.tolist(), strict=True)):
                 notes[i][k] += f"{name_of(each)}: {tested.classes[j]} {certain[j]:.2f}\n"
     titles = [

@@ -15,7 +15,7 @@ from torchcaps.experiments.devices import choose_device, device_in_words
 from torchcaps.experiments.files import read_json, require_place, write_json, write_picture
 from torchcaps.experiments.provenance import commit, versions
 from torchcaps.experiments.run import Run
-from torchcaps.experiments.tested import Tested, look
+from torchcaps.report.evaluated import EvaluatedRun, evaluate_run
 
 
 def record(
@@ -72,7 +72,7 @@ def record(
     device = choose_device("auto")
     if device.type == "mps":  # which has no float64, in which probes are solved
         device = torch.device("cpu")
-    tested, *others = (_moved(look(each, root), device) for each in folders)
+    tested, *others = (_moved(evaluate_run(each, root), device) for each in folders)
     other = others[0] if others else None
     code, started = commit() or "unknown", time.monotonic()  # the code that begins: it may change in the hours to come
     values = MEASURES[name].measure(tested, beside=other, n=n)
@@ -120,13 +120,13 @@ def _write(path: Path, content: dict[str, Any], figure: Any) -> None:
     write_json(path, content)
 
 
-def _moved(tested: Tested, device: Any) -> Tested:
+def _moved(tested: EvaluatedRun, device: Any) -> EvaluatedRun:
     """On the device where the measure is taken."""
     names = ("images", "labels", "parts", "predicted", "wrong")
     return tested._replace(model=tested.model.to(device), **{name: getattr(tested, name).to(device) for name in names})
 
 
-def _of(tested: Tested) -> dict[str, Any]:
+def _of(tested: EvaluatedRun) -> dict[str, Any]:
     """Which run it was, and what is known of it already."""
     kept = {key: tested.result.get(key) for key in ("recipe", "seed", "test_error", "n_parameters", "epochs", "commit")}
     return {"folder": tested.run.path.resolve().name} | kept

@@ -15,16 +15,16 @@ from study.analysis import (
     bim,
     cross_entropy,
     fgsm,
+    margin_gap,
     pgd,
     random_targets,
     robust_accuracy,
-    score_gap,
     zero_gradients,
 )
 from study.draw.charts import Lines, draw_charts
 from study.measures.said import Said, per_cent
 from study.measures.sample import bar, name_of, networks, number, numbers, sample
-from torchcaps.experiments.tested import Tested
+from torchcaps.report.evaluated import EvaluatedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +39,7 @@ MASKED_BY, WITHOUT_GRADIENT = 0.1, 0.01
 N_IMAGES = 100
 
 
-def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = None) -> dict[str, Any]:
+def measure(tested: EvaluatedRun, *, beside: EvaluatedRun | None = None, n: int | None = None) -> dict[str, Any]:
     """Attack both networks, and show the first one what was made against the other.
 
     Args:
@@ -60,7 +60,7 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
     images, labels = sample(tested, n, N_IMAGES)
     targets = random_targets(labels, len(tested.classes))
     # Cross-entropy over lengths pushes all classes down to raise one, and is flat for a CNN that is sure of itself.
-    losses = (cross_entropy, score_gap)
+    losses = (cross_entropy, margin_gap)
     weak = {
         name: tuple(partial(attack, loss=loss) for loss in losses) for name, attack in (("fgsm", fgsm), ("bim", bim))
     }
@@ -118,7 +118,7 @@ def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     return made
 
 
-def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
+def draw(values: dict[str, Any], tested: EvaluatedRun, beside: EvaluatedRun | None = None) -> Figure:
     """Curves against ε: untargeted, targeted, transferred, and the check."""
     every = networks(tested, beside)
     titles = {"fgsm": "FGSM", "bim": "BIM"}

@@ -11,7 +11,7 @@ from study.draw.charts import Lines, draw_charts
 from study.measures.said import Said
 from study.measures.sample import bar, choose, name_of, networks, numbers, spaced
 from torchcaps.experiments.objective import wrong
-from torchcaps.experiments.tested import Tested
+from torchcaps.report.evaluated import EvaluatedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ N_ITERS = tuple(range(1, 11))
 N_IMAGES = 1000
 
 
-def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = None) -> dict[str, Any]:
+def measure(tested: EvaluatedRun, *, beside: EvaluatedRun | None = None, n: int | None = None) -> dict[str, Any]:
     """Route the same votes with every number of iterations.
 
     Args:
@@ -68,7 +68,7 @@ def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     return made
 
 
-def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
+def draw(values: dict[str, Any], tested: EvaluatedRun, beside: EvaluatedRun | None = None) -> Figure:
     """Three curves over the number of iterations."""
     every = networks(tested, beside)
     charts = [

@@ -12,12 +12,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from torchcaps.data.images import fixed_order
-from torchcaps.experiments.tested import Tested
+from torchcaps.report.evaluated import EvaluatedRun
 
 T = TypeVar("T")
 
 
-def networks(tested: Tested, beside: Tested | None) -> dict[str, Tested]:
+def networks(tested: EvaluatedRun, beside: EvaluatedRun | None) -> dict[str, EvaluatedRun]:
     """The runs by the part they play: "run", and "beside" where there is one.
 
     Raises:
@@ -34,12 +34,12 @@ def networks(tested: Tested, beside: Tested | None) -> dict[str, Tested]:
     return {"run": tested, "beside": beside}
 
 
-def name_of(tested: Tested) -> str:
+def name_of(tested: EvaluatedRun) -> str:
     """The folder's name."""
     return tested.run.path.resolve().name
 
 
-def sample(tested: Tested, n: int | None, default: int) -> tuple[Tensor, Tensor]:
+def sample(tested: EvaluatedRun, n: int | None, default: int) -> tuple[Tensor, Tensor]:
     """Test images ``[n, C, H, W]`` and classes ``[n]``, as :func:`choose` has them.
 
     Raises:
@@ -49,7 +49,7 @@ def sample(tested: Tested, n: int | None, default: int) -> tuple[Tensor, Tensor]
     return tested.images[chosen], tested.labels[chosen, 0]
 
 
-def choose(tested: Tested, n: int | None, default: int) -> Tensor:
+def choose(tested: EvaluatedRun, n: int | None, default: int) -> Tensor:
     """The places of n test images, evenly spaced in the files (MNIST's second half is harder).
 
     Where objects and viewpoints are known (small NORB), files have them in a regular order, with which even steps fall

@@ -13,12 +13,12 @@ from study.analysis.probes import choose
 from study.draw.charts import Bars, draw_charts
 from study.measures.said import Said, per_cent
 from study.measures.sample import bar, name_of, networks, number, spaced
-from torchcaps import analysis
+from torchcaps import explain
 from torchcaps.data import Dataset, Images, load
 from torchcaps.data.images import to_float
 from torchcaps.experiments.batches import image_shape
-from torchcaps.experiments.tested import Tested
 from torchcaps.models import build
+from torchcaps.report.evaluated import EvaluatedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ SIZES = (5000, 1000, 2000)
 SEED = 0
 
 
-def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = None) -> dict[str, Any]:
+def measure(tested: EvaluatedRun, *, beside: EvaluatedRun | None = None, n: int | None = None) -> dict[str, Any]:
     """Fit a multinomial logistic probe to each network's features of images of other things.
 
     Args:
@@ -61,8 +61,10 @@ def measure(tested: Tested, *, beside: Tested | None = None, n: int | None = Non
         born = _untrained(each)
         found = {}
         for what, model in bar({"trained": each.model, "untrained": born}.items(), f"{name_of(each)}: transfer"):
-            found[what] = _accuracy(lambda x, model=model: analysis.read(model, x).features.flatten(1), splits, classes)
-        found["n_features"] = analysis.read(each.model, splits[0][0][:1]).features.flatten(1).shape[1]
+            found[what] = _accuracy(
+                lambda x, model=model: explain.extract_features(model, x).features.flatten(1), splits, classes
+            )
+        found["n_features"] = explain.extract_features(each.model, splits[0][0][:1]).features.flatten(1).shape[1]
         values[part] = found
     return values
 
@@ -80,7 +82,7 @@ def _images(dataset: Dataset, sizes: tuple[int, int, int], device: torch.device)
     return [(to_float(part.images).to(device), part.labels.to(device)) for part in some]
 
 
-def _untrained(tested: Tested) -> nn.Module:
+def _untrained(tested: EvaluatedRun) -> nn.Module:
     """The same network as it was born."""
     model = tested.config.model
     with torch.random.fork_rng(devices=[]):
@@ -110,7 +112,7 @@ def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     }
 
 
-def draw(values: dict[str, Any], tested: Tested, beside: Tested | None = None) -> Figure:
+def draw(values: dict[str, Any], tested: EvaluatedRun, beside: EvaluatedRun | None = None) -> Figure:
     """Bars of accuracy: trained, untrained, pixels."""
     bars = {
         name_of(each): [values[part]["trained"], values[part]["untrained"], None]

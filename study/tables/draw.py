@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from study.tables.summary import summarise
 from study.tables.table import Results, Table
-from torchcaps.analysis.draw.canvas import INK, MUTED, SERIES, SMALL, new_figure, scales
+from torchcaps.explain.canvas import INK, MUTED, SERIES, SMALL, new_figure, scales
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,19 +20,19 @@ pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
 
 from study.analysis import (
-    Crowding,
+    SameClassOverlap,
     accuracy_under_attack,
     bim,
-    crowding,
     fgsm,
     intersection_over_union,
     logistic,
+    margin_gap,
     pgd,
     pose_follows,
     random_targets,
     responses,
     robust_accuracy,
-    score_gap,
+    same_class_overlap,
 )
 from study.analysis.attacks import predict
 from study.cli import main
@@ -44,8 +44,7 @@ from study.measures.said import Said, in_words, mean, per_cent
 from study.measures.sample import choose, networks, sample, spaced
 from study.measures.write import as_markdown
 from study.recipes import RECIPES
-from tests.experiments.test_report import CAPSULES, CNN, finished
-from torchcaps.analysis import read, segment
+from tests.report.test_report import CAPSULES, CNN, finished
 from torchcaps.data import DATASETS, Dataset, Images, Pairs, load
 from torchcaps.data.augment import CROPS_13, central_crop
 from torchcaps.data.images import fixed_order, to_float
@@ -54,9 +53,10 @@ from torchcaps.experiments.files import read_json, write_json
 from torchcaps.experiments.make import make_model
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import save_model
-from torchcaps.experiments.tested import look
 from torchcaps.experiments.train import train
+from torchcaps.explain import extract_features, segment
 from torchcaps.models import build
+from torchcaps.report.evaluated import evaluate_run
 
 DIGITS = Data("digits", image_size=(16, 16), n_eval=20)
 
@@ -94,8 +94,8 @@ def measured(name: str, run: Path, **options: Any) -> dict[str, Any]:
 def test_robustness(folder, monkeypatch):
     """On images that the capsules read as said, at an ε at which some stand: so that it shows whose attack it was."""
     n, epsilon = 12, 0.004
-    caps, cnn = (look(Run(folder / name)).model for name in ("caps", "cnn"))
-    images = look(Run(folder / "caps")).images[spaced(20, n, n)]
+    caps, cnn = (evaluate_run(Run(folder / name)).model for name in ("caps", "cnn"))
+    images = evaluate_run(Run(folder / "caps")).images[spaced(20, n, n)]
     given = images, predict(caps, images)
     monkeypatch.setattr(robustness, "sample", lambda *_: given)
     monkeypatch.setattr(robustness, "EPSILONS", (0.0, epsilon))
@@ -108,14 +108,14 @@ def test_robustness(folder, monkeypatch):
         return [float(x) for x in accuracy_under_attack(model, *given, [0.0, epsilon], attacks, **options).accuracy]
 
     for name, attack in (("fgsm", fgsm), ("bim", bim)):
-        both = (attack, partial(attack, loss=score_gap))
+        both = (attack, partial(attack, loss=margin_gap))
         assert values["transferred"][name] == pytest.approx(left(caps, both, source=cnn), abs=1e-4)
         for part, model in (("run", caps), ("beside", cnn)):
             assert values[part][name]["accuracy"] == pytest.approx(left(model, both), abs=1e-4)
             aimed = accuracy_under_attack(model, *given, [0.0, epsilon], both, targets=targets).success
             assert values[part][name]["success"] == pytest.approx(aimed.tolist(), abs=1e-4)
-    strong = [attack for kind in (fgsm, bim) for attack in (kind, partial(kind, loss=score_gap))]
-    strong += [pgd, partial(pgd, loss=score_gap, seed=1)]
+    strong = [attack for kind in (fgsm, bim) for attack in (kind, partial(kind, loss=margin_gap))]
+    strong += [pgd, partial(pgd, loss=margin_gap, seed=1)]
     for part, model in (("run", caps), ("beside", cnn)):
         checked = robust_accuracy(model, *given, [epsilon], strong).accuracy
         assert values[part]["robust"] == pytest.approx(checked.tolist(), abs=1e-4)
@@ -173,7 +173,7 @@ def test_every_attack_is_made_with_both_losses_against_the_right_network(folder,
     """Near one image all attacks come to the same: so they are counted instead."""
     monkeypatch.setattr(robustness, "EPSILONS", (0.0, 0.1))
     monkeypatch.setattr(robustness, "CHECKED", (0.1,))
-    caps, cnn = (look(Run(folder / name)) for name in ("caps", "cnn"))
+    caps, cnn = (evaluate_run(Run(folder / name)) for name in ("caps", "cnn"))
     labels = caps.labels[:, 0].clone()
     labels[::2], labels[1::2] = predict(caps.model, caps.images)[::2], predict(cnn.model, cnn.images)[1::2]
     monkeypatch.setattr(robustness, "sample", lambda *_: (caps.images, labels))  # so that each has some left to lose
@@ -190,7 +190,7 @@ def test_every_attack_is_made_with_both_losses_against_the_right_network(folder,
     for name in ("fgsm", "bim", "pgd"):
         monkeypatch.setattr(robustness.analysis, name, stub(name))
     robustness.measure(caps, beside=cnn)
-    losses, once = ("cross_entropy", "score_gap"), Counter()
+    losses, once = ("cross_entropy", "margin_gap"), Counter()
     for name in ("fgsm", "bim"):
         for loss in losses:
             once[name, "caps", loss, False, None] = 2 + 1  # two ε; the check
@@ -224,7 +224,7 @@ def test_equivariance(folder, monkeypatch):
     few = {"rotate": (-180, -30, 30), "shift": (-2, 2), "scale": (0.8, 1.2), "thicken": (-0.25, 0.5)}
     monkeypatch.setattr(equivariance, "VALUES", few)
     values = measured("equivariance", folder / "caps", beside=folder / "cnn")["values"]
-    tested = look(Run(folder / "caps"))
+    tested = evaluate_run(Run(folder / "caps"))
     with torch.no_grad():
         upside_down = TRANSFORMATIONS["rotate"](tested.images, 0).flip(2, 3)
         lengths = tested.model(upside_down).scores.gather(1, tested.labels)
@@ -237,11 +237,11 @@ def test_equivariance(folder, monkeypatch):
 
 def test_picasso(folder):
     values = measured("picasso", folder / "caps", beside=folder / "cnn")["values"]
-    tested = look(Run(folder / "caps"))
+    tested = evaluate_run(Run(folder / "caps"))
     assert list(values["run"]) == [*["as it is"], *[f"halves {k} px" for k in (2, 4, 6, 8)], "2×2 tiles", "4×4 tiles"]
     assert values["run"]["as it is"]["still"] == pytest.approx(float(1 - tested.wrong.float().mean()), abs=1e-4)
     assert values["beside"]["as it is"] != values["beside"]["4×4 tiles"]
-    moved = read(tested.model, shift_halves(tested.images, 6))
+    moved = extract_features(tested.model, shift_halves(tested.images, 6))
     assert values["run"]["halves 6 px"]["strongest"] == pytest.approx(float(moved.confidence.amax(1).mean()), abs=1e-4)
 
 
@@ -250,9 +250,9 @@ def test_picasso_of_faces(tmp_path):
     finished(tmp_path / "caps", Data("faces", n_eval=20), CAPSULES)
     values = measured("picasso", tmp_path / "caps", n=12)["values"]["run"]
     assert list(values) == list(ARRANGEMENTS)
-    model = look(Run(tmp_path / "caps")).model
+    model = evaluate_run(Run(tmp_path / "caps")).model
     for name in ARRANGEMENTS:
-        found = read(model, to_float(draw_faces(12, picasso.FACES_SEED, name)))
+        found = extract_features(model, to_float(draw_faces(12, picasso.FACES_SEED, name)))
         assert values[name]["still"] == pytest.approx(float((found.predicted == 0).float().mean()), abs=1e-4)
         assert values[name]["confidence"] == pytest.approx(float(found.confidence[:, 0].mean()), abs=1e-4)
 
@@ -261,7 +261,7 @@ def test_what_equivariance_probes(folder, monkeypatch):
     """The pose, or its change, within the range that is probed; of two classes, so that there are enough images."""
     few = {"rotate": (-180, -30, 0, 30), "shift": (-2, 0, 2), "scale": (0.8, 1, 1.2), "thicken": (-0.25, 0, 0.5)}
     monkeypatch.setattr(equivariance, "VALUES", few)
-    tested = look(Run(folder / "caps"))
+    tested = evaluate_run(Run(folder / "caps"))
     twos = tested._replace(labels=tested.labels % 2)
     found = equivariance.measure(twos)["run"]["rotate"]["r2"]
     turn = TRANSFORMATIONS["rotate"]
@@ -270,7 +270,7 @@ def test_what_equivariance_probes(folder, monkeypatch):
         assert found[what] == pytest.approx(float(pose_follows(probed, change=change).nanmean()), abs=1e-4)
     assert found["pose"] != found["change"]
     monkeypatch.setattr(equivariance, "N_COMPONENTS", 2)
-    cnn = look(Run(folder / "cnn"))
+    cnn = evaluate_run(Run(folder / "cnn"))
     twos = cnn._replace(labels=cnn.labels % 2)
     found = equivariance.measure(twos)["run"]["rotate"]
     probed = responses(cnn.model, cnn.images, twos.labels[:, 0], turn, (-30, 0, 30), neutral=0)
@@ -370,14 +370,14 @@ def test_a_measure_takes_the_place_of_none_that_says_more(folder, tmp_path):
 def test_routing(folder, monkeypatch, name):
     monkeypatch.setattr(routing, "N_ITERS", (1, 3))
     values = measured("routing", folder / name)["values"]
-    tested = look(Run(folder / name))
+    tested = evaluate_run(Run(folder / name))
     assert values["run"]["trained_with"] == 3 and values["run"]["entropy"][0] == 1.0 > values["run"]["entropy"][1]
     assert values["run"]["error"][1] == pytest.approx(float(tested.wrong.float().mean()), abs=1e-4)
 
 
 def test_the_first_pairs_are_looked_at_in_batches_of_any_size(folder, monkeypatch):
-    monkeypatch.setattr("torchcaps.experiments.tested.N_PAIRS", 5)
-    some = look(Run(folder / "pairs"))
+    monkeypatch.setattr("torchcaps.report.evaluated.N_PAIRS", 5)
+    some = evaluate_run(Run(folder / "pairs"))
     assert len(some.images) == len(some.wrong) == 5
     with pytest.raises(ValueError, match="n must be at most 1000 pairs, got 1001"):
         record.record("pairs", folder / "pairs", n=1001)
@@ -385,7 +385,7 @@ def test_the_first_pairs_are_looked_at_in_batches_of_any_size(folder, monkeypatc
 
 def test_pairs(folder):
     values = measured("pairs", folder / "pairs", n=5)["values"]
-    tested = look(Run(folder / "pairs"))
+    tested = evaluate_run(Run(folder / "pairs"))
     assert values["run"]["error"] == pytest.approx(float(tested.wrong[spaced(12, 5, 5)].float().mean()), abs=1e-4)
     assert 0 < values["run"]["iou"]["input"] < 1 and values["threshold"] == 0.5
     images, labels, parts = (x[spaced(12, 5, 5)] for x in (tested.images, tested.labels, tested.parts))
@@ -393,7 +393,7 @@ def test_pairs(folder):
     with torch.no_grad():
         painted = tested.model.decoder.each(tested.model(images).capsules[-1].pose, labels)
         predicted = segment(tested.model, images, labels, parts).reconstructions
-        same = crowding(tested.model, twins.images, twins.labels[:, 0], twins.parts, 0.5)
+        same = same_class_overlap(tested.model, twins.images, twins.labels[:, 0], twins.parts, 0.5)
     for name, made in (("true", painted), ("predicted", predicted)):
         wanted = intersection_over_union(made, parts, 0.5).mean()
         assert values["run"]["iou"][name] == pytest.approx(wanted.item(), abs=1e-4)
@@ -402,7 +402,7 @@ def test_pairs(folder):
 
 
 def test_pairs_of_one_class_by_hand():
-    found = Crowding(
+    found = SameClassOverlap(
         length_pair=torch.tensor([0.9, 0.6]),
         length_single=torch.tensor([[0.8, 0.3], [0.7, 0.4]]),
         strongest_other=torch.tensor([0.7, 0.4]),
@@ -422,13 +422,15 @@ def test_transfer(folder, monkeypatch):
     values = measured("transfer", folder / "caps", n=300)["values"]
     assert values["n"] == [300, 60, 120] and values["run"]["n_features"] == 10 * 4
     assert values["pixels"] > 0.7
-    tested, data = look(Run(folder / "caps")), load("digits", image_size=(16, 16))
+    tested, data = evaluate_run(Run(folder / "caps")), load("digits", image_size=(16, 16))
     sizes = ((data.train, 300), (data.val, 60), (data.test, 120))
     some = [part.take(spaced(len(part), n, n)) for part, n in sizes]
     torch.manual_seed(transfer.SEED)
     born = build(CAPSULES.name, (1, 16, 16), 10, **CAPSULES.options)
     for what, model in (("trained", tested.model), ("untrained", born)):
-        fit, _, test = ((read(model, to_float(part.images)).features.flatten(1), part.labels) for part in some)
+        fit, _, test = (
+            (extract_features(model, to_float(part.images)).features.flatten(1), part.labels) for part in some
+        )
         right = logistic(*fit, 10, 0.01)(test[0]).argmax(dim=1) == test[1]
         assert values["run"][what] == pytest.approx(right.float().mean().item(), abs=1e-4)
     assert values["run"]["trained"] != values["run"]["untrained"]
@@ -511,7 +513,7 @@ def test_networks_of_another_folder_of_images_are_no_other_seeds(tmp_path, monke
 
 def test_averaged_over_one_network_and_one_window_is_its_error(folder):
     values = measured("averaged", folder / "caps", beside=folder / "cnn")["values"]
-    tested = look(Run(folder / "caps"))
+    tested = evaluate_run(Run(folder / "caps"))
     (alone,) = values["run"]["alone"]
     assert values["run"]["n_windows"] == 1 and values["run"]["together_windows"] == alone
     assert alone == pytest.approx(float(tested.wrong.float().mean()), abs=1e-4)
@@ -538,7 +540,7 @@ def test_what_does_not_apply_is_named_and_leaves_nothing(folder):
 
 def test_other_images_of_the_same_classes_are_refused(folder, tmp_path):
     """As the folds of one data set have."""
-    one = look(Run(folder / "caps"))
+    one = evaluate_run(Run(folder / "caps"))
     with pytest.raises(ValueError, match="beside must be a run with the same test images"):
         networks(one, one._replace(images=one.images.flip(0)))
     assert networks(one, one._replace(model=torch.nn.Identity()))["beside"].images is one.images
@@ -552,7 +554,7 @@ def test_images_are_evenly_spaced():
 
 def test_images_in_a_regular_order_are_drawn(folder):
     """Every fifth image of five categories by turns would be of one of them."""
-    tested = look(Run(folder / "caps"))
+    tested = evaluate_run(Run(folder / "caps"))
     assert torch.equal(choose(tested, 5, 3), spaced(len(tested.images), 5, 3))
     test = tested.data.test
     known = replace(tested.data, test=replace(test, factors={"toy": test.labels}))

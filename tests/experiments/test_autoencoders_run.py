@@ -19,16 +19,16 @@ from study.few_labels import compare, write
 from study.few_labels.draws import draw_labelled
 from study.few_labels.finished import Finished
 from study.few_labels.write import as_markdown
-from torchcaps.analysis.recover import QUANTITIES, Recovered
 from torchcaps.cli import main
 from torchcaps.data import load
 from torchcaps.experiments import Data, Experiment, Model, files
 from torchcaps.experiments.batches import Batch, split
 from torchcaps.experiments.evaluate import evaluate
-from torchcaps.experiments.following import _alone, following
 from torchcaps.experiments.objective import total_loss
+from torchcaps.experiments.pose_metrics import _single_capsules, pose_metrics
 from torchcaps.experiments.run import Run
 from torchcaps.models import Transformed, Transforming, build
+from torchcaps.models.pose_recovery import AFFINE_PARAMETERS, RecoveredTransformation
 from torchcaps.ops import Routed, pose_loss, transform_pose, warp
 from torchcaps.ops.affine import shift_matrix
 
@@ -56,9 +56,9 @@ def test_of_single_capsules_the_lowest_the_median_and_the_highest_are_told() -> 
     active[1:, 1] = False  # it is asked nowhere
     got = true[:, None] * slopes[:, None]
     active[150:, 0], got[150:, 0] = False, 99.0
-    found = _alone(true, got, active, [0])
+    found = _single_capsules(true, got, active, [0])
     assert found["n"] == 4 and found["active"] == 3
-    ((slope, r2),) = (found[QUANTITIES[0]].values(),)
+    ((slope, r2),) = (found[AFFINE_PARAMETERS[0]].values(),)
     assert slope == pytest.approx([1, 2, 3]) and r2[0] == pytest.approx(-3, abs=0.2) and r2[2] == pytest.approx(1)
 
 
@@ -269,7 +269,7 @@ def test_a_plain_one_cannot_follow(changed: str, tmp_path: Path, capsys: pytest.
 def test_where_nothing_is_transformed_nothing_is_recovered() -> None:
     config = replace(CONFIG, data=Data("digits", transformed=True, shift=0, n_eval=50))
     batches = split(config, load("digits"), "test", torch.device("cpu"))
-    found = following(build("affine_autoencoder", (1, 28, 28), 10, n_capsules=3), batches)
+    found = pose_metrics(build("affine_autoencoder", (1, 28, 28), 10, n_capsules=3), batches)
     assert found["follows"] == {} and found["told"] is None
 
 
@@ -282,12 +282,12 @@ def test_half_a_turn_may_be_said_either_way_round(monkeypatch: pytest.MonkeyPatc
     more[:2, :2] = torch.stack((torch.stack((angle.cos(), -angle.sin())), torch.stack((angle.sin(), angle.cos()))))
     said = iter([more @ batch.transformation for batch in batches if batch.transformation is not None])
 
-    def knowing(*_: object) -> Recovered:
+    def knowing(*_: object) -> RecoveredTransformation:
         together = next(said)
-        return Recovered(together.unsqueeze(1), torch.ones(len(together), 1), together)
+        return RecoveredTransformation(together.unsqueeze(1), torch.ones(len(together), 1), together)
 
-    monkeypatch.setattr("torchcaps.experiments.following.recover", knowing)
-    found = following(build("affine_autoencoder", (1, 28, 28), 10, n_capsules=3), batches)
+    monkeypatch.setattr("torchcaps.experiments.pose_metrics.recover_transformation", knowing)
+    found = pose_metrics(build("affine_autoencoder", (1, 28, 28), 10, n_capsules=3), batches)
     for slope, r2 in (found["follows"]["rotation"].values(), [x[0] for x in found["capsules"]["rotation"].values()]):
         assert slope == pytest.approx(1, abs=0.01) and r2 > 0.999
 
@@ -330,7 +330,7 @@ def test_evaluation_sees_the_same_pairs_every_time() -> None:
     model, device = build("affine_autoencoder", (1, 28, 28), 10, n_capsules=3), torch.device("cpu")
     batches = split(CONFIG, load("digits"), "test", device)
     assert evaluate(CONFIG, model, batches) == evaluate(CONFIG, model, split(CONFIG, load("digits"), "test", device))
-    assert set(following(model, batches)["follows"]) == {"rotation", "shift x", "shift y"}
+    assert set(pose_metrics(model, batches)["follows"]) == {"rotation", "shift x", "shift y"}
     train = split(CONFIG, load("digits"), "train", device)
     first = next(iter(train))
     train.epoch = 1
@@ -390,12 +390,12 @@ def test_what_follows_is_regressed_on_what_was_done() -> None:
     transformation = shift_matrix(by)
     moved = warp(spot, transformation)
     batch = Batch(spot, torch.zeros(64, 1).long(), moved.unsqueeze(1), transformation)
-    found = following(Half(), [batch])
+    found = pose_metrics(Half(), [batch])
     for axis, name in enumerate(("shift x", "shift y")):
         true = by[:, axis]
         r2 = 1 - float((true / 2).square().sum() / (true - true.mean()).square().sum())
         assert found["follows"][name] == pytest.approx({"slope": 0.5, "r2": r2}, abs=1e-4)
         assert found["capsules"][name]["slope"] == pytest.approx([0.5] * 3, abs=1e-4)
         assert found["capsules"][name]["r2"] == pytest.approx([r2] * 3, abs=1e-4)
-    # Told (x, y) it paints x + y everywhere, where seeing it would have painted half of that.
+    # ConsistencyError (x, y) it paints x + y everywhere, where seeing it would have painted half of that.
     assert found["told"] == pytest.approx(1.0, abs=1e-4)

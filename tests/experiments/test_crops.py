@@ -207,7 +207,7 @@ def test_two_eyes_and_novel_viewpoints(tmp_path: Path, monkeypatch: pytest.Monke
     both = load("digits").test.images[:1, :, 4:24, 3:25].expand(-1, 2, -1, -1).float() / 255
     scores = load_model(Run(tmp_path / "a")).model(both).scores[0]
     assert [value for _, value in found] == pytest.approx(scores.topk(3).values.tolist())
-    from torchcaps.experiments.reports.report import report
+    from torchcaps.report import write_report
 
-    page = report(tmp_path / "a").read_text(encoding="utf-8")
+    page = write_report(tmp_path / "a").read_text(encoding="utf-8")
     assert "Data: 40 novel." in page and "test error, novel viewpoints" in page

@@ -101,9 +101,9 @@ def _without(arguments: list[str], names: Mapping[str, object]) -> list[str]:
 
 def report_command(parsed: argparse.Namespace) -> None:
     """Write report.html: what a trained model has learned."""
-    from torchcaps.experiments.reports.report import report
+    from torchcaps.report import write_report
 
-    print(f"wrote {report(parsed.run, beside=parsed.beside, root=parsed.root)}")
+    print(f"wrote {write_report(parsed.run, beside=parsed.beside, root=parsed.root)}")
 
 
 def predict_command(parsed: argparse.Namespace) -> None:

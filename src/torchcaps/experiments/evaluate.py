@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from torchcaps.analysis.needs import evaluating
 from torchcaps.experiments.batches import Batch
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.experiments.objective import Loss, judge
 from torchcaps.experiments.per_class import recalls
+from torchcaps.layers.modes import eval_mode
 
 
 @torch.no_grad()
@@ -41,7 +41,7 @@ def evaluate(
     """
     sums, n = Counter[str](), 0
     labels, mistakes = list[Tensor](), list[Tensor]()
-    with evaluating(model):
+    with eval_mode(model):
         for batch in tqdm(batches, desc="evaluate", leave=False, disable=not progress):
             sums.update(judge(config, model, batch.views(), mistakes, loss))
             labels.append(batch.labels)

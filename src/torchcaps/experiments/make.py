@@ -8,11 +8,11 @@ import shutil
 import torch
 from torch import Tensor, nn
 
-from torchcaps.analysis.needs import evaluating
 from torchcaps.data import Dataset
 from torchcaps.experiments.batches import image_shape
 from torchcaps.experiments.experiment import Experiment
 from torchcaps.layers.base import RoutedLayer
+from torchcaps.layers.modes import eval_mode
 from torchcaps.models import Output, PlainAutoencoder, Transformed, Transforming, build
 from torchcaps.models.output import as_output
 
@@ -45,7 +45,7 @@ def check_model(config: Experiment, dataset: Dataset, model: nn.Module | None, *
     try:
         if model is None:
             model = build(name, shape, len(dataset.classes), **options)
-        with evaluating(model):  # a part that was made in evaluation mode, as one that is not trained, stays in it
+        with eval_mode(model):  # a part that was made in evaluation mode, as one that is not trained, stays in it
             weight = next(model.parameters(), torch.empty(0))
             output = as_output(model(torch.zeros(1, *shape, dtype=weight.dtype, device=weight.device)))
     except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:

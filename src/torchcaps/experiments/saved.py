@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps import __version__
-from torchcaps.analysis.needs import evaluating
 from torchcaps.data import Dataset, load
 from torchcaps.experiments.batches import image_shape
 from torchcaps.experiments.devices import in_float32
@@ -21,6 +20,7 @@ from torchcaps.experiments.files import write_atomically, write_tensors
 from torchcaps.experiments.provenance import splits_in_words
 from torchcaps.experiments.run import Run, differing
 from torchcaps.layers import ROUTINGS
+from torchcaps.layers.modes import eval_mode
 from torchcaps.models import MODELS, Output, build
 from torchcaps.models.output import as_output
 
@@ -140,7 +140,7 @@ def _note_what_is_computed_otherwise(file: Path, model: nn.Module, content: dict
 @torch.no_grad()
 def _says(model: nn.Module, shape: Sequence[int]) -> Tensor:
     """What the model makes of one image, from black to white."""
-    with evaluating(model):
+    with eval_mode(model):
         weight = next(model.parameters())
         image = torch.linspace(0, 1, math.prod(shape), dtype=weight.dtype, device=weight.device).view(1, *shape)
         output = as_output(model(image))

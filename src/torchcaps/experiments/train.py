@@ -26,12 +26,12 @@ from torchcaps.experiments.devices import choose_device, device_in_words, flushe
 from torchcaps.experiments.evaluate import evaluate
 from torchcaps.experiments.experiment import Experiment, Model
 from torchcaps.experiments.files import require_place, write_json
-from torchcaps.experiments.following import following
 from torchcaps.experiments.make import check_model, compile_capsules, require_compiler
 from torchcaps.experiments.more_epochs import as_in_one_go, epochs_before, put_aside, require_same_data
 from torchcaps.experiments.no_effect import refuse_what_does_nothing
 from torchcaps.experiments.objective import Loss
 from torchcaps.experiments.per_class import count_classes
+from torchcaps.experiments.pose_metrics import pose_metrics
 from torchcaps.experiments.provenance import splits_in_words, versions
 from torchcaps.experiments.run import Run
 from torchcaps.experiments.saved import HANDED_OVER, load_model, save_model
@@ -269,7 +269,7 @@ def record(session: Session, run: Run, fitted: Fitted, *, progress: bool) -> dic
     scores = {name: evaluate(config, model, batches[name], **asked) for name in tested}
     if config.data.transformed and not isinstance(model, PlainAutoencoder):
         for name in tested:
-            scores[name] |= following(model.eval(), batches[name])
+            scores[name] |= pose_metrics(model.eval(), batches[name])
     result = {
         "recipe": config.recipe,
         "seed": config.seed,

@@ -17,14 +17,14 @@ from study.analysis import (
     accuracy_under_attack,
     bim,
     fgsm,
+    margin_gap,
     pgd,
     random_targets,
     robust_accuracy,
-    score_gap,
     zero_gradients,
 )
 from study.analysis.attacks import gradient
-from torchcaps.analysis import read
+from torchcaps.explain import extract_features
 from torchcaps.models import CapsNet, MatrixCapsNet, Output
 from torchcaps.models.baseline_cnn import BaselineCNN
 from torchcaps.ops import Routed, margin_loss
@@ -253,7 +253,7 @@ def test_margin_loss_is_flat_where_the_margin_is_kept_and_cross_entropy_is_not()
 
 def test_the_gap_of_scores():
     scores = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.5, 0.1]])
-    assert float(score_gap(scores, torch.tensor([0, 2]))) == pytest.approx(0.3 - 0.9 + 0.5 - 0.1)
+    assert float(margin_gap(scores, torch.tensor([0, 2]))) == pytest.approx(0.3 - 0.9 + 0.5 - 0.1)
 
 
 def test_accuracy_falls_where_the_linear_model_says():
@@ -347,7 +347,7 @@ def test_no_score_is_the_largest_of_nan():
     with pytest.raises(ValueError, match="model must return numbers as scores, got NaN for 1 images"):
         accuracy_under_attack(Silent(), x, labels, [0.1], fgsm, source=Linear())
     with pytest.raises(ValueError, match="model must return numbers as scores, got NaN for 1 images"):
-        read(Silent(), x)
+        extract_features(Silent(), x)
 
 
 def test_no_batch_is_larger_than_was_asked_for():
@@ -365,8 +365,8 @@ def test_no_batch_is_larger_than_was_asked_for():
 
 def test_images_are_stuck_where_no_loss_has_a_gradient():
     x, labels = image(0.5, 0.5, 0.0, 0.5), torch.tensor([1])
-    flat = lambda scores, labels: 0 * score_gap(scores, labels)  # noqa: E731
-    found = [zero_gradients(Linear(), x, labels, loss) for loss in (score_gap, flat, [flat, score_gap], [flat, flat])]
+    flat = lambda scores, labels: 0 * margin_gap(scores, labels)  # noqa: E731
+    found = [zero_gradients(Linear(), x, labels, loss) for loss in (margin_gap, flat, [flat, margin_gap], [flat, flat])]
     assert found == [0.0, 1.0, 0.0, 1.0]
     with pytest.raises(ValueError, match="loss must be one or several, got none"):
         zero_gradients(Linear(), x, labels, [])

@@ -10,7 +10,7 @@ from study.analysis import pose_follows, responses
 from study.analysis.equivariance import SHARES, Responses
 from study.analysis.probes import divided
 from study.data.transform import rotate
-from torchcaps.analysis import read
+from torchcaps.explain import extract_features
 from torchcaps.layers import DenseCaps
 from torchcaps.models import CapsNet, MatrixCapsNet, Output
 from torchcaps.models.baseline_cnn import BaselineCNN
@@ -43,8 +43,8 @@ def test_capsules_are_read_by_length_and_pose():
     ):
         x, labels = torch.rand(3, *model.image_shape), torch.tensor([2, 0, 1])
         model.eval()
-        found, output = read(model, x, batch_size=2), model(x)
-        confidence, pose = found.of(labels)
+        found, output = extract_features(model, x, batch_size=2), model(x)
+        confidence, pose = found.of_class(labels)
         torch.testing.assert_close(confidence, output.scores[torch.arange(3), labels])
         torch.testing.assert_close(pose[1], output.capsules[-1].pose[1, 0].flatten())
         assert torch.equal(found.predicted, output.scores.argmax(dim=1))
@@ -57,7 +57,7 @@ def test_layers_alone_are_read_by_length_and_pose(below: nn.Module) -> None:
     """Whatever they stand on: what goes into a linear layer below them is not what decides."""
     layers = nn.Sequential(nn.Flatten(2), nn.Unflatten(1, (6,)), below, DenseCaps(6, 3, 8, 16))
     x = torch.rand(5, 6, 2, 4)
-    found, output = read(layers, x, batch_size=2), layers(x)
+    found, output = extract_features(layers, x, batch_size=2), layers(x)
     torch.testing.assert_close(found.confidence, output.activation)
     torch.testing.assert_close(found.features, output.pose)
 
@@ -65,39 +65,39 @@ def test_layers_alone_are_read_by_length_and_pose(below: nn.Module) -> None:
 def test_a_network_without_is_read_by_softmax_and_the_input_of_its_last_linear():
     cnn = BaselineCNN((1, 8, 9), 3, (4,), (6,))
     x = torch.rand(5, 1, 8, 9)
-    found = read(cnn, x, batch_size=2)
+    found = extract_features(cnn, x, batch_size=2)
     assert cnn.training and found.features.shape == (5, 6)
     torch.testing.assert_close(found.confidence, cnn.logits(found.features).softmax(dim=1))
     assert not cnn._forward_hooks and not cnn.logits._forward_pre_hooks
     bare = nn.Sequential(nn.Flatten(), nn.Linear(72, 4), nn.ReLU(), nn.Linear(4, 2))
-    torch.testing.assert_close(read(bare, x).features, bare[:3](x))
+    torch.testing.assert_close(extract_features(bare, x).features, bare[:3](x))
 
 
 def test_what_cannot_be_read_is_named():
     with pytest.raises(ValueError, match="model must have capsules or an nn.Linear to take features from, got a Flat"):
-        read(nn.Flatten(), torch.rand(2, 1, 2, 2))
+        extract_features(nn.Flatten(), torch.rand(2, 1, 2, 2))
     with pytest.raises(ValueError, match="the number of images must be an integer of at least 1, got 0"):
-        read(nn.Flatten(), torch.rand(0, 1, 2, 2))
+        extract_features(nn.Flatten(), torch.rand(0, 1, 2, 2))
     with pytest.raises(ValueError, match="images must be floats 0 … 1, got torch.uint8"):
-        read(nn.Flatten(), torch.zeros(2, 1, 2, 2, dtype=torch.uint8))
-    found = read(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), torch.rand(2, 1, 2, 2))
+        extract_features(nn.Flatten(), torch.zeros(2, 1, 2, 2, dtype=torch.uint8))
+    found = extract_features(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), torch.rand(2, 1, 2, 2))
     with pytest.raises(ValueError, match="labels must hold classes 0 … 2, got -1 … 0"):
-        found.of(torch.tensor([-1, 0]))
+        found.of_class(torch.tensor([-1, 0]))
 
 
 def test_responses_are_readings_of_the_changed_images():
     model = CapsNet((1, 20, 20), 3, channels=4, n_types=2, decoder=None)
     x, labels = torch.rand(4, 1, 20, 20), torch.tensor([0, 1, 2, 0])
     found = responses(model, x, labels, rotate, (-90.0, 0.0, 180.0), batch_size=3)
-    confidence, pose = read(model, rotate(x, 180)).of(labels)
+    confidence, pose = extract_features(model, rotate(x, 180)).of_class(labels)
     torch.testing.assert_close(found.confidence[2], confidence)
     torch.testing.assert_close(found.features[2], pose)
     torch.testing.assert_close(found.features[1], found.origin)
-    assert torch.equal(found.right[0], read(model, rotate(x, -90)).predicted == labels)
+    assert torch.equal(found.right[0], extract_features(model, rotate(x, -90)).predicted == labels)
     moved = responses(
         model, x, labels, rotate, (0.0,), neutral=90.0
     )  # read where it is told, of a transform that moves
-    torch.testing.assert_close(moved.origin, read(model, rotate(x, 90)).of(labels)[1])
+    torch.testing.assert_close(moved.origin, extract_features(model, rotate(x, 90)).of_class(labels)[1])
     few = found.within(-90, 10)
     assert few.values.tolist() == [-90, 0] and few.features.shape[:2] == (2, 4)
     torch.testing.assert_close(few.confidence, found.confidence[:2])

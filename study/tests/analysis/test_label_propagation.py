@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from study.analysis.label_propagation import Neighbours, affinity, anchored_classes, nearest, spread_labels
+from study.analysis.label_propagation import Neighbours, affinity, classes_from_anchors, nearest, propagate_labels
 
 
 def rings(n: int = 120) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,7 +46,7 @@ def test_labels_handed_on_by_hand() -> None:
     """Two points that are each other's neighbours, the first labelled: 99 parts are handed on, one comes anew."""
     pair = torch.tensor([[0.0, 1.0], [1.0, 0.0]]).to_sparse()
     for n_iters, wanted in ((1, [0.01, 0.99]), (2, [0.99 * 0.99 + 0.01, 0.99 * 0.01])):
-        scores = spread_labels(pair, torch.tensor([[0]]), torch.tensor([[1]]), 2, n_iters)
+        scores = propagate_labels(pair, torch.tensor([[0]]), torch.tensor([[1]]), 2, n_iters)
         torch.testing.assert_close(scores[0, :, 1], torch.tensor(wanted))
         assert scores[0, :, 0].tolist() == [0, 0]
 
@@ -56,7 +56,7 @@ def test_one_label_a_ring_is_enough() -> None:
     graph = affinity(nearest(x, x, 4, same=True))
     index = torch.tensor([0, 1])
     both = torch.stack((index, torch.tensor([60, 31])))
-    scores, others = spread_labels(graph, both, label[both], 2, n_iters=2000)
+    scores, others = propagate_labels(graph, both, label[both], 2, n_iters=2000)
     torch.testing.assert_close(others.argmax(dim=1), scores.argmax(dim=1))
     assert (scores.argmax(dim=1) == label).float().mean() > 0.99
     by_distance = torch.cdist(x, x[index]).argmin(dim=1)
@@ -70,14 +70,14 @@ def test_clusters_take_the_class_of_those_they_share_points_with() -> None:
     shares = torch.zeros(len(chains), 5)
     for row, clusters in enumerate(chains):
         shares[row, list(clusters)] = 1 / len(clusters)
-    classes = anchored_classes(shares, torch.tensor([0, 5]), torch.tensor([1, 0]), 2)
+    classes = classes_from_anchors(shares, torch.tensor([0, 5]), torch.tensor([1, 0]), 2)
     assert (shares @ classes).argmax(dim=1).tolist() == [1, 1, 1, 1, 1, 0, 0, 0]
 
 
 def test_a_class_whose_label_is_well_placed_takes_no_more_than_its_share() -> None:
     """Liu et al. 2010: Z a_j / λ_j, λ_j = 1ᵀ Z a_j. Class 1's label lies within its cluster, that of 0 between two."""
     shares = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.8, 0.2]])
-    classes = anchored_classes(shares, torch.tensor([4, 2]), torch.tensor([0, 1]), 3)
+    classes = classes_from_anchors(shares, torch.tensor([4, 2]), torch.tensor([0, 1]), 3)
     torch.testing.assert_close((shares @ classes).sum(dim=0), torch.tensor([1.0, 1.0, 0.0]))
     assert (shares @ classes)[:4].argmax(dim=1).tolist() == [0, 0, 1, 1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from study.analysis.object_frame import parts_in_whole, pose_code, typical_layout, whole_frames
+from study.analysis.object_frame import mean_layout, object_frames, parts_in_frame, pose_code
 from torchcaps.data.transformed import Limits
 from torchcaps.ops import transform_pose
 
@@ -31,7 +31,7 @@ def moved(parts: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_frame_is_how_the_layout_was_moved(points: bool) -> None:
     parts = layout(12, points=points)
     pose, matrix = moved(parts, 20)
-    found = whole_frames(pose, torch.rand(20, 12), parts, UNIT, stiffness=1e-6)
+    found = object_frames(pose, torch.rand(20, 12), parts, UNIT, stiffness=1e-6)
     torch.testing.assert_close(found, matrix, atol=1e-3, rtol=1e-3)
 
 
@@ -42,7 +42,7 @@ def test_how_the_whole_lies_does_not_show(points: bool) -> None:
     (kinds[1, 0] if points else kinds[1, 0, :2, 2]).add_(4.0)
     poses = torch.cat([moved(kind, 30)[0] for kind in kinds])
     presence = torch.full((60, 12), 0.9)
-    seen = parts_in_whole(poses, presence, typical_layout(poses, presence, UNIT), UNIT)
+    seen = parts_in_frame(poses, presence, mean_layout(poses, presence, UNIT), UNIT)
     as_they_are = pose_code(poses, presence, UNIT)
 
     def apart(code: torch.Tensor) -> float:
@@ -60,17 +60,17 @@ def test_absent_parts_say_nothing() -> None:
     pose, _ = moved(parts, 4)
     presence = torch.ones(4, 6)
     presence[:, 2] = 0.0
-    before = parts_in_whole(pose, presence, parts, UNIT)
+    before = parts_in_frame(pose, presence, parts, UNIT)
     pose[:, 2] = torch.randn(4, 3, 3)
-    torch.testing.assert_close(parts_in_whole(pose, presence, parts, UNIT), before)
+    torch.testing.assert_close(parts_in_frame(pose, presence, parts, UNIT), before)
 
 
 def test_an_image_without_parts_has_the_identity() -> None:
     torch.testing.assert_close(
-        whole_frames(torch.randn(2, 3, 3, 3), torch.zeros(2, 3), layout(3), UNIT), torch.eye(3).repeat(2, 1, 1)
+        object_frames(torch.randn(2, 3, 3, 3), torch.zeros(2, 3), layout(3), UNIT), torch.eye(3).repeat(2, 1, 1)
     )
 
 
 def test_shapes_are_checked() -> None:
     with pytest.raises(ValueError, match=r"presence must be \[N, J\] with J=3"):
-        typical_layout(torch.rand(2, 3, 2), torch.rand(2, 4), UNIT)
+        mean_layout(torch.rand(2, 3, 2), torch.rand(2, 4), UNIT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from study.analysis import Crowding, crowding, intersection_over_union
+from study.analysis import SameClassOverlap, intersection_over_union, same_class_overlap
 from torchcaps.models import CapsNet
 
 SHAPE = (1, 20, 18)
@@ -28,7 +28,7 @@ def test_crowding_is_what_the_model_says_of_pairs_and_of_their_parts():
     model = CapsNet(SHAPE, 3, channels=4, n_types=2, decoder=(6,))
     parts, labels = torch.rand(3, 2, *SHAPE), torch.tensor([0, 2, 2])
     images = parts.amax(dim=1)
-    found = crowding(model, images, labels, parts, threshold=0.4, batch_size=2)
+    found = same_class_overlap(model, images, labels, parts, threshold=0.4, batch_size=2)
     model.eval()
     both, second = model(images), model(parts[:, 1])
     assert model.decoder is not None
@@ -45,7 +45,7 @@ def test_crowding_is_what_the_model_says_of_pairs_and_of_their_parts():
 
 def test_whether_the_length_tells_is_a_share_of_comparisons():
     single, none = torch.tensor([[0.1, 0.5], [0.5, 0.9]]), torch.zeros(2, 2)
-    found = Crowding(torch.tensor([0.5, 0.95]), single, none[0], none, none)
+    found = SameClassOverlap(torch.tensor([0.5, 0.95]), single, none[0], none, none)
     assert found.told_apart == pytest.approx((1 + 0.5 + 0.5 + 0 + 4) / 8)
 
 
@@ -53,14 +53,14 @@ def test_what_does_not_fit_is_named():
     model = CapsNet(SHAPE, 3, channels=4, n_types=2, decoder=None)
     x, labels, parts = torch.rand(1, *SHAPE), torch.tensor([0]), torch.rand(1, 2, *SHAPE)
     with pytest.raises(ValueError, match="model must have a decoder"):
-        crowding(model, x, labels, parts)
+        same_class_overlap(model, x, labels, parts)
     with pytest.raises(ValueError, match=r"parts must be \[B, 2, C, H, W\], got shape \[1, 1, 1, 20, 18\]"):
-        crowding(model, x, labels, parts[:, :1])
+        same_class_overlap(model, x, labels, parts[:, :1])
     whole = CapsNet(SHAPE, 3, channels=4, n_types=2, decoder=(4,))
     with pytest.raises(ValueError, match="labels must hold classes 0 … 2, got 3 … 3"):
-        crowding(whole, x, labels + 3, parts)
+        same_class_overlap(whole, x, labels + 3, parts)
     with pytest.raises(ValueError, match="batch_size must be an integer of at least 1, got 0"):
-        crowding(whole, x, labels, parts, batch_size=0)
+        same_class_overlap(whole, x, labels, parts, batch_size=0)
     with pytest.raises(ValueError, match=r"first and second must be \[..., C, H, W\] of one shape"):
         intersection_over_union(x, parts)
     with pytest.raises(ValueError, match="threshold must be positive, got 0"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from study.analysis.probes import choose, divided, logistic, r_squared, ridge
-from torchcaps.analysis.plane import principal_plane
+from torchcaps.explain.pca import principal_components
 
 
 def test_a_linear_map_is_found():
@@ -29,7 +29,7 @@ def test_the_frame_of_the_features_has_no_meaning():
     x, y = torch.randn(30, 3) * torch.tensor([1.0, 5.0, 0.2]) + 2, torch.randn(30, 2)
     turned = x.double() @ torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))[0]
     torch.testing.assert_close(ridge(turned, y, 0.1)(turned), ridge(x, y, 0.1)(x))
-    components = principal_plane(x, k=3).project(x)
+    components = principal_components(x, k=3).project(x)
     torch.testing.assert_close(ridge(components, y, 0.1)(components), ridge(x, y, 0.1)(x), atol=1e-4, rtol=1e-4)
 
 

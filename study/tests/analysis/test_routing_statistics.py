@@ -74,3 +74,14 @@ def test_what_does_not_fit_is_named():
         routing_statistics(tiny(), torch.rand(1, *SHAPE), ())
     with pytest.raises(ValueError, match="batch_size must be an integer of at least 1, got 0"):
         routing_statistics(tiny(), torch.rand(1, *SHAPE), batch_size=0)
+
+
+def test_a_model_in_training_is_left_as_it_was() -> None:
+    model, x = tiny(), torch.rand(3, *SHAPE)
+    expected = routing_statistics(model, x, (1, 2))
+    model.train()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    found = routing_statistics(model, x, (1, 2))
+    torch.testing.assert_close(tuple(found), tuple(expected), rtol=0, atol=0)
+    assert not any(part.requires_grad for part in found) and all(part.training for part in model.modules())
+    assert all(value.equal(before[key]) for key, value in model.state_dict().items())

@@ -1,1 +1,0 @@
-"""What a finished run has learned, as a page of its own."""

@@ -1,0 +1,138 @@
+"""What an auto-encoder of capsules paints: told a transformation, capsule by capsule, and with which units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.checks import check_shapes
+from torchcaps.explain.canvas import INK, MUTED, TEXT, new_figure, pixels, show, tiled
+from torchcaps.explain.models import as_autoencoder, inspects_model
+from torchcaps.ops.affine import warp
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@inspects_model
+def part_reconstructions(model: nn.Module, image: Tensor) -> Tensor:
+    """What each capsule adds to the picture of one image ``[C, H, W]``: ``[J, C, H, W]``, without the ground.
+
+    Raises:
+        ValueError: another model, or an image that does not fit it.
+    """
+    model = as_autoencoder(model)
+    pose, presence, _ = model.recognise(image.unsqueeze(0))
+    alone = presence[0].diag()  # [J, J]: row j has capsule j only
+    return model.generate(pose.expand(len(alone), *pose.shape[1:]), alone) - model.ground
+
+
+@inspects_model
+def generative_units(model: nn.Module) -> Tensor:
+    """What a capsule paints with: its generation units' weights, or its template, in pixels.
+
+    Args:
+        model: a transforming auto-encoder.
+
+    Returns:
+        ``[J, G, C, h, w]``: G pictures of every capsule; a template is one.
+
+    Raises:
+        ValueError: another model.
+
+    Source: Hinton, Krizhevsky, Wang 2011, after figure 2.
+    """
+    return as_autoencoder(model).generative_units()
+
+
+@inspects_model
+def transformation_sweep(model: nn.Module, image: Tensor, matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """One image under many transformations, such as go beyond those of the training.
+
+    Args:
+        model: a transforming auto-encoder.
+        image: as the model sees it, ``[C, H, W]``.
+        matrices: K transformations, ``[K, 3, 3]``.
+
+    Returns:
+        the transformed images, and what the model paints when it sees the image and is told each transformation;
+        both ``[K, C, H, W]``.
+
+    Raises:
+        ValueError: another model, or the shapes do not fit.
+    """
+    model = as_autoencoder(model)
+    check_shapes(image=(image, "C H W"), matrices=(matrices, "K 3 3"))
+    images = image.expand(len(matrices), *image.shape)
+    return warp(images, matrices), model(images, matrices).images
+
+
+_COLUMN = 0.8  # inches of an image
+
+
+def draw_image_rows(rows: Sequence[tuple[str, Tensor]], titles: Sequence[str] = ()) -> Figure:
+    """Images in columns: what is seen, what is asked for, what is painted.
+
+    Args:
+        rows: name and images ``[K, C, H, W]`` of each row, values 0 … 1, equally many in all.
+        titles: what stands over each column.
+
+    Raises:
+        ValueError: no images, or rows of different lengths.
+    """
+    lengths = {len(images) for _, images in rows}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ValueError(f"rows must hold equally many images, at least one, got {[len(each) for _, each in rows]}")
+    n = lengths.pop()
+    figure = new_figure(1.5 + _COLUMN * n, 0.3 + 0.25 * bool(titles) + (_COLUMN + 0.06) * len(rows))
+    grid = figure.subplots(len(rows), n, squeeze=False)
+    for axes, (name, images) in zip(grid, rows, strict=True):
+        for each, picture in zip(axes, pixels(images), strict=True):
+            show(each, picture)
+        axes[0].set_ylabel(name, fontsize=TEXT, color=MUTED, rotation=0, ha="right", va="center")
+    for axes, title in zip(grid[0], titles, strict=False):
+        axes.set_title(title, fontsize=TEXT, color=INK, pad=4)
+    return figure
+
+
+def draw_transformation_sweep(true: Tensor, painted: Tensor, titles: Sequence[str], within: Sequence[bool]) -> Figure:
+    """One image under stronger and stronger transformations, over what is painted when they are told.
+
+    Args:
+        true: the transformed images ``[K, C, H, W]``, values 0 … 1.
+        painted: ``[K, C, H, W]``.
+        titles: K, what each transformation is.
+        within: K, which of them are such as were trained on; the others' titles have a star.
+
+    Raises:
+        ValueError: as :func:`draw_image_rows`.
+    """
+    starred = [title if known else f"{title} *" for title, known in zip(titles, within, strict=True)]
+    return draw_image_rows((("transformed", true), ("painted", painted)), starred)
+
+
+def draw_generative_units(units: Tensor, n_capsules: int = 12, n_units: int = 16) -> Figure:
+    """A row of pictures for each capsule; grey is 0, brighter adds light, darker takes it away.
+
+    All are on one scale, that of the strongest pixel shown: what adds nothing is grey.
+
+    Args:
+        units: as :func:`torchcaps.explain.generative_units` gives them, ``[J, G, C, h, w]``. Of one picture a
+            capsule (a template) all are shown in rows of eight, whatever the other arguments.
+        n_capsules: rows at most.
+        n_units: pictures in a row at most.
+    """
+    if units.shape[1] == 1:
+        n = min(8, len(units))
+        units = torch.cat((units, units.new_zeros(-len(units) % n, *units.shape[1:])))
+        units = units.squeeze(1).unflatten(0, (-1, n))
+    else:
+        units = units[:n_capsules, :n_units]
+    sheet = tiled(pixels(0.5 + 0.5 * units / units.abs().max().clamp_min(1e-12)))
+    height, width, _ = sheet.shape
+    figure = new_figure(9.0, max(1.0, 9.0 * height / width))
+    show(figure.subplots(), sheet)
+    return figure

@@ -1,0 +1,127 @@
+"""Which class is taken for which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchcaps.checks import check_classes, check_shapes
+from torchcaps.explain.canvas import INK, LINES, MUTED, TEXT, TITLE, new_figure, pixels, shortened, show, verdict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def confusion_matrix(labels: Tensor, predicted: Tensor, n_classes: int) -> Tensor:
+    """Count how often each class was predicted for each true one.
+
+    Args:
+        labels: true classes, ``[B]``, integers.
+        predicted: predicted classes, ``[B]``, integers.
+        n_classes: J.
+
+    Returns:
+        Counts ``[J, J]`` int64: the row is the true class, the column the predicted one.
+
+    Raises:
+        ValueError: shapes that do not fit, or a class that is not in 0 … J − 1.
+    """
+    check_shapes(labels=(labels, "B"), predicted=(predicted, "B"))
+    for name, classes in (("labels", labels), ("predicted", predicted)):
+        check_classes(name, classes, n_classes)
+    return torch.bincount(labels.long() * n_classes + predicted.long(), minlength=n_classes**2).view(
+        n_classes, n_classes
+    )
+
+
+#: With more classes than this the counts would be too small to read.
+_MOST_COUNTS = 30
+
+
+def draw_confusion(matrix: Tensor, classes: Sequence[str]) -> Figure:
+    """Counts of predictions: blue on the diagonal for right ones, red elsewhere for mistakes.
+
+    Red deepens up to the most frequent mistake, so that few mistakes among many are seen.
+
+    Args:
+        matrix: as :func:`torchcaps.explain.confusion_matrix` gives it, ``[J, J]``.
+        classes: J names.
+
+    Raises:
+        ValueError: another number of names than classes.
+    """
+    n = len(classes)
+    if list(matrix.shape) != [n, n]:
+        raise ValueError(f"matrix must be [J, J] with J={n} as there are classes, got shape {list(matrix.shape)}")
+    counts = matrix.cpu().numpy()
+    side = min(9.5, max(4.2, 2.2 + 0.44 * n))
+    figure = new_figure(side, side)
+    axes = figure.subplots()
+    axes.imshow(_colours(counts), interpolation="nearest")
+    names = [shortened(name) for name in classes]
+    size = min(TEXT, 370 / n)
+    long = max(map(len, names)) > 3
+    axes.set_xticks(range(n), names, fontsize=size, color=INK, rotation=90 if long else 0)
+    axes.set_yticks(range(n), names, fontsize=size, color=INK)
+    axes.set_xlabel("predicted class", fontsize=TEXT, color=MUTED)
+    axes.set_ylabel("true class", fontsize=TEXT, color=MUTED)
+    mistakes = int(counts.sum() - np.trace(counts))
+    axes.set_title(f"{mistakes:,} of {int(counts.sum()):,} wrong", fontsize=TITLE, color=INK, loc="left")
+    axes.tick_params(length=0, which="both")
+    axes.spines[:].set_color(LINES)
+    axes.set_xticks(np.arange(n - 1) + 0.5, minor=True)
+    axes.set_yticks(np.arange(n - 1) + 0.5, minor=True)
+    axes.grid(which="minor", color=LINES, linewidth=0.6)
+    if n <= _MOST_COUNTS:
+        size = min(TEXT, 260 / n / max(1, len(str(counts.max())) - 1))
+        red = _shares_of_mistakes(counts)
+        for i, j in zip(*np.nonzero(counts), strict=True):
+            colour = "white" if red[i, j] > 0.6 else INK
+            axes.text(j, i, str(counts[i, j]), ha="center", va="center", fontsize=size, color=colour)
+    return figure
+
+
+def _shares_of_mistakes(counts: np.ndarray) -> np.ndarray:
+    """0 where there is no mistake, up to 1 for the most frequent one (a single one is not that bad)."""
+    mistakes = counts - np.diag(np.diag(counts))
+    return np.where(mistakes > 0, 0.15 + 0.85 * mistakes / max(3, mistakes.max()), 0)
+
+
+def _colours(counts: np.ndarray) -> np.ndarray:
+    """RGB ``[J, J, 3]``: shares of each row on the diagonal, mistakes by their number."""
+    red = _shares_of_mistakes(counts)[..., None]
+    white, full_red, full_blue = np.ones(3), np.array([0.78, 0.16, 0.10]), np.array([0.62, 0.75, 0.95])
+    blue = np.diag(np.diag(counts) / np.maximum(1, counts.sum(axis=1)))[..., None]
+    return white + red * (full_red - white) + blue * (full_blue - white)
+
+
+def draw_misclassified(
+    images: Tensor, labels: Tensor, predicted: Tensor, classes: Sequence[str], n: int = 24
+) -> Figure:
+    """The images that were taken for another class.
+
+    Args:
+        images: ``[B, C, H, W]``; the right ones among them are left out.
+        labels: true classes ``[B]``.
+        predicted: predicted classes ``[B]``.
+        classes: J names.
+        n: at most so many are shown.
+    """
+    wrong = (labels != predicted).nonzero().squeeze(1)[:n].tolist()
+    n_columns = min(8, max(1, len(wrong)))
+    n_rows = max(1, -(-len(wrong) // n_columns))
+    height, width = images.shape[2:]
+    figure = new_figure(max(3.0, 1.15 * n_columns), n_rows * (1.15 * height / width + 0.65))
+    for k, axes in enumerate(figure.subplots(n_rows, n_columns, squeeze=False).flat):
+        if k < len(wrong):
+            text, colour = verdict(int(labels[wrong[k]]), int(predicted[wrong[k]]), classes)
+            show(axes, pixels(images[wrong[k]]), text, colour)
+        else:
+            axes.set_visible(False)
+    if not wrong:
+        figure.text(0.5, 0.5, "no image was taken for another class", ha="center", va="center", color=INK)
+    return figure

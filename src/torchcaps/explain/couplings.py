@@ -1,0 +1,109 @@
+"""Which places of an image vote for which class, iteration by iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.explain.canvas import INK, MUTED, TEXT, colour_bar, new_figure, numbers, overlay, pixels, shortened, show
+from torchcaps.explain.models import as_capsnet, inspects_model
+from torchcaps.explain.receptive_fields import map_edges
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Couplings(NamedTuple):
+    """Couplings of one or more images in iterations 1 … r, on the map of lower capsules.
+
+    Attributes:
+        maps: ``[r, B, J, H, W]``: mean over types of a_i c_ij, the part of each place's activity
+            that goes to class j. Summed over j it is the mean activity, in every iteration (less
+            with leaky routing).
+        scores: activations of the class capsules (their lengths, in a CapsNet), ``[r, B, J]``.
+        extent: (left, right, bottom, top) of the map in pixels of the image.
+    """
+
+    maps: Tensor
+    scores: Tensor
+    extent: tuple[float, float, float, float]
+
+
+@inspects_model
+def coupling_maps(model: nn.Module, images: Tensor, n_iters: int | None = None) -> Couplings:
+    """Lay the couplings of the class capsules out over the image.
+
+    Args:
+        model: a CapsNet or MatrixCapsNet.
+        images: ``[B, C, H, W]``, values 0 … 1.
+        n_iters: iterations r of the class capsules to look at, by default as many as they have; the layers below keep
+            their own.
+
+    Returns:
+        :class:`Couplings`.
+
+    Raises:
+        ValueError: the model has no capsules, the images do not fit it, or ``n_iters`` is below 1.
+    """
+    model = as_capsnet(model)
+    n_iters = model.classes.n_iters if n_iters is None else n_iters
+    check_at_least("n_iters", n_iters, 1)
+    check_shapes(images=(images, "B C H W"))
+    lower = model(images).capsules[-2]
+    maps, scores = [], []
+    for t in range(1, n_iters + 1):
+        routed = model.classes(lower, n_iters=t, return_coupling=True)
+        weighted = lower.activation.flatten(1)[:, :, None] * routed.coupling  # [B, I, J]
+        maps.append(weighted.unflatten(1, model.map_shape).mean(dim=1).permute(0, 3, 1, 2))  # [B, J, H, W]
+        scores.append(routed.activation)
+    return Couplings(torch.stack(maps), torch.stack(scores), map_edges(model))
+
+
+def draw_couplings(
+    image: Tensor, couplings: Couplings, classes: Sequence[str], index: int = 0, n_classes: int = 10
+) -> Figure:
+    """One row an iteration, one column a class: the brighter a place, the more it votes for the class.
+
+    All maps have one scale. Under each stands the class capsule's activation (its length, in a CapsNet).
+
+    Args:
+        image: ``[C, H, W]``.
+        couplings: as :func:`torchcaps.explain.coupling_maps` gives them for this image.
+        classes: J names.
+        index: which image of ``couplings`` this is.
+        n_classes: show the likeliest so many, in their own order.
+
+    Raises:
+        ValueError: several images, another number of names than of classes, or an index of no image.
+    """
+    check_shapes(image=(image, "C H W"))
+    n, n_images = couplings.scores.shape[2], couplings.scores.shape[1]
+    if len(classes) != n:
+        raise ValueError(f"classes must be {n} names, got {len(classes)}")
+    if index not in range(n_images):
+        raise ValueError(f"index must be one of 0 … {n_images - 1}, got {index!r}")
+    maps, scores = couplings.maps[:, index].cpu(), couplings.scores[:, index].cpu()  # [r, J, H, W], [r, J]
+    shown: list[int] = scores[-1].topk(min(n_classes, len(classes))).indices.sort().values.tolist()
+    height, width = image.shape[1:]
+    n_iters = len(maps)
+    figure = new_figure(0.75 * (len(shown) + 1) + 1.1, (0.75 * height / width + 0.24) * n_iters + 0.25)
+    grid = figure.subplots(n_iters, len(shown) + 1, squeeze=False)
+    largest, drawn = float(maps[:, shown].max()) or 1.0, None
+    for t, row in enumerate(grid):
+        show(row[0], pixels(image), "input" if t == 0 else "", MUTED)
+        row[0].set_ylabel(f"iteration {t + 1}", fontsize=TEXT, color=MUTED)
+        best = int(scores[t].argmax())
+        for axes, j in zip(row[1:], shown, strict=True):
+            drawn = overlay(axes, image, numbers(maps[t, j]), couplings.extent, largest)
+            if t == 0:
+                axes.set_title(
+                    shortened(classes[j], 8), fontsize=TEXT + (2 if len(classes[j]) < 4 else 0), color=INK, pad=4
+                )
+            weight = "bold" if j == best else "normal"
+            axes.set_xlabel(f"{scores[t, j]:.2f}", fontsize=TEXT, color=INK, labelpad=2, fontweight=weight)
+    colour_bar(figure, drawn, grid, "activity × coupling")
+    return figure

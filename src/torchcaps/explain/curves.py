@@ -1,0 +1,102 @@
+"""Training curves."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchcaps.explain.canvas import INK, MUTED, SERIES, SMALL, new_figure, scales
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: What every row has.
+_DRAWN = {"epoch", "train_loss", "val_loss", "lr"}
+
+
+def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
+    """Losses, validation error (of which auto-encoders have none) and learning rate over the epochs, of several runs.
+
+    Args:
+        runs: rows of ``metrics.csv`` (see :func:`torchcaps.explain.read_metrics`) by the name of
+            the run.
+
+    Raises:
+        ValueError: no run, or a run without rows, or with one that lacks what is drawn.
+    """
+    if not runs or not all(runs.values()):
+        raise ValueError(f"runs must have at least one row each, got { ({k: len(v) for k, v in runs.items()}) }")
+    for name, row in ((name, row) for name, rows in runs.items() for row in rows):
+        if not row.keys() >= _DRAWN:
+            raise ValueError(f"runs must have {', '.join(sorted(_DRAWN))} in every row, got {', '.join(row)} in {name}")
+    errors = [100 * row["val_error"] for rows in runs.values() for row in rows if "val_error" in row]
+    figure = new_figure(9.5, 3.3)
+    loss, *others, rate = figure.subplots(1, 3 if errors else 2, width_ratios=(4, 4, 3) if errors else (4, 3))
+    for k, (name, rows) in enumerate(runs.items()):
+        colour = SERIES[k % len(SERIES)]
+        style: dict[str, Any] = {"color": colour, "linewidth": 1.8}
+        if len(rows) == 1:
+            style["marker"] = "o"
+        epochs = [row["epoch"] for row in rows]
+        loss.plot(epochs, [row["train_loss"] for row in rows], **style | {"linewidth": 1.1, "linestyle": (0, (4, 2))})
+        # Where there are errors, these are named. A label with _ before it would be left out.
+        label = f" {name}" if name.startswith("_") else name
+        named = {} if "val_error" in rows[0] or len(runs) == 1 else {"label": label}
+        loss.plot(epochs, [row["val_loss"] for row in rows], **style, **named)
+        if "val_error" in rows[0]:
+            percent = [100 * row["val_error"] for row in rows]
+            others[0].plot(epochs, percent, label=f"{label} ({percent[-1]:.2f} %)", **style)
+        rate.plot(epochs, [row["lr"] for row in rows], **style)
+    scales(loss, "Loss", "epoch")
+    scales(rate, "Learning rate", "epoch")
+    _logarithmic(loss)
+    for line_style, label in (("-", "validation"), ((0, (4, 2)), "training")):
+        loss.plot([], [], color=MUTED, linestyle=line_style, label=label)
+    for error in others:
+        scales(error, "Validation error, %", "epoch")
+        _set_range(error, errors)
+    rate.set_ylim(bottom=0)
+    rate.yaxis.set_major_formatter("{x:g}")
+    for axes in (loss, *others):
+        axes.legend(fontsize=SMALL, labelcolor=INK, frameon=False, loc="best")
+    for axes in (loss, *others, rate):
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if all(len(rows) == 1 for rows in runs.values()):
+            axes.set_xticks([rows[0]["epoch"] for rows in runs.values()])
+    return figure
+
+
+def _set_range(axes: Any, values: list[float]) -> None:
+    """From 0, or logarithmic where the first epochs would flatten all that follows."""
+    if min(values) > 0 and max(values) > 10 * min(values):
+        _logarithmic(axes)
+    else:
+        axes.set_ylim(bottom=0)
+
+
+def _logarithmic(axes: Any) -> None:
+    """Ticks at 1, 2, 5, 10 … in plain numbers."""
+    axes.set_yscale("log", subs=[2, 5])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+
+
+def read_metrics(path: str | Path) -> list[dict[str, float]]:
+    """Read a run's ``metrics.csv``.
+
+    Args:
+        path: the file.
+
+    Returns:
+        One dict an epoch: epoch, step, lr, train_loss, val_loss, of classifiers val_error (a fraction of 1), seconds.
+
+    Raises:
+        ValueError: the file is missing, or something in it is no number.
+    """
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    except (OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as metrics: {error}") from error

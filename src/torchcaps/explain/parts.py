@@ -1,0 +1,154 @@
+"""Which parts of an image a class capsule is made of, down to the first capsules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.checks import check_shapes
+from torchcaps.explain.canvas import (
+    INK,
+    MUTED,
+    TEXT,
+    colour_bar,
+    new_figure,
+    numbers,
+    overlay,
+    pixels,
+    shortened,
+    show,
+    verdict,
+)
+from torchcaps.explain.models import as_capsnet, inspects_model
+from torchcaps.explain.receptive_fields import map_edges
+from torchcaps.layers import ConvCaps
+from torchcaps.ops.votes import Fields
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Parts(NamedTuple):
+    """What the class capsules of one or more images are made of, on the map of primary capsules.
+
+    Attributes:
+        maps: ``[B, J, H, W]``: how much of class j comes from each place. Summed over places it is
+            Σ_i R_ij a_i, the activity that routing gives to the class from the capsules below it.
+        scores: activations of the class capsules (their lengths, in a CapsNet), ``[B, J]``.
+        extent: (left, right, bottom, top) of the map in pixels of the image.
+    """
+
+    maps: Tensor
+    scores: Tensor
+    extent: tuple[float, float, float, float]
+
+
+@inspects_model
+def part_maps(model: nn.Module, images: Tensor) -> Parts:
+    """Trace the class capsules back to the places of the image that they were made of.
+
+    A class has R_ij a_i from each capsule i of the map below it. That amount is shared out among the
+    children of i as their R a in the routing to i, and so on down to the primary capsules; there the
+    types of each place are added up.
+
+    Args:
+        model: a CapsNet or MatrixCapsNet.
+        images: ``[B, C, H, W]``, values 0 … 1.
+
+    Returns:
+        :class:`Parts`.
+
+    Raises:
+        ValueError: the model has no capsules, or some with padding; or the images do not fit it.
+    """
+    model = as_capsnet(model)
+    check_shapes(images=(images, "B C H W"))
+    scores, capsules = model(images)
+    lower = capsules[-2]
+    coupling = model.classes(lower, return_coupling=True).coupling  # [B, I, J]
+    amount = (lower.activation.flatten(1)[..., None] * coupling).mT.unflatten(2, model.map_shape)  # [B, J, T, H, W]
+    below = list(zip(model.hidden, capsules, strict=False))  # layers of capsules, and what goes into each
+    for layer, lower in reversed(below):
+        assert isinstance(layer, ConvCaps)
+        if any(layer.padding):
+            raise ValueError(f"model must have no padding between its capsules, got {layer.padding}")
+        coupling = layer(lower, return_coupling=True).coupling
+        amount = propagate_responsibility(amount, lower.activation, coupling, layer.kernel_size, layer.stride)
+    return Parts(amount.sum(dim=2), scores, map_edges(model, 0))
+
+
+def propagate_responsibility(
+    amount: Tensor, activation: Tensor, coupling: Tensor, kernel_size: tuple[int, int], stride: tuple[int, int]
+) -> Tensor:
+    """Share out what the capsules of a map stand for among their children, in proportion to R a.
+
+    Nothing is lost: a capsule whose children all have R a = 0 shares its amount equally.
+
+    Args:
+        amount: of each upper capsule, on behalf of each class, ``[B, J, T', H', W']``.
+        activation: of the children, ``[B, T, H, W]``.
+        coupling: as :func:`torchcaps.ops.conv_em_routing` returns it, ``[B, H', W', N, T']`` with
+            N = T·K_h·K_w.
+        kernel_size: rows and columns of a receptive field.
+        stride: rows and columns from one field to the next.
+
+    Returns:
+        ``[B, J, T, H, W]``, with the same sum over capsules.
+
+    Raises:
+        ValueError: shapes that do not fit each other.
+    """
+    fields = Fields(activation.shape[1:], kernel_size, stride)
+    sizes = check_shapes(
+        amount=(amount, "B J T' H' W'"), coupling=(coupling, "B H' W' N T'"), activation=(activation, "B T H W")
+    )
+    if sizes["N"] != fields.n_children:
+        raise ValueError(f"coupling must be of N=T·K_h·K_w={fields.n_children} children, got {sizes['N']}")
+    weight = fields.gather(activation)[..., None] * coupling.flatten(1, 2)  # [B, P, N, T']
+    total = weight.sum(dim=2, keepdim=True)
+    share = torch.where(total > 0, weight / total.where(total > 0, 1), 1 / fields.n_children)
+    each = torch.einsum("bjtp,bpnt->bjpn", amount.flatten(3), share)
+    return fields.total(each.movedim(1, 3)).movedim(4, 1)
+
+
+_ROWS = ("parts of the\nwinning class", "parts of the\nrunner-up")
+
+
+def draw_parts(images: Tensor, parts: Parts, labels: Tensor, classes: Sequence[str]) -> Figure:
+    """One column an image: itself, and the places that its winning class and the runner-up are made of.
+
+    The maps of one image have one scale, from 0 to its brightest place. Under each stand the class and its
+    capsule's activation.
+
+    Args:
+        images: ``[B, C, H, W]``; up to about 8 are legible.
+        parts: as :func:`torchcaps.explain.part_maps` gives them for these images.
+        labels: true classes ``[B]``.
+        classes: J names, at least 2.
+
+    Raises:
+        ValueError: the shapes do not fit each other, or there is one class only.
+    """
+    sizes = check_shapes(images=(images, "B C H W"), labels=(labels, "B"), scores=(parts.scores, "B J"))
+    if sizes["J"] != len(classes) or len(classes) < 2:
+        raise ValueError(f"classes must be J={sizes['J']} names, at least 2, got {len(classes)}")
+    maps, scores = parts.maps.cpu(), parts.scores.cpu()
+    n, ratio = sizes["B"], sizes["H"] / sizes["W"]
+    figure = new_figure(1.15 * n + 1.9, 3 * (1.15 * ratio + 0.3) + 0.35)
+    grid = figure.subplots(3, n, squeeze=False)
+    for axes, name in zip(grid[:, 0], ("image", *_ROWS), strict=True):
+        axes.set_ylabel(name, fontsize=TEXT, color=MUTED, rotation=0, ha="right", va="center")
+    drawn = None
+    for k in range(n):
+        likeliest: list[int] = scores[k].topk(2).indices.tolist()
+        text, colour = verdict(int(labels[k]), likeliest[0], classes)
+        show(grid[0, k], pixels(images[k]), text, colour)
+        largest = float(maps[k, likeliest].max()) or 1.0
+        for axes, j in zip(grid[1:, k], likeliest, strict=True):
+            drawn = overlay(axes, images[k], numbers(maps[k, j]) / largest, parts.extent, 1.0)
+            axes.set_xlabel(f"{shortened(classes[j], 9)}: {scores[k, j]:.2f}", fontsize=TEXT, color=INK, labelpad=2)
+    colour_bar(figure, drawn, grid, "given to the class (1: most in the image)")
+    return figure

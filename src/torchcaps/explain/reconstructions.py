@@ -1,0 +1,89 @@
+"""What the decoder sees in an image, class by class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.checks import check_shapes
+from torchcaps.explain.canvas import MAX_NAME, MUTED, TEXT, bare, new_figure, pixels, show, verdict
+from torchcaps.explain.models import class_capsules, decoder_of, inspects_model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Reconstructions(NamedTuple):
+    """Images beside what their capsules say.
+
+    Attributes:
+        images: ``[B, C, H, W]``.
+        labels: true classes ``[B]``.
+        predicted: predicted classes ``[B]``.
+        from_predicted: decoded from the predicted class's capsule, ``[B, C, H, W]``.
+        from_true: decoded from the true class's capsule, ``[B, C, H, W]``.
+    """
+
+    images: Tensor
+    labels: Tensor
+    predicted: Tensor
+    from_predicted: Tensor
+    from_true: Tensor
+
+
+@inspects_model
+def reconstruct(model: nn.Module, images: Tensor, labels: Tensor) -> Reconstructions:
+    """Decode each image twice: as what it was taken for, and as what it is.
+
+    Args:
+        model: with a decoder.
+        images: ``[B, C, H, W]``, values 0 … 1.
+        labels: true classes ``[B]`` int64.
+
+    Returns:
+        :class:`Reconstructions`.
+
+    Raises:
+        ValueError: the model has no decoder, or the shapes do not fit.
+
+    Source: Sabour et al. 2017, section 4.1, figure 3.
+    """
+    decoder = decoder_of(model)
+    check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
+    scores, pose = class_capsules(model, images)
+    predicted = scores.argmax(dim=1)
+    both = decoder.each(pose, torch.stack((predicted, labels), dim=1))  # [B, 2, C, H, W]
+    return Reconstructions(images, labels, predicted, both[:, 0], both[:, 1])
+
+
+def draw_reconstructions(found: Reconstructions, classes: Sequence[str]) -> Figure:
+    """Inputs over what the decoder makes of them, one image a column.
+
+    Under a wrong prediction a third picture shows the same image as seen by the true class's capsule.
+
+    Args:
+        found: as :func:`torchcaps.explain.reconstructions` gives it; up to about 12 images are legible.
+        classes: J names.
+    """
+    n, wrong = len(found.images), found.labels != found.predicted
+    rows = [("input", found.images), ("decoded from the\npredicted capsule", found.from_predicted)]
+    if bool(wrong.any()):
+        rows.append(("decoded from the\ntrue capsule", found.from_true))
+    height, width = found.images.shape[2:]
+    column = max(0.68, 0.085 * (2 + min(MAX_NAME, max(map(len, classes)))))
+    figure = new_figure(1.6 + column * n, 0.7 + (column * height / width + 0.12) * len(rows))
+    grid = figure.subplots(len(rows), n, squeeze=False)
+    for axes, (name, images) in zip(grid, rows, strict=True):
+        for k, picture in enumerate(pixels(images)):
+            if images is found.from_true and not wrong[k]:
+                bare(axes[k])
+            else:
+                show(axes[k], picture)
+        axes[0].set_ylabel(name, fontsize=TEXT, color=MUTED, rotation=0, ha="right", va="center")
+    for k in range(n):
+        text, colour = verdict(int(found.labels[k]), int(found.predicted[k]), classes)
+        grid[0, k].set_title(text, fontsize=TEXT, color=colour, pad=4)
+    return figure

@@ -1,0 +1,137 @@
+"""Two overlapping images taken apart again, each from its own capsule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.explain.canvas import (
+    FIRST,
+    MUTED,
+    RIGHT,
+    SECOND,
+    TEXT,
+    WRONG,
+    new_figure,
+    numbers,
+    pixels,
+    shortened,
+    show,
+)
+from torchcaps.explain.models import class_capsules, decoder_of, inspects_model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Segmentation(NamedTuple):
+    """What was found in pairs of images.
+
+    Attributes:
+        images: the pairs as the network sees them, ``[B, C, H, W]``.
+        labels: the two true classes ``[B, 2]``.
+        parts: the two images, ``[B, 2, C, H, W]``.
+        predicted: the two predicted classes ``[B, 2]``, a right one in the place of its label.
+        reconstructions: decoded from the predicted capsules, ``[B, 2, C, H, W]``.
+    """
+
+    images: Tensor
+    labels: Tensor
+    parts: Tensor
+    predicted: Tensor
+    reconstructions: Tensor
+
+    @property
+    def right(self) -> Tensor:
+        """Where both classes were found, ``[B]`` bool."""
+        return (self.predicted == self.labels).all(dim=1)
+
+
+@inspects_model
+def segment(model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor) -> Segmentation:
+    """Find the two classes in each pair, and reconstruct each from its own capsule alone.
+
+    Args:
+        model: with a decoder.
+        images: pairs ``[B, C, H, W]``, values 0 … 1; see :class:`torchcaps.data.Pairs`.
+        labels: their two different classes ``[B, 2]`` int64.
+        parts: the two images alone, ``[B, 2, C, H, W]``.
+
+    Returns:
+        :class:`Segmentation`.
+
+    Raises:
+        ValueError: the model has no decoder, the shapes do not fit, or there is one class.
+
+    Source: Sabour et al. 2017, section 6, figure 5.
+    """
+    decoder = decoder_of(model)
+    check_shapes(images=(images, "B C H W"), labels=(labels, "B K"), parts=(parts, "B K C H W"))
+    if labels.shape[1] != 2:
+        raise ValueError(f"labels must be [B, 2], got shape {list(labels.shape)}")
+    scores, pose = class_capsules(model, images)
+    check_at_least("the number of classes", scores.shape[1], 2)
+    predicted = scores.topk(2, dim=1).indices
+    crossed = (predicted == labels.flip(1)).any(dim=1, keepdim=True)
+    predicted = torch.where(crossed, predicted.flip(1), predicted)
+    return Segmentation(images, labels, parts, predicted, decoder.each(pose, predicted))
+
+
+def red_and_green(parts: Tensor) -> Tensor:
+    """Lay two images over each other in two colours: yellow where both are bright.
+
+    Args:
+        parts: ``[..., 2, C, H, W]``, values 0 … 1.
+
+    Returns:
+        ``[..., H, W, 3]``: red is the first (the mean of its channels), green the second, no blue.
+    """
+    red, green = parts.mean(dim=-3).unbind(dim=-3)
+    return torch.stack((red, green, torch.zeros_like(red)), dim=-1)
+
+
+#: Names of at most so many characters stand side by side.
+_SHORT = 3
+
+
+def draw_segmentation(found: Segmentation, classes: Sequence[str]) -> Figure:
+    """A column for each pair: the input, its two true parts, and the two reconstructions.
+
+    Args:
+        found: as :func:`torchcaps.explain.segmentation` gives it; up to about 10 pairs are legible.
+        classes: J names.
+    """
+    n = len(found.images)
+    rows = (
+        ("input", pixels(found.images)),
+        ("the two\ntrue parts", numbers(red_and_green(found.parts).clamp(0, 1))),
+        ("the two\nreconstructions", numbers(red_and_green(found.reconstructions).clamp(0, 1))),
+    )
+    height, width = found.images.shape[2:]
+    names = 0.26 if max(map(len, classes)) <= _SHORT else 0.44
+    figure = new_figure(1.3 + 0.8 * n, 0.3 + (0.8 * height / width + names) * 3)
+    grid = figure.subplots(3, n, squeeze=False)
+    for axes, (name, pictures) in zip(grid, rows, strict=True):
+        axes[0].set_ylabel(name, fontsize=TEXT, color=MUTED, rotation=0, ha="right", va="center")
+        for k in range(n):
+            show(axes[k], pictures[k])
+    for k in range(n):
+        for axes, pair in ((grid[1, k], found.labels[k]), (grid[2, k], found.predicted[k])):
+            _name(axes, classes[int(pair[0])], classes[int(pair[1])])
+        right = bool(found.right[k])
+        grid[0, k].set_title("✓" if right else "✗", color=RIGHT if right else WRONG, fontsize=TEXT + 2, pad=2)
+    return figure
+
+
+def _name(axes: Any, first: str, second: str) -> None:
+    """The two names over a picture, in the colours of their parts: in one line if they are short."""
+    short = max(len(first), len(second)) <= _SHORT
+    axes.set_title(" " if short else " \n ", fontsize=TEXT + 1, pad=3)  # takes the room
+    places = ((0.46, 3, "right"), (0.54, 3, "left")) if short else ((0.5, 14, "center"), (0.5, 2, "center"))
+    for (x, up, side), name, colour in zip(places, (first, second), (FIRST, SECOND), strict=True):
+        text = axes.annotate(shortened(name, 10), (x, 1), (0, up), "axes fraction", "offset points", ha=side)
+        text.set(color=colour, fontsize=TEXT + 1 if short else TEXT, in_layout=False)

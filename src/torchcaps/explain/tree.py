@@ -1,0 +1,141 @@
+"""The parse tree: which capsule of the image belongs to which class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor, nn
+
+from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.explain.canvas import HIGHLIGHT, INK, MUTED, TEXT, TITLE, bare, new_figure, pixels, shortened
+from torchcaps.explain.models import as_capsnet, inspects_model
+from torchcaps.explain.receptive_fields import capsule_places
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class ParseTree(NamedTuple):
+    """The N most active lower capsules of one image, and their parents.
+
+    Attributes:
+        n_iters: iterations after which this is.
+        places: (row, column) of each in the image, ``[N, 2]``.
+        types: type of each, ``[N]``.
+        activation: of each, ``[N]``.
+        coupling: of each with every class, ``[N, J]``.
+        scores: activations of the class capsules (their lengths, in a CapsNet), ``[J]``.
+    """
+
+    n_iters: int
+    places: Tensor
+    types: Tensor
+    activation: Tensor
+    coupling: Tensor
+    scores: Tensor
+
+    def parents(self) -> Tensor:
+        """Where each capsule's coupling is strongest, ``[N, J]`` bool; all of them where several tie
+        (in the first iteration, when nothing is decided yet, all classes do)."""
+        return self.coupling >= self.coupling.amax(dim=1, keepdim=True) * (1 - 1e-4)
+
+
+@inspects_model
+def parse_tree(model: nn.Module, image: Tensor, n_iters: int | None = None, n_capsules: int = 80) -> ParseTree:
+    """Find the parents of an image's most active capsules.
+
+    Args:
+        model: a CapsNet or MatrixCapsNet.
+        image: ``[C, H, W]``, values 0 … 1.
+        n_iters: iterations of the routing to the classes, by default the model's own.
+        n_capsules: N at most.
+
+    Returns:
+        :class:`ParseTree`.
+
+    Raises:
+        ValueError: the model has no capsules, the image does not fit it, or a number is below 1.
+
+    Source: Sabour et al. 2017, section 1 ("a parse tree is carved out of a fixed multilayer neural
+    network").
+    """
+    model = as_capsnet(model)
+    n_iters = model.classes.n_iters if n_iters is None else n_iters
+    check_at_least("n_capsules", n_capsules, 1)
+    check_shapes(image=(image, "C H W"))
+    lower = model(image.unsqueeze(0)).capsules[-2]
+    routed = model.classes(lower, n_iters=n_iters, return_coupling=True)
+    activation = lower.activation.flatten()
+    strongest = activation.topk(min(n_capsules, len(activation)))
+    chosen = strongest.indices.cpu()
+    n_places = model.map_shape[1] * model.map_shape[2]
+    places, types, coupling = capsule_places(model)[chosen], chosen // n_places, routed.coupling[0, chosen]
+    places, types = places.to(image.device), types.to(image.device)
+    return ParseTree(n_iters, places, types, strongest.values, coupling, routed.activation[0])
+
+
+def draw_parse_tree(
+    image: Tensor,
+    trees: Sequence[ParseTree],
+    classes: Sequence[str],
+    highlight: Sequence[int] = (),
+    colours: Sequence[str] = HIGHLIGHT,
+) -> Figure:
+    """Lines from the image's most active capsules to their parents, one panel for each tree.
+
+    A line is the stronger the more active the capsule and the further its coupling exceeds an even share; where all
+    couplings are alike it goes, faintly, to every class. A class's dot grows with its capsule's length. Above stands
+    the median of the strongest couplings, and what an even share is.
+
+    Args:
+        image: ``[C, H, W]``.
+        trees: of this image, such as after the first and after the last iteration.
+        classes: J names.
+        highlight: classes in colour, the true ones for example; the others stay grey.
+        colours: of those.
+    """
+    height, width = image.shape[1:]
+    paint = dict(zip(highlight, colours, strict=False))
+    shown = sorted(set(trees[-1].scores.topk(min(12, len(classes))).indices.tolist()) | set(highlight))
+    names = [shortened(classes[j], 11) for j in shown]
+    right = 1.66 + 0.056 * max(map(len, names))  # where the lengths stand, in widths of the image
+    extent = (right + 0.28) * width, 1.12 * height
+    figure = new_figure(4.7 * len(trees), max(0.21 * len(shown), 4.7 * extent[1] / extent[0]) + 0.35)
+    for axes, tree in zip(figure.subplots(1, len(trees), squeeze=False)[0], trees, strict=True):
+        axes.imshow(0.35 + 0.65 * (1 - pixels(image)) if image.shape[0] != 3 else pixels(image))
+        rows = [height * (1.08 * (k + 0.5) / len(shown) - 0.04) - 0.5 for k in range(len(shown))]
+        nodes = {j: (1.55 * width, y) for j, y in zip(shown, rows, strict=True)}
+        _lines(axes, tree, nodes, paint)
+        for (j, (x, y)), name in zip(nodes.items(), names, strict=True):
+            colour, length = paint.get(j, MUTED), float(tree.scores[j])
+            axes.scatter([x], [y], s=12 + 200 * length**2, color=colour, zorder=4, linewidths=0)
+            bold = "bold" if j in paint else "normal"
+            axes.text(1.64 * width, y, name, fontsize=TEXT + 1, color=paint.get(j, INK), va="center", fontweight=bold)
+            axes.text(right * width, y, f"{length:.2f}", fontsize=TEXT, color=MUTED, va="center")
+        axes.set(xlim=(-0.5, extent[0] - 0.5), ylim=(1.06 * height - 0.5, -0.06 * height - 0.5))
+        bare(axes)
+        iterations = "iteration" if tree.n_iters == 1 else "iterations"
+        said = f"median coupling {float(tree.coupling.amax(dim=1).median()):.2f}, even {1 / tree.coupling.shape[1]:.2f}"
+        axes.set_title(f"after {tree.n_iters} {iterations}: {said}", fontsize=TITLE, color=INK, loc="left")
+    return figure
+
+
+def _lines(axes: Any, tree: ParseTree, nodes: dict[int, tuple[float, float]], paint: dict[int, str]) -> None:
+    parents = tree.parents()
+    for k, (row, column) in enumerate(tree.places.tolist()):
+        # Capsules of several types sit at one place: a sunflower's spiral keeps them apart.
+        angle, radius = 2.4 * int(tree.types[k]), 0.13 * math.sqrt(int(tree.types[k]))
+        y, x = row + radius * math.sin(angle), column + radius * math.cos(angle)
+        axes.plot([x], [y], ".", color=INK, markersize=3, zorder=3)
+        mine = [j for j in parents[k].nonzero().squeeze(1).tolist() if j in nodes]
+        even = 1 / tree.coupling.shape[1]
+        ahead = max(0.0, float(tree.coupling[k].max()) - even) / max(1 - even, even)
+        strength = float(tree.activation[k]) * (0.12 + 0.88 * ahead)
+        for j in mine:
+            end = nodes[j]
+            colour = paint.get(j, MUTED)
+            axes.plot(
+                [x, end[0]], [y, end[1]], color=colour, alpha=strength, linewidth=0.9, zorder=2, solid_capstyle="round"
+            )

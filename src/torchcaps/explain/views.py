@@ -1,0 +1,190 @@
+"""How a class capsule's activation and pose follow the viewpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.checks import check_at_least, check_choice, check_shapes
+from torchcaps.explain.canvas import INK, MUTED, SMALL, TEXT, bare, new_figure, numbers, pixels, scales
+from torchcaps.explain.models import as_capsnet, inspects_model
+from torchcaps.explain.pca import principal_components
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Views(NamedTuple):
+    """What the class capsules say of one object from E elevations and A azimuths: means over its images
+    from each viewpoint, such as those under several lightings; NaN where there is none.
+
+    Attributes:
+        label: the object's class.
+        elevation: ascending, ``[E]``.
+        azimuth: ascending, ``[A]``.
+        activation: of every class capsule, ``[E, A, J]``.
+        pose: of the capsule of the object's class, ``[E, A, D]``.
+    """
+
+    label: int
+    elevation: Tensor
+    azimuth: Tensor
+    activation: Tensor
+    pose: Tensor
+
+
+@inspects_model
+def view_responses(
+    model: nn.Module, images: Tensor, label: int, elevation: Tensor, azimuth: Tensor, batch_size: int = 100
+) -> Views:
+    """Look at one object from all sides.
+
+    Args:
+        model: a CapsNet or MatrixCapsNet.
+        images: of the object, ``[N, C, H, W]``, values 0 … 1.
+        label: its class.
+        elevation: of each image, ``[N]``, in any unit.
+        azimuth: of each image, ``[N]``.
+        batch_size: images at a time.
+
+    Returns:
+        :class:`Views`.
+
+    Raises:
+        ValueError: the model has no capsules, the images do not fit it, the shapes do not fit each other,
+            or there is no such class.
+
+    Source: Hinton, Sabour, Frosst 2018, section 5.1, asks how recognition depends on the viewpoint.
+    """
+    model = as_capsnet(model)
+    check_shapes(images=(images, "N C H W"), elevation=(elevation, "N"), azimuth=(azimuth, "N"))
+    check_at_least("batch_size", batch_size, 1)
+    check_choice("label", label, range(model.classes.n_out))
+    found = [model(part) for part in images.split(batch_size)]
+    activation = torch.cat([output.scores for output in found])  # [N, J]
+    pose = torch.cat([output.capsules[-1].pose[:, label].flatten(1) for output in found])  # [N, D]
+    elevations, azimuths, means = mean_by_view(torch.cat((activation, pose), dim=1), elevation, azimuth)
+    return Views(label, elevations, azimuths, *means.split((activation.shape[1], pose.shape[1]), dim=2))
+
+
+def mean_by_view(values: Tensor, elevation: Tensor, azimuth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Means over all images from the same viewpoint.
+
+    Args:
+        values: of each image, ``[N, K]``.
+        elevation: ``[N]``.
+        azimuth: ``[N]``.
+
+    Returns:
+        elevations ``[E]`` and azimuths ``[A]`` that occur, ascending; means ``[E, A, K]``, NaN where no
+        image is from both.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    check_shapes(values=(values, "N K"), elevation=(elevation, "N"), azimuth=(azimuth, "N"))
+    elevations, row = elevation.unique(return_inverse=True)
+    azimuths, column = azimuth.unique(return_inverse=True)
+    place = (row * len(azimuths) + column).to(values.device)
+    total = values.new_zeros(len(elevations) * len(azimuths), values.shape[1]).index_add(0, place, values)
+    n = place.bincount(minlength=len(total))
+    means = total / n[:, None]  # 0 / 0 is NaN
+    return elevations, azimuths, means.unflatten(0, (len(elevations), len(azimuths)))
+
+
+#: Azimuths for which the pictures are as wide as they should be, and half a picture in its cell.
+_COLUMNS, _HALF = 18, 0.48
+
+
+def draw_views(
+    found: Views, images: Tensor, elevation: Tensor, azimuth: Tensor, name: str, trained: Tensor | None = None
+) -> Figure:
+    """Curves over azimuth, a line an elevation: the activation, and the pose along the two axes in which it
+    moves most. Above them the object itself, from the lowest elevation and from the highest.
+
+    Args:
+        found: as :func:`torchcaps.explain.view_responses` gives it, of viewpoints in degrees.
+        images: that it was found from, ``[N, C, H, W]``.
+        elevation: of each, ``[N]``.
+        azimuth: of each, ``[N]``.
+        name: of the object's class.
+        trained: which viewpoints were trained on, ``[E, A]`` bool; their points become dots. None where
+            there is no difference.
+
+    Raises:
+        ValueError: the shapes do not fit each other.
+    """
+    sizes = check_shapes(
+        activation=(found.activation, "E A J"),
+        elevation_of_views=(found.elevation, "E"),
+        azimuth_of_views=(found.azimuth, "A"),
+        images=(images, "N C H W"),
+        elevation=(elevation, "N"),
+        azimuth=(azimuth, "N"),
+        **({} if trained is None else {"trained": (trained, "E A")}),
+    )
+    ends = found.elevation[[0, -1]].unique()
+    high = 0.42 * len(ends) * sizes["H"] / sizes["W"]
+    figure = new_figure(9.5, 6.6 + high)
+    strip, *charts = figure.subplots(4, 1, sharex=True, height_ratios=(high, 1.8, 1.8, 1.8))
+    _strip(strip, images, elevation, azimuth, ends, found.azimuth)
+    pose = found.pose.cpu()
+    known = ~pose.isnan().any(dim=2)  # [E, A]
+    plane = principal_components(pose[known], k=min(2, pose.shape[2]))
+    moves = plane.project(pose)
+    true = found.activation[..., found.label].cpu()
+    curves = [(f"Activation of the capsule of class {name}", true)]
+    curves += [
+        (f"Its pose along the {nth} axis ({100 * share:.0f} % of its variance)", moves[..., k])
+        for k, (nth, share) in enumerate(zip(("1st", "2nd"), plane.share.tolist(), strict=False))
+    ]
+    colours = _colours(sizes["E"])
+    x = found.azimuth.tolist()
+    for axes, (title, values) in zip(charts, curves, strict=False):
+        for row, (colour, degrees) in enumerate(zip(colours, found.elevation.tolist(), strict=True)):
+            style: dict[str, Any] = {"color": colour, "linewidth": 1.5, "label": f"{degrees:g}°"}
+            if trained is not None:
+                style |= {"marker": "o", "markersize": 4, "markevery": trained[row].nonzero().squeeze(1).tolist()}
+            axes.plot(x, numbers(values[row]), **style)
+        scales(axes, title, "azimuth, degrees" if axes is charts[-1] else "")
+    others = found.activation.cpu().clone()
+    others[..., found.label] = -1
+    if sizes["J"] > 1:
+        mean = others.amax(dim=2).nanmean(dim=0)
+        charts[0].plot(
+            x, numbers(mean), color=MUTED, linestyle=(0, (4, 2)), label="strongest other class,\nmean of elevations"
+        )
+    charts[0].set_ylim(-0.02, 1.02)
+    handles, labels = charts[0].get_legend_handles_labels()
+    text = {"fontsize": SMALL, "title_fontsize": SMALL, "labelcolor": INK, "frameon": False}
+    legend = figure.legend(handles, labels, title="elevation", loc="outside right center", **text)
+    legend.get_title().set_color(MUTED)
+    charts[-1].set_xticks(x)
+    return figure
+
+
+def _strip(axes: Any, images: Tensor, elevation: Tensor, azimuth: Tensor, rows: Tensor, columns: Tensor) -> None:
+    """The first image of each viewpoint, above its azimuth; the highest elevation on top."""
+    step = float(columns.diff().min()) if len(columns) > 1 else 1.0
+    for i, high in enumerate(rows):
+        for where in columns:
+            here = ((elevation == high) & (azimuth == where)).nonzero()
+            if len(here):
+                extent = (float(where) - _HALF * step, float(where) + _HALF * step, i + 0.5 - _HALF, i + 0.5 + _HALF)
+                picture = pixels(images[int(here[0])])
+                axes.imshow(picture, extent=extent, aspect="auto", interpolation="nearest", vmin=0, vmax=1)
+    left = float(columns[0]) - step / 2
+    axes.set(xlim=(left, max(float(columns[-1]) + step / 2, left + _COLUMNS * step)), ylim=(0, len(rows)))
+    bare(axes)
+    names = [f"from {degrees:g}°" for degrees in rows.tolist()]
+    axes.set_yticks([i + 0.5 for i in range(len(rows))], names, fontsize=TEXT, color=MUTED)
+    axes.tick_params(length=0, labelbottom=False)
+
+
+def _colours(n: int) -> list[Any]:
+    """From dark to light, one an elevation."""
+    from matplotlib import colormaps
+
+    return [colormaps["viridis"](0.9 * k / max(1, n - 1)) for k in range(n)]

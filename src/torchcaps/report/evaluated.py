@@ -1,0 +1,70 @@
+"""What a finished run says of its test images."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from torchcaps.data import Dataset
+from torchcaps.experiments.batches import split
+from torchcaps.experiments.devices import choose_device
+from torchcaps.experiments.experiment import Experiment
+from torchcaps.experiments.objective import wrong
+from torchcaps.experiments.run import Run, with_data_in
+from torchcaps.experiments.saved import data_for, load_model
+
+#: Pairs looked at.
+N_PAIRS = 1000
+
+
+class EvaluatedRun(NamedTuple):
+    """A run, its model, and what it said of the test split (for pairs, of its first thousand)."""
+
+    run: Run
+    config: Experiment
+    result: dict[str, Any]
+    model: nn.Module
+    classes: tuple[str, ...]
+    images: Tensor
+    labels: Tensor
+    parts: Tensor
+    predicted: Tensor
+    wrong: Tensor
+    data: Dataset
+
+    def first_correct(self) -> list[int]:
+        """The first rightly recognised test image of each class that has one."""
+        right = [((self.labels[:, 0] == k) & ~self.wrong).nonzero() for k in range(len(self.classes))]
+        return [int(found[0]) for found in right if len(found)] or [0]
+
+
+@torch.no_grad()
+def evaluate_run(run: Run, root: str | Path | None = None) -> EvaluatedRun:
+    """Let a finished run predict its test split, whose files lie in ``root`` or where the run found them.
+
+    Raises:
+        ValueError: its model or its data cannot be loaded, or it is an auto-encoder's.
+    """
+    config, result = with_data_in(run.experiment(), root), run.finished()
+    if config.data.transformed:
+        raise ValueError(f"{run.path} must hold a classifier, got an auto-encoder, which knows no classes")
+    trained, device = load_model(run), choose_device("auto")
+    model = trained.model.to(device)
+    dataset = data_for(config, trained)
+    batches = split(config, dataset, "test", device)
+    found, n = [], 0
+    for batch in tqdm(batches, desc="look at the test images", leave=False, disable=not sys.stderr.isatty()):
+        scores = torch.stack([model(view.images).scores for view in batch.views()]).mean(dim=0)
+        predicted = scores.topk(batch.labels.shape[1], dim=1).indices
+        found.append((batch.images, batch.labels, batch.parts, predicted, wrong(scores, batch.labels)))
+        n += len(batch.images)
+        if config.data.pairs and n >= N_PAIRS:
+            break
+    most = N_PAIRS if config.data.pairs else n
+    kept = (torch.cat(parts)[:most].cpu() for parts in zip(*found, strict=True))
+    return EvaluatedRun(run, config, result, model.cpu(), trained.classes, *kept, data=dataset)

@@ -1,0 +1,142 @@
+"""``report.html``: what a finished run has learned, in numbers and pictures, for a stranger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torchcaps import explain
+from torchcaps.checks import check_several
+from torchcaps.experiments.errors_in_words import if_seen
+from torchcaps.experiments.files import write_text
+from torchcaps.experiments.run import Run
+from torchcaps.experiments.saved import load_model
+from torchcaps.models.baseline_cnn import count_parameters
+from torchcaps.report import page
+from torchcaps.report.album import Album
+from torchcaps.report.autoencoders import pictures_of_autoencoder
+from torchcaps.report.capsnet import pictures, pictures_of_pairs
+from torchcaps.report.evaluated import evaluate_run
+from torchcaps.report.headline import headline, percent
+
+
+def write_report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | Path | None = None) -> Path:
+    """Write ``report.html`` and ``pictures/*.png`` into the folder of a finished run.
+
+    The page holds its pictures and asks for nothing else. Examples are the first ones of the test
+    split, so the same run gives the same report.
+
+    Args:
+        run_path: the run's folder.
+        beside: folders of runs to compare it with, such as a CNN of equal size; of a run on pairs
+            the segmentation is shown too.
+        root: folder of the run's data files, where they are no longer where it found them; also of those of ``beside``
+            that are on the same data.
+
+    Returns:
+        The path of ``report.html``.
+
+    Raises:
+        ValueError: a folder holds no finished run, or a trial; two have one name; or its data cannot be loaded.
+    """
+    check_several("beside", beside)
+    run, others = Run(run_path), [Run(path) for path in beside]
+    names = [_name(each) for each in (run, *others)]
+    if len(set(names)) < len(names):  # under which they stand in curves and tables
+        raise ValueError(f"beside must be runs in folders of other names, got {', '.join(names)}")
+    results = [(each, each.finished()) for each in (run, *others)]
+    body = [headline(run)]
+    if others:
+        body.append(_comparison(results))
+    album = Album(run)
+    body.append(_curves(album, results))
+    data = run.experiment().data
+    body += pictures_of_autoencoder(album, run, root) if data.transformed else pictures(album, evaluate_run(run, root))
+    for other in others:
+        if other.experiment().data.pairs and not data.pairs:
+            same = other.experiment().data.name == data.name
+            seen = evaluate_run(other, root if same else None)
+            body += pictures_of_pairs(album, seen, f" ({_name(other)})", f"{_name(other)}-")
+    body.append(page.section("How it was made", *_origin(results[0][1])))
+    html = page.page(f"torchcaps: {_name(run)}", body)
+    write_text(run.report, html)
+    return run.report
+
+
+def _name(run: Run) -> str:
+    """The folder's name, which tells seeds of one recipe apart."""
+    return run.path.resolve().name
+
+
+def _comparison(results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
+    rows, tested = [], set[str]()
+    for run, result in results:
+        trained = load_model(run)
+        model = trained.model
+        if "test" in trained.splits:
+            n, of = result.get("images", {}).get("test"), trained.splits["test"]  # older versions counted none
+            tested.add(of if n is None or of.startswith(f"{n:,} images") else f"{n:,} of {of}")
+        decoder = getattr(model, "decoder", None)
+        n = count_parameters(model)
+        rows.append(
+            (
+                f"{_name(run)} ({result['config']['model']['name']})",
+                *(_error(result, split) for split in ("test", "val")),
+                f"{n - (count_parameters(decoder) if decoder is not None else 0):,}",
+                f"{n:,}",
+                f"{result['seconds']:,.0f}",
+                result["device"],
+            )
+        )
+    head = ("run", "test error", "validation error", "parameters", "with decoder", "seconds", "device")
+    text = (
+        "The same measures for each run. The decoder takes no part in classification, so networks are of equal "
+        "size if their parameters without it are. A run on pairs is wrong unless it finds both classes."
+    )
+    if len(tested) > 1:
+        text += f" Their test images are not the same ones: {'; '.join(sorted(tested))}."
+    return page.section("Side by side", page.paragraph(text), page.table(head, rows))
+
+
+def _error(result: dict[str, Any], split: str) -> str:
+    if f"{split}_error" not in result:
+        return "–"
+    return percent(result[f"{split}_error"]) + (if_seen(result) if split == "val" else "")
+
+
+def _curves(album: Album, results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
+    runs = [run for run, _ in results]
+    figure = explain.draw_curves(
+        {f"{_name(run)}{if_seen(result)}": explain.read_metrics(run.metrics) for run, result in results}
+    )
+    seen = any(if_seen(result) for _, result in results)
+    alike = not seen and len({run.experiment().data.pairs for run in runs}) == 1
+    text = (
+        "How training went, epoch by epoch. "
+        + (
+            "Validation images that were trained on too say nothing of others. "
+            if seen
+            else "Where the training loss goes on falling and the validation loss does not, the network learns its "
+            "examples by heart. "
+        )
+        + f"Losses of different kinds of network have different scales{'; their errors can be compared' * alike}."
+    )
+    if any(run.experiment().loss == "spread" for run in runs):
+        text += (
+            " The spread loss asks for a margin that grows while the network learns, so its training loss may rise; "
+            "for validation the last margin is taken all along."
+        )
+    return page.section("Training", album.add("curves", figure, text))
+
+
+def _origin(result: dict[str, Any]) -> list[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    config = json.dumps(result["config"], indent=2)
+    data = [page.paragraph(f"Data: {result['data']}.")] if result.get("data") else []
+    return [
+        *data,
+        page.paragraph(f"Commit {result.get('commit') or 'unknown'}; {versions}."),
+        page.fold("Configuration", page.preformatted(config)),
+    ]
