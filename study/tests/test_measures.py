@@ -188,7 +188,7 @@ def test_every_attack_is_made_with_both_losses_against_the_right_network(folder,
         return attack
 
     for name in ("fgsm", "bim", "pgd"):
-        monkeypatch.setattr(robustness.analysis, name, stub(name))
+        monkeypatch.setattr(robustness, name, stub(name))
     robustness.measure(caps, beside=cnn)
     losses, once = ("cross_entropy", "margin_gap"), Counter()
     for name in ("fgsm", "bim"):
@@ -338,7 +338,7 @@ def test_what_is_kept_is_never_replaced(folder, tmp_path, capsys, monkeypatch):
 def test_a_run_that_cannot_be_written_to_is_found_before_the_work(folder, tmp_path, monkeypatch):
     shutil.copytree(folder / "caps", tmp_path / "caps", ignore=shutil.ignore_patterns("measures"))
     (tmp_path / "caps" / "measures").write_text("somebody's")
-    monkeypatch.setattr(record, "look", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setattr(record, "evaluate_run", lambda *_: pytest.fail("it was measured"))
     with pytest.raises(ValueError, match=r"run must be a folder that can be written to, got .*measures: .* is none"):
         measured("routing", tmp_path / "caps", n=10)
 
