@@ -31,7 +31,7 @@ pytest.importorskip("matplotlib")
 from torchcaps.experiments import files
 from torchcaps.report import write_report
 from torchcaps.report.evaluated import evaluate_run
-from torchcaps.report.headline import headline
+from torchcaps.report.report import headline
 
 CAPSULES = Model("capsnet_small", {"channels": 4, "n_types": 2, "kernel_size": 5, "d_class": 4, "decoder": [6]})
 CNN = Model("matched_cnn", {"n_parameters": 3000})

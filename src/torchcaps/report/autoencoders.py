@@ -21,7 +21,7 @@ from torchcaps.explain.pose_recovery import RecoveryPanel
 from torchcaps.models import PlainAutoencoder, TemplateAutoencoder
 from torchcaps.ops import AffineParts, affine_matrix
 from torchcaps.report import page
-from torchcaps.report.album import Album
+from torchcaps.report.page import Album
 
 #: Pairs in a scatter, images in a row, capsules that are shown alone.
 _N_DOTS, _N_IMAGES, _N_ALONE = 1000, 10, 11

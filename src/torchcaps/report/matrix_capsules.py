@@ -13,8 +13,8 @@ from torchcaps.experiments.batches import Batches, evaluated
 from torchcaps.layers import EMRouting
 from torchcaps.models import MatrixCapsNet
 from torchcaps.report import page
-from torchcaps.report.album import Album
 from torchcaps.report.evaluated import EvaluatedRun
+from torchcaps.report.page import Album
 
 #: Examples of each kind that a picture shows, and toys that are looked at from all sides: one, and more for every
 #: so many test images, for a toy has 972 views and should not take longer than they did.

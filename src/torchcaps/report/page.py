@@ -5,6 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
+
+from torchcaps.experiments.files import as_png, write_atomically
+from torchcaps.experiments.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2433; --soft: #5b6575; --line: #dfe3ea; --ground: #f6f7f9;
@@ -103,3 +110,17 @@ def preformatted(text: str) -> str:
 def fold(summary: str, *parts: str) -> str:
     """Parts that are HTML already, behind a click."""
     return f"<details><summary>{escape(summary)}</summary>{''.join(parts)}</details>"
+
+
+class Album:
+    """Makes a figure a part of the page, and keeps it as ``pictures/<name>.png``."""
+
+    def __init__(self, run: Run) -> None:
+        self.folder = run.path / "pictures"
+
+    def add(self, name: str, figure: Figure, text: str) -> str:
+        """The text and under it the figure, as HTML."""
+        png = as_png(figure)
+        write_atomically(self.folder / f"{name}.png", lambda path: path.write_bytes(png))
+        width, height = figure.get_size_inches()
+        return paragraph(text) + picture(png, text, width, height)
