@@ -188,6 +188,19 @@ def test_lines_lead_from_capsules_to_their_parents():
     assert lines[0].get_color() == explain.HIGHLIGHT[0]
     assert lines[0].get_ydata()[1] == pytest.approx(lines[2].get_ydata()[1])  # both end at the dog
     assert lines[0].get_alpha() > lines[1].get_alpha()
+    alone: list[Any] = list(explain.draw_parse_tree(torch.rand(3, 8, 8), tree, NAMES, [1]).axes[0].lines)
+    assert [list(line.get_ydata()) for line in alone] == [list(line.get_ydata()) for line in drawn]
+    with pytest.raises(ValueError, match="trees must hold at least one, got none"):
+        explain.draw_parse_tree(torch.rand(3, 8, 8), [], NAMES)
+    with pytest.raises(ValueError, match="classes must be 3 names, got 2"):
+        explain.draw_parse_tree(torch.rand(3, 8, 8), tree, NAMES[:2])
+
+
+@pytest.mark.parametrize("name", ["capsnet_small", "matrix_capsnet_small"])
+def test_the_tree_of_one_image_is_drawn(name: str) -> None:
+    model, image = build(name, (1, 28, 28), 3), torch.rand(1, 28, 28)
+    (axes,) = explain.draw_parse_tree(image, explain.parse_tree(model, image), NAMES).axes
+    assert len(axes.lines) > 80  # a dot for each of 80 capsules, and lines to their parents
 
 
 def test_parts_lie_over_their_image_for_winner_and_runner_up():

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from torchcaps.explain import OFFSETS, dimension_strengths, perturb
+from torchcaps.explain import OFFSETS, dimension_strengths, perturb, reconstruct
 from torchcaps.explain.models import decoder_of
 from torchcaps.layers import Decoder
-from torchcaps.models import build
+from torchcaps.models import Output, build
+from torchcaps.ops import Routed
 
 SMALL = {"channels": 4, "n_types": 2, "d_class": 5, "decoder": (6,)}
 
@@ -95,3 +96,54 @@ def test_what_does_not_fit_is_named():
         perturb(tiny(), x[:0], classes[:0])
     with pytest.raises(ValueError, match="classes must be"):
         perturb(tiny(), x, torch.tensor([0, 1]))
+
+
+class Own(nn.Module):
+    """A network of one's own, which returns its class capsules in one form or another."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.pose = form, nn.Linear(4, 6)
+
+    def forward(self, x):
+        pose = self.pose(x.flatten(1)).unflatten(1, (3, 2))
+        capsules = Routed(pose, pose.norm(dim=2))
+        if self.form == "output":
+            return Output(capsules.activation, (capsules,))
+        return capsules if self.form == "capsules" else [Routed(x, x), capsules]
+
+
+def linear(pose, target):
+    """Decode a pose of two numbers into an image of two pixels."""
+    return pose[torch.arange(len(pose)), target].view(-1, 1, 1, 2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", ["output", "capsules", "layers"])
+def test_any_network_that_returns_its_capsules_is_decoded_by_a_given_decoder(form: str):
+    model, x, classes = Own(form), torch.rand(5, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1])
+    pose = model.pose(x.flatten(1)).unflatten(1, (3, 2))
+    grids = perturb(model, x, classes, (-0.5, 0.0), decoder=linear)
+    own = pose[torch.arange(5), classes]
+    torch.testing.assert_close(grids[:, 0, 1].flatten(1), own)
+    torch.testing.assert_close(grids[:, 1, 0].flatten(1), own - torch.tensor([0.0, 0.5]))
+    found = reconstruct(model, x, classes, decoder=linear)
+    assert found.predicted.equal(pose.norm(dim=2).argmax(dim=1))
+    torch.testing.assert_close(found.from_true.flatten(1), own)
+    torch.testing.assert_close(found.from_predicted.flatten(1), pose[torch.arange(5), found.predicted])
+    decoder = Decoder(3, 2, (1, 3, 3), (5,))
+    torch.testing.assert_close(reconstruct(model, x, classes, decoder=decoder).from_true, decoder(pose, classes))
+
+
+def test_a_given_decoder_decodes_without_dropout_and_keeps_its_mode():
+    model, x, classes = Own("capsules"), torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
+
+    class Dropping(Decoder):
+        def forward(self, capsules, target=None):
+            return torch.nn.functional.dropout(super().forward(capsules, target), 0.9, self.training)
+
+    decoder = Dropping(3, 2, (1, 3, 3), (5,)).train()
+    found = perturb(model, x, classes, (0.0,), decoder=decoder)
+    assert decoder.training and bool((found > 0).all())
+    with pytest.raises(ValueError, match="decoder must map poses and classes to images, got a int"):
+        perturb(model, x, classes, decoder=3)  # type: ignore[arg-type]

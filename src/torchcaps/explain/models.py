@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor, nn
 
@@ -19,6 +20,7 @@ __all__ = [
     "class_capsules",
     "decode_each",
     "decoder_of",
+    "decoding",
     "em_class_caps",
     "eval_mode",
     "full_gradient",
@@ -57,6 +59,24 @@ def decoder_of(model: nn.Module) -> Decoder:
     if not isinstance(decoder, Decoder):
         raise ValueError(f"model must have a torchcaps.Decoder as its decoder, got a {type(decoder).__name__}")
     return decoder
+
+
+@contextmanager
+def decoding(model: nn.Module, decoder: Decode | None = None) -> Iterator[Decode]:
+    """Provide a decoder in evaluation mode: the given one, or else the model's own.
+
+    Raises:
+        ValueError: the given one cannot be called; or none is given, and the model owns none.
+    """
+    if decoder is None:
+        decoder = decoder_of(model)
+    if not callable(decoder):
+        raise ValueError(f"decoder must map poses and classes to images, got a {type(decoder).__name__}")
+    if not isinstance(decoder, nn.Module):
+        yield decoder
+        return
+    with eval_mode(decoder):
+        yield decoder
 
 
 def decode_each(decoder: Decode, pose: Tensor, classes: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.explain.canvas import INK, MUTED, SERIES, SMALL, TEXT, bare, new_figure, pixels, shortened, tiled
-from torchcaps.explain.models import class_capsules, decoder_of, inspects_model
+from torchcaps.explain.models import Decode, class_capsules, decoding, inspects_model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,35 +21,44 @@ OFFSETS = tuple(round(0.05 * k, 2) for k in range(-5, 6))
 
 
 @inspects_model
-def perturb(model: nn.Module, images: Tensor, classes: Tensor, offsets: tuple[float, ...] = OFFSETS) -> Tensor:
+def perturb(
+    model: nn.Module,
+    images: Tensor,
+    classes: Tensor,
+    offsets: tuple[float, ...] = OFFSETS,
+    *,
+    decoder: Decode | None = None,
+) -> Tensor:
     """Decode each image's class capsule with one dimension changed, for every dimension and offset.
 
     Args:
-        model: with a decoder.
+        model: any network that returns its class capsules, see :func:`~torchcaps.explain.class_capsules`.
         images: ``[B, C, H, W]``, values 0 … 1.
         classes: whose capsule is taken, of each image, ``[B]`` int64.
         offsets: K numbers added to the dimension.
+        decoder: maps class poses ``[B, J, D]`` and a class of each image ``[B]`` to images; by default the model's own.
 
     Returns:
         ``[B, D, K, C, H, W]``; where the offset is 0 stands the plain reconstruction.
 
     Raises:
-        ValueError: the model has no decoder, the shapes do not fit, or there are no images or offsets.
+        ValueError: there is no decoder, the model returns no capsules, the shapes do not fit, or there are no images or
+            offsets.
 
     Source: Sabour et al. 2017, section 5.1, figure 4.
     """
-    decoder = decoder_of(model)
-    check_at_least("the number of images", check_shapes(images=(images, "B C H W"), classes=(classes, "B"))["B"], 1)
-    if not offsets:
-        raise ValueError("offsets must hold at least one number, got none")
-    _, pose = class_capsules(model, images)
-    n_dims, n = pose.shape[2], len(offsets)
-    change = torch.eye(n_dims, dtype=pose.dtype, device=pose.device)[:, None] * pose.new_tensor(offsets)[:, None]
-    change = change.flatten(0, 1)  # [D·K, D]
-    grids = [
-        decoder(one + change[:, None], target.expand(len(change)))  # the mask drops the other capsules
-        for one, target in zip(pose, classes, strict=True)
-    ]
+    with decoding(model, decoder) as decode:
+        check_at_least("the number of images", check_shapes(images=(images, "B C H W"), classes=(classes, "B"))["B"], 1)
+        if not offsets:
+            raise ValueError("offsets must hold at least one number, got none")
+        _, pose = class_capsules(model, images)
+        n_dims, n = pose.shape[2], len(offsets)
+        change = torch.eye(n_dims, dtype=pose.dtype, device=pose.device)[:, None] * pose.new_tensor(offsets)[:, None]
+        change = change.flatten(0, 1)  # [D·K, D]
+        grids = [
+            decode(one + change[:, None], target.expand(len(change)))  # the mask drops the other capsules
+            for one, target in zip(pose, classes, strict=True)
+        ]
     return torch.stack(grids).unflatten(1, (n_dims, n))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_shapes
 from torchcaps.explain.canvas import MAX_NAME, MUTED, TEXT, bare, new_figure, pixels, show, verdict
-from torchcaps.explain.models import class_capsules, decoder_of, inspects_model
+from torchcaps.explain.models import Decode, class_capsules, decode_each, decoding, inspects_model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,27 +35,28 @@ class Reconstructions(NamedTuple):
 
 
 @inspects_model
-def reconstruct(model: nn.Module, images: Tensor, labels: Tensor) -> Reconstructions:
-    """Decode each image twice: as what it was taken for, and as what it is.
+def reconstruct(model: nn.Module, images: Tensor, labels: Tensor, *, decoder: Decode | None = None) -> Reconstructions:
+    """Decode each image twice: from the capsule of its predicted class, and from that of its true class.
 
     Args:
-        model: with a decoder.
+        model: any network that returns its class capsules, see :func:`~torchcaps.explain.class_capsules`.
         images: ``[B, C, H, W]``, values 0 … 1.
         labels: true classes ``[B]`` int64.
+        decoder: maps class poses ``[B, J, D]`` and a class of each image ``[B]`` to images; by default the model's own.
 
     Returns:
         :class:`Reconstructions`.
 
     Raises:
-        ValueError: the model has no decoder, or the shapes do not fit.
+        ValueError: there is no decoder, the model returns no capsules, or the shapes do not fit.
 
     Source: Sabour et al. 2017, section 4.1, figure 3.
     """
-    decoder = decoder_of(model)
-    check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
-    scores, pose = class_capsules(model, images)
-    predicted = scores.argmax(dim=1)
-    both = decoder.each(pose, torch.stack((predicted, labels), dim=1))  # [B, 2, C, H, W]
+    with decoding(model, decoder) as decode:
+        check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
+        scores, pose = class_capsules(model, images)
+        predicted = scores.argmax(dim=1)
+        both = decode_each(decode, pose, torch.stack((predicted, labels), dim=1))  # [B, 2, C, H, W]
     return Reconstructions(images, labels, predicted, both[:, 0], both[:, 1])
 
 

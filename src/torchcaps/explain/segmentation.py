@@ -22,7 +22,7 @@ from torchcaps.explain.canvas import (
     shortened,
     show,
 )
-from torchcaps.explain.models import class_capsules, decoder_of, inspects_model
+from torchcaps.explain.models import Decode, class_capsules, decode_each, decoding, inspects_model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,33 +52,36 @@ class Segmentation(NamedTuple):
 
 
 @inspects_model
-def segment(model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor) -> Segmentation:
+def segment(
+    model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor, *, decoder: Decode | None = None
+) -> Segmentation:
     """Find the two classes in each pair, and reconstruct each from its own capsule alone.
 
     Args:
-        model: with a decoder.
+        model: any network that returns its class capsules, see :func:`~torchcaps.explain.class_capsules`.
         images: pairs ``[B, C, H, W]``, values 0 … 1; see :class:`torchcaps.data.Pairs`.
         labels: their two different classes ``[B, 2]`` int64.
         parts: the two images alone, ``[B, 2, C, H, W]``.
+        decoder: maps class poses ``[B, J, D]`` and a class of each image ``[B]`` to images; by default the model's own.
 
     Returns:
         :class:`Segmentation`.
 
     Raises:
-        ValueError: the model has no decoder, the shapes do not fit, or there is one class.
+        ValueError: there is no decoder, the model returns no capsules, the shapes do not fit, or there is one class.
 
     Source: Sabour et al. 2017, section 6, figure 5.
     """
-    decoder = decoder_of(model)
-    check_shapes(images=(images, "B C H W"), labels=(labels, "B K"), parts=(parts, "B K C H W"))
-    if labels.shape[1] != 2:
-        raise ValueError(f"labels must be [B, 2], got shape {list(labels.shape)}")
-    scores, pose = class_capsules(model, images)
-    check_at_least("the number of classes", scores.shape[1], 2)
-    predicted = scores.topk(2, dim=1).indices
-    crossed = (predicted == labels.flip(1)).any(dim=1, keepdim=True)
-    predicted = torch.where(crossed, predicted.flip(1), predicted)
-    return Segmentation(images, labels, parts, predicted, decoder.each(pose, predicted))
+    with decoding(model, decoder) as decode:
+        check_shapes(images=(images, "B C H W"), labels=(labels, "B K"), parts=(parts, "B K C H W"))
+        if labels.shape[1] != 2:
+            raise ValueError(f"labels must be [B, 2], got shape {list(labels.shape)}")
+        scores, pose = class_capsules(model, images)
+        check_at_least("the number of classes", scores.shape[1], 2)
+        predicted = scores.topk(2, dim=1).indices
+        crossed = (predicted == labels.flip(1)).any(dim=1, keepdim=True)
+        predicted = torch.where(crossed, predicted.flip(1), predicted)
+        return Segmentation(images, labels, parts, predicted, decode_each(decode, pose, predicted))
 
 
 def red_and_green(parts: Tensor) -> Tensor:

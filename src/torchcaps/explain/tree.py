@@ -78,7 +78,7 @@ def parse_tree(model: nn.Module, image: Tensor, n_iters: int | None = None, n_ca
 
 def draw_parse_tree(
     image: Tensor,
-    trees: Sequence[ParseTree],
+    trees: ParseTree | Sequence[ParseTree],
     classes: Sequence[str],
     highlight: Sequence[int] = (),
     colours: Sequence[str] = HIGHLIGHT,
@@ -91,11 +91,20 @@ def draw_parse_tree(
 
     Args:
         image: ``[C, H, W]``.
-        trees: of this image, such as after the first and after the last iteration.
+        trees: one tree of this image, or several, such as those after the first and after the last iteration.
         classes: J names.
         highlight: classes in colour, the true ones for example; the others stay grey.
-        colours: of those.
+        colours: colours of those.
+
+    Raises:
+        ValueError: several images, no tree, or another number of names than of classes.
     """
+    trees = [trees] if isinstance(trees, ParseTree) else trees  # a tree is a tuple itself
+    check_shapes(image=(image, "C H W"))
+    if not trees:
+        raise ValueError("trees must hold at least one, got none")
+    if len(classes) != len(trees[0].scores):
+        raise ValueError(f"classes must be {len(trees[0].scores)} names, got {len(classes)}")
     height, width = image.shape[1:]
     paint = dict(zip(highlight, colours, strict=False))
     shown = sorted(set(trees[-1].scores.topk(min(12, len(classes))).indices.tolist()) | set(highlight))
