@@ -41,7 +41,7 @@ def test_matrix_capsules_have_sixteen_dimensions():
     grids = perturb(model, x, classes)
     assert grids.shape == (1, 16, 11, 3, 20, 18)
     pose = model(x).capsules[-1].pose.clone()
-    pose[:, :, 1, 2] += 0.25  # row by row, number 6
+    pose[:, :, 1, 2] += 0.25 * decoder_of(model).pose_scale  # row by row, number 6
     torch.testing.assert_close(grids[:, 6, 10], decoder_of(model)(pose, classes))
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from torchcaps.layers import Decoder
+from torchcaps.models import HiddenCaps, build
 from torchcaps.ops import Routed
 
 
@@ -117,3 +118,37 @@ def test_images_that_cannot_be_made() -> None:
             Decoder(10, 16, shape)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"pose must be \[B, J=3, D=16\], got shape \[2, 4, 16\]"):
         Decoder(3, 16, (1, 4, 4))(torch.zeros(2, 4, 4, 4))
+
+
+def test_poses_are_divided_by_their_scale_which_is_saved_with_the_weights() -> None:
+    plain, divided = Decoder(4, 3, (1, 5, 6), (7,)), Decoder(4, 3, (1, 5, 6), (7,), pose_scale=0.01)
+    assert "scale" not in plain.state_dict() and plain.pose_scale == 1.0
+    divided.load_state_dict(plain.state_dict())  # trained without: it decodes as it did
+    pose, target = torch.randn(2, 4, 3), torch.tensor([1, 3])
+    torch.testing.assert_close(divided(pose, target), plain(pose, target), rtol=0, atol=0)
+    divided.reset_parameters()
+    plain.load_state_dict({name: x for name, x in divided.state_dict().items() if name != "scale"})
+    torch.testing.assert_close(divided(0.01 * pose, target), plain(pose, target))
+    other = Decoder(4, 3, (1, 5, 6), (7,), pose_scale=0.5)
+    other.load_state_dict(divided.state_dict())
+    torch.testing.assert_close(other(pose, target), divided(pose, target), rtol=0, atol=0)
+    assert float(other.pose_scale) == pytest.approx(0.01)
+    with pytest.raises(ValueError, match="pose_scale must be positive, got 0"):
+        Decoder(4, 3, (1, 5, 6), (7,), pose_scale=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n_hidden", [0, 2])
+def test_above_em_layers_different_images_give_different_pictures(n_hidden: int) -> None:
+    """Poses shrink from layer to layer, so that undivided ones are hardly seen in the pictures."""
+    options = {"routing": "em", "pose": "vector", "channels": 32, "n_types": 8, "decoder": (64,)}
+    hidden = (HiddenCaps(n_types=8, d_out=16, kernel_size=3, stride=1),) * n_hidden
+    model = build("capsnet", (1, 28, 28), 10, hidden=hidden, d_primary=16, **options).eval()
+    images, target = torch.rand(8, 1, 28, 28) ** 4, torch.zeros(8, dtype=torch.int64)
+    pose = model(images).capsules[-1].pose
+    assert float(pose[:, 0].std(dim=0).mean()) < 0.05
+    pictures = model.decoder(pose, target)
+    undivided = Decoder(10, 16, (1, 28, 28), (64,))
+    undivided.load_state_dict({name: x for name, x in model.decoder.state_dict().items() if name != "scale"})
+    found, before = (float(x.std(dim=0).mean()) for x in (pictures, undivided(pose, target)))
+    assert found > 0.02 and found > 20 * before

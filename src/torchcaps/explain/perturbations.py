@@ -35,7 +35,8 @@ def perturb(
         model: any network that returns its class capsules, see :func:`~torchcaps.explain.class_capsules`.
         images: ``[B, C, H, W]``, values 0 … 1.
         classes: whose capsule is taken, of each image, ``[B]`` int64.
-        offsets: K numbers added to the dimension.
+        offsets: K numbers added to the dimension, in units of the decoder's ``pose_scale`` where it has one: 1 for the
+            paper's capsules.
         decoder: maps class poses ``[B, J, D]`` and a class of each image ``[B]`` to images; by default the model's own.
 
     Returns:
@@ -53,7 +54,8 @@ def perturb(
             raise ValueError("offsets must hold at least one number, got none")
         _, pose = class_capsules(model, images)
         n_dims, n = pose.shape[2], len(offsets)
-        change = torch.eye(n_dims, dtype=pose.dtype, device=pose.device)[:, None] * pose.new_tensor(offsets)[:, None]
+        step = pose.new_tensor(offsets) * getattr(decode, "pose_scale", 1.0)
+        change = torch.eye(n_dims, dtype=pose.dtype, device=pose.device)[:, None] * step[:, None]
         change = change.flatten(0, 1)  # [D·K, D]
         grids = [
             decode(one + change[:, None], target.expand(len(change)))  # the mask drops the other capsules

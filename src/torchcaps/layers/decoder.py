@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_classes, check_int64, check_shapes
-from torchcaps.layers.init import truncated_normal_
+from torchcaps.checks import check_at_least, check_classes, check_int64, check_positive, check_shapes
+from torchcaps.layers.init import Scaled, truncated_normal_
 from torchcaps.layers.sizes import as_image_shape
 from torchcaps.ops import Routed, mask_capsules
 from torchcaps.ops.fused.constant import can_look
@@ -18,7 +18,7 @@ from torchcaps.ops.precision import at_least_float32
 from torchcaps.ops.routed import poses_of
 
 
-class Decoder(nn.Module):
+class Decoder(Scaled):
     """Fully connected decoder that sees only the target's capsule.
 
     Args:
@@ -26,6 +26,13 @@ class Decoder(nn.Module):
         d_in: their pose size D.
         image_shape: (channels, height, width) of the image to make.
         hidden: widths of the ReLU layers; 512 and 1024 in the paper.
+        pose_scale: divide the poses by this number. Above EM layers, whose poses are small, hand over the
+            ``pose_scale`` of the layer of class capsules: undivided, they hardly change what is decoded at first.
+            The paper's capsules, whose lengths are 0 … 1, are decoded as they are.
+
+    Attributes:
+        scale: 1 / ``pose_scale``, a buffer that is saved with the weights; only where ``pose_scale`` is not 1. Weights
+            that lack it were trained without it, and leave it at 1.
 
     Output of every call: values 0 … 1 (a sigmoid), so reconstruct the image on that scale.
 
@@ -33,13 +40,22 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, n_classes: int, d_in: int, image_shape: tuple[int, int, int], hidden: Sequence[int] = (512, 1024)
+        self,
+        n_classes: int,
+        d_in: int,
+        image_shape: tuple[int, int, int],
+        hidden: Sequence[int] = (512, 1024),
+        *,
+        pose_scale: float = 1.0,
     ) -> None:
         super().__init__()
         if not isinstance(hidden, Sequence):
             raise ValueError(f"hidden must be the widths of layers, got {hidden!r}")
         for name, value in (("n_classes", n_classes), ("d_in", d_in), *(("hidden", width) for width in hidden)):
             check_at_least(name, value, 1)
+        check_positive("pose_scale", pose_scale)
+        if pose_scale != 1:
+            self.make_scale(1 / pose_scale, given=False)
         self.n_classes, self.d_in, self.image_shape = n_classes, d_in, as_image_shape(image_shape)
         sizes = [n_classes * d_in, *hidden, math.prod(self.image_shape)]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
@@ -51,6 +67,13 @@ class Decoder(nn.Module):
             assert isinstance(layer, nn.Linear)
             truncated_normal_(layer.weight, (2 / layer.in_features) ** 0.5)
             nn.init.zeros_(layer.bias)
+        if "scale" in self._buffers:
+            self.reset_scale()
+
+    @property
+    def pose_scale(self) -> Tensor | float:
+        """Return the number that poses are divided by."""
+        return 1 / self.scale if "scale" in self._buffers else 1.0
 
     def forward(self, capsules: Routed | Tensor, target: Tensor | None = None) -> Tensor:
         """Reconstruct each image from its target's capsule.
@@ -70,6 +93,8 @@ class Decoder(nn.Module):
         if tuple(x.shape[1:]) != (self.n_classes, self.d_in):
             raise ValueError(f"pose must be [B, J={self.n_classes}, D={self.d_in}], got shape {list(x.shape)}")
         x = x.flatten(1)
+        if "scale" in self._buffers:
+            x = x * self.scale
         *hidden, last = self.layers
         for layer in hidden:
             x = F.relu(layer(x))

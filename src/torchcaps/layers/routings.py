@@ -57,6 +57,7 @@ class DynamicRouting(Routing):
     """
 
     name: ClassVar[str] = "dynamic"
+    squashes: ClassVar[bool] = True
 
     n_iters: int = 3
     _: KW_ONLY

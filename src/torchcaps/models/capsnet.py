@@ -124,7 +124,10 @@ class CapsNet(nn.Module):
                 size, types, d_in = layer.output_size(*size), spec.n_types, spec.d_out
         self.classes = DenseCaps(types * size[0] * size[1], n_classes, d_in, d_class, routing=routing)
         self.map_shape = (types, *size)  #: (T, H, W) of the capsules below the class capsules
-        self.decoder = None if decoder is None else Decoder(n_classes, d_class, image_shape, tuple(decoder))
+        self.decoder = None
+        if decoder is not None:
+            pose_scale = 1.0 if self.classes.routing.squashes else self.classes.pose_scale
+            self.decoder = Decoder(n_classes, d_class, image_shape, tuple(decoder), pose_scale=pose_scale)
 
     def reset_parameters(self) -> None:
         """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
