@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchcaps.checks import as_two
 from torchcaps.ops import EMSettings, Routed
-from torchcaps.ops.em_settings import em_settings
+from torchcaps.ops.em.settings import em_settings
 
 
 def stored_votes(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchcaps.ops.fused import IMPLS, cpu, triton, which_impl
-from torchcaps.ops.fused.unavailable import Unavailable
+from torchcaps.ops.backends import native, triton
+from torchcaps.ops.backends.dispatch import IMPLS, which_impl
+from torchcaps.ops.backends.errors import Unavailable
 
-needs_cpu = pytest.mark.skipif(cpu.why_not("dynamic") is not None, reason=str(cpu.why_not("dynamic")))
+needs_cpu = pytest.mark.skipif(native.why_not("dynamic") is not None, reason=str(native.why_not("dynamic")))
 
 _NO_TRITON = triton.why_not("dynamic")
 _INTERPRETED = _NO_TRITON is None and triton.is_interpreted("dynamic")

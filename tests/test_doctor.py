@@ -15,8 +15,8 @@ from tests.impls import needs_cpu
 from torchcaps.cli import main
 from torchcaps.doctor import anonymous, as_text, check_place, examine, is_wrong, machine, routings, speed, write
 from torchcaps.doctor.findings import findings
-from torchcaps.ops.fused import cpu
-from torchcaps.ops.fused.agreement import Agreement, Compared
+from torchcaps.ops.backends import native
+from torchcaps.ops.backends.agreement import Agreement, Compared
 
 GB = 10**9
 
@@ -99,7 +99,7 @@ def test_this_machine(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture
 def test_wrong_code_is_found(
     quick: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from torchcaps.ops.fused import dynamic
+    from torchcaps.ops.dynamic import routing as dynamic
 
     right = dynamic._OPERATORS["cpu"]
 
@@ -116,7 +116,7 @@ def test_wrong_code_is_found(
 
 def test_without_a_compiler(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for why, wrong in (("no C++ compiler: looked for c++", False), ("c++ cannot compile dynamic.cpp: error", True)):
-        monkeypatch.setattr(cpu, "why_not", lambda name, why=why: why)
+        monkeypatch.setattr(native, "why_not", lambda name, why=why: why)
         found = examine()
         assert is_wrong(found) == wrong and why in said(found, "wrong" if wrong else "note")
         assert {x["taken"] for x in found["routings"]} == {"reference"}

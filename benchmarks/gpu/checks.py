@@ -35,12 +35,12 @@ def _doctor(session: Session) -> dict[str, Any]:
 
 
 def kernel_tests(session: Session) -> None:
-    """Pytest of ``tests/ops/fused``, in several processes; of a smoke run one quick file."""
-    session.record("tests").row("tests/ops/fused", lambda: _tests(session), 20)
+    """Pytest of ``tests/ops``, in several processes; of a smoke run one quick file."""
+    session.record("tests").row("tests/ops", lambda: _tests(session), 20)
 
 
 def _tests(session: Session) -> dict[str, Any]:
-    what = "tests/ops/test_squash.py" if session.smoke else "tests/ops/fused"
+    what = "tests/ops/test_squash.py" if session.smoke else "tests/ops"
     options = ["-q", "-W", "default", "-rfE", "--no-header", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *options, what]
     if importlib.util.find_spec("xdist") and not session.smoke:

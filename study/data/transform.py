@@ -15,8 +15,7 @@ from torch import Tensor
 
 from torchcaps.checks import check_positive, check_shapes
 from torchcaps.ops.affine import resample
-from torchcaps.ops.constant import constant
-from torchcaps.ops.precision import at_least_float32
+from torchcaps.ops.precision import at_least_float32, constant
 
 #: How many times finer the grid is on which thickness is changed, and all changes by name.
 _FINER = 4

@@ -44,7 +44,7 @@ def test_every_stage_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert rows and not [row for row in rows if "error" in row]
     for record in found.values():
         assert {"device", "tf32", "versions", "commit", "smoke"} <= set(record) and record["smoke"]
-    assert found["tests"]["rows"]["tests/ops/fused"]["passed"] > 5
+    assert found["tests"]["rows"]["tests/ops"]["passed"] > 5
     assert all(row["right"] and row["bits stay"] for row in found["exact"]["rows"].values() if "triton" in row)
     assert found["epoch"]["rows"]["digits-0-smoke"]["done"]
     assert (out / "runs" / "digits-0-smoke" / "result.json").is_file()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.ops.affine import resample
-from torchcaps.ops.constant import constant
+from torchcaps.ops.precision import constant
 
 
 def to_device(drawn: Tensor, device: torch.device) -> Tensor:

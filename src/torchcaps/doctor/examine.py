@@ -12,7 +12,7 @@ import torch
 
 from torchcaps.doctor import machine, routings, speed
 from torchcaps.doctor.findings import findings, in_words
-from torchcaps.ops.fused.unavailable import in_one_line
+from torchcaps.ops.backends.errors import in_one_line
 
 #: Seconds after which nothing more is begun that may take long.
 PATIENCE = 40

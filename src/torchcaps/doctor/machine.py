@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from torchcaps import __version__
-from torchcaps.ops.fused.cpu import build
-from torchcaps.ops.fused.triton import verdicts
-from torchcaps.ops.fused.unavailable import Unavailable
+from torchcaps.ops.backends import build, verdicts
+from torchcaps.ops.backends.errors import Unavailable
 
 #: What the layers need beside torch, what speeds them up, and what training and the command line need.
 PACKAGES = ("numpy", "triton", "lightning", "jsonargparse", "pooch", "scikit-learn", "scipy", "matplotlib", "pillow")

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 from torchcaps.ops import which_impl
-from torchcaps.ops.fused import agreement, cpu, triton
-from torchcaps.ops.fused.alone import alone
-from torchcaps.ops.fused.triton import trust
-from torchcaps.ops.fused.unavailable import in_one_line
+from torchcaps.ops.backends import agreement, native, triton, trust
+from torchcaps.ops.backends.errors import in_one_line
+from torchcaps.ops.backends.trust import alone
 
 #: Of poses and of matrices: as networks are trained, plainly and under autocast.
 FLOAT = (torch.float32, torch.float32)
@@ -55,7 +54,7 @@ def _agreement(
 def _why_not(routing: str, device: torch.device, dtypes: tuple[torch.dtype, torch.dtype]) -> tuple[str, bool]:
     """Why the reference is taken, and whether something is wrong: else it is merely not there."""
     if device.type == "cpu":
-        why = cpu.why_not(routing) or "unknown"
+        why = native.why_not(routing) or "unknown"
         return why, "cannot compile" in why or "cannot run" in why or "took longer" in why
     if trust.switch() == "0":
         return f"{trust.SWITCH}=0 says so", False

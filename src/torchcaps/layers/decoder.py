@@ -13,7 +13,7 @@ from torchcaps.checks import check_at_least, check_classes, check_int64, check_p
 from torchcaps.layers.init import Scaled, truncated_normal_
 from torchcaps.layers.sizes import as_image_shape
 from torchcaps.ops import Routed, mask_capsules
-from torchcaps.ops.fused.constant import can_look
+from torchcaps.ops.backends.tracing import can_look
 from torchcaps.ops.precision import at_least_float32
 from torchcaps.ops.routed import poses_of
 

@@ -15,10 +15,10 @@ from torchcaps.layers.em_init import EMInit, em_init
 from torchcaps.layers.init import routing_std, step_scale, truncated_normal_, votes_reach
 from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.ops import Routed, conv_em_routing, dynamic_routing, em_routing
-from torchcaps.ops.dynamic import GRADIENTS
-from torchcaps.ops.em_checks import check_dense_choice
-from torchcaps.ops.em_settings import SMALLEST, EMSettings, em_settings
-from torchcaps.ops.fused import IMPLS
+from torchcaps.ops.backends.dispatch import IMPLS
+from torchcaps.ops.dynamic.routing import GRADIENTS
+from torchcaps.ops.em.checks import check_dense_choice
+from torchcaps.ops.em.settings import SMALLEST, EMSettings, em_settings
 from torchcaps.ops.votes import check_overlap
 
 POSES = ("matrix", "vector")

@@ -21,7 +21,7 @@ from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, receptive
 from torchcaps.models.hidden import HiddenConv, read_layers, stacked
 from torchcaps.models.output import Output
 from torchcaps.ops import Routed
-from torchcaps.ops.em_settings import em_settings
+from torchcaps.ops.em.settings import em_settings
 from torchcaps.ops.votes import PLACEMENTS
 
 INITIAL = ("half-active", "released")

@@ -14,7 +14,7 @@ from torchcaps.layers.init import reset_layers
 from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.output import Transformed
 from torchcaps.ops import Routed
-from torchcaps.ops.fused.constant import can_look
+from torchcaps.ops.backends.tracing import can_look
 
 
 class PlainAutoencoder(nn.Module):

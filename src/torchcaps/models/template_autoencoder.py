@@ -14,8 +14,7 @@ from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.transforming import Transforming
 from torchcaps.ops import Routed
 from torchcaps.ops.affine import affine_inverse, affine_matrix, affine_parts_of, sample
-from torchcaps.ops.constant import constant
-from torchcaps.ops.precision import at_least_float32
+from torchcaps.ops.precision import at_least_float32, constant
 
 #: Numbers read for each capsule: angle, two scales, shear, two shifts, presence.
 _N_READ = 7

@@ -13,8 +13,7 @@ from torchcaps.layers.sizes import as_image_shape, require_images
 from torchcaps.models.transforming import Transforming
 from torchcaps.ops import Routed
 from torchcaps.ops.affine import affine_matrix, affine_parts_of
-from torchcaps.ops.constant import constant
-from torchcaps.ops.precision import at_least_float32
+from torchcaps.ops.precision import at_least_float32, constant
 
 #: Kinds of pose, and how many numbers are read of each.
 POSES = {"translation": 2, "affine": 9, "parts": 6}

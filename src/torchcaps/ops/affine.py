@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import check_floating, check_shapes, check_tensor, check_two
-from torchcaps.ops.constant import constant
-from torchcaps.ops.precision import at_least_float32, without_autocast
+from torchcaps.ops.precision import at_least_float32, constant, without_autocast
 
 
 class AffineParts(NamedTuple):

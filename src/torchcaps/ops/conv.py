@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
-from torchcaps.ops.fused.constant import within_modes
+from torchcaps.ops.backends.tracing import within_modes
 from torchcaps.ops.spectral import spectral_conv2d, worthwhile
 
 

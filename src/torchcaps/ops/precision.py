@@ -1,18 +1,24 @@
-"""In which precision routing and warping compute, whatever the caller's is."""
+"""In which precision ops compute, whatever the caller's is; and known numbers in it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
-from torchcaps.ops.fused.constant import constant_when_compiled
+from torchcaps.ops.backends.tracing import constant_when_compiled
 
 
 def at_least_float32(x: Tensor) -> Tensor:
     """Widen half precision: sums over many numbers lose too much in it."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def computed_in(*tensors: Tensor) -> torch.dtype:
+    """The dtype that tensors are routed in: float64 where one of them has it, float32 otherwise."""
+    return torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
@@ -28,3 +34,12 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
 @constant_when_compiled  # torch.compile of torch 2.11, for one, cannot trace the question
 def _autocasts(kind: str) -> bool:
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def constant(numbers: Sequence[float], like: Tensor) -> Tensor:
+    """A few numbers ``[n]``, of the dtype and on the device of ``like``, written there.
+
+    ``like.new_tensor(numbers)`` would copy them from the host: that waits for a GPU, and is an error while a CUDA graph
+    is captured.
+    """
+    return torch.stack([like.new_full((), number) for number in numbers])

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.fused.constant import within_func
+from torchcaps.ops.backends.tracing import within_func
 
 #: Outputs of a tile, in a row, where the kernel asks for no more. Larger tiles multiply and overlap less, but have more
 #: frequencies, each with fewer tiles to share its part of the kernel.

@@ -1,0 +1,122 @@
+"""Which implementation of a routing runs."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
+
+from torchcaps.checks import check_choice
+from torchcaps.ops.backends import native, triton, trust
+from torchcaps.ops.backends.errors import Unavailable
+from torchcaps.ops.backends.tracing import constant_when_compiled, within_func
+
+_BACKENDS = {"cpu": native, "triton": triton}
+#: "reference" is the paper's procedure in plain PyTorch; "auto" takes what ``_FASTEST`` says, where it can be had.
+IMPLS = ("auto", "reference", *_BACKENDS)
+#: The routings that are compiled; of vectors by EM routing by "cpu" alone.
+_FUSED = ("dynamic", "em", "em_vectors")
+#: What "auto" takes, by the kind of device and the routing; the reference where nothing is said.
+_FASTEST = {
+    "cpu": {"dynamic": "cpu", "em": "cpu", "em_vectors": "cpu"},
+    # Measured on an H100, forward and backward beside the reference in plain PyTorch:
+    "cuda": {
+        # 1152 to 10 capsules, 128 images: 0.4 ms beside 6.7 (study/results/gpu/kernels.json, before.json)
+        "dynamic": "triton",
+        # first layer of A=B=C=D=32, 64 images: 5.5 ms and 0.2 GB beside 115 ms and 23 GB (the same files)
+        "em": "triton",
+    },
+}
+_NOTED: set[str] = set()
+
+
+def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
+    """Ask which implementation a call takes: the same arguments give the same answer.
+
+    On a CUDA device "auto" takes Triton's kernels if they are right there. They are checked the first time that a
+    routing meets a GPU and dtypes, forward and every gradient against the reference in float64; this takes 5 to 20
+    seconds once on a machine, and is announced. Where they are wrong, or do not run, the log says why and the reference
+    is taken. It cannot be done while a CUDA graph is captured: call the layer once before, or the graph has the
+    reference in it. The environment variable ``TORCHCAPS_TRITON=0`` keeps "auto" from the kernels, ``1`` takes them
+    unchecked; naming ``impl="triton"`` checks nothing.
+
+    Args:
+        routing: "dynamic", "em" of 4×4 matrices, or "em_vectors" of 16 numbers. That they are so many, and that no
+            gradient of an offset is asked for, is taken for granted.
+        impl: what was asked for, "auto" or a name.
+        tensors: all that are routed or route: poses first, then matrices, biases, priors.
+
+    Returns:
+        A name other than "auto": on the CPU "cpu", on a CUDA device "triton" (but for vectors), elsewhere "reference".
+        Only "auto" may fall back to the reference, as it does within ``torch.func``, ``torch.jit.trace`` and
+        ``torch.onnx.export``; where that is for want of a compiler or of kernels that are right, a note of the reason
+        is logged once.
+
+    Raises:
+        ValueError: an unknown ``routing`` or ``impl``, or one that is not for such tensors; a value of
+            ``TORCHCAPS_TRITON`` other than 0 and 1.
+        NotImplementedError: the one that was named, within torch.func or with forward derivatives.
+        Unavailable: the one that was named cannot be had here; the message says why.
+    """
+    check_choice("routing", routing, _FUSED)
+    check_choice("impl", impl, IMPLS)
+    devices = {str(tensor.device) for tensor in tensors}
+    kinds = {tensor.device.type for tensor in tensors}
+    if "meta" in kinds and len(kinds) > 1:  # torch 2.13 would give unwritten memory, without a word
+        raise ValueError(f"all tensors must be on one device, got some on {', '.join(sorted(devices))}")
+    if impl == "reference" or (impl == "auto" and _is_read_elsewhere()):
+        return "reference"
+    chosen = _FASTEST.get("+".join(sorted(kinds)), {}).get(routing, "reference") if impl == "auto" else impl
+    if chosen == "reference":
+        return chosen
+    wrong = _BACKENDS[chosen].wrong_devices(routing, kinds, len(devices))
+    if wrong is not None:
+        if impl == "auto":
+            return "reference"
+        raise ValueError(f"impl='{chosen}' wants tensors on {wrong}, got some on {', '.join(sorted(devices))}")
+    if _is_transformed(tensors):
+        if impl == "auto":
+            return "reference"
+        raise NotImplementedError(f"impl='{chosen}' knows neither torch.func nor forward derivatives: take 'reference'")
+    unasked = impl == "auto" and chosen == "triton"  # which are to be right, then, and may be switched off
+    if unasked and trust.switch() == "0":
+        return "reference"
+    reason = _BACKENDS[chosen].why_not(routing)
+    if reason is None and unasked:
+        reason = trust.why_not_auto(routing, tensors)
+    if reason is None:
+        return chosen
+    if impl == "auto":
+        _note(reason)
+        return "reference"
+    raise Unavailable(f"impl='{chosen}' is not to be had: {reason}")
+
+
+def _is_read_elsewhere() -> bool:
+    """Whether a program is written for where torchcaps is not: ONNX, or by torch.jit, which knows no such operators."""
+    return _writes_onnx() if torch.compiler.is_compiling() else is_tracing()
+
+
+@constant_when_compiled
+def _writes_onnx() -> bool:
+    return torch.onnx.is_in_onnx_export()
+
+
+def _is_transformed(tensors: tuple[Tensor, ...]) -> bool:
+    """Whether more is asked than backward derivatives: torch would take a forward one for 0 without a word."""
+    if within_func():
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+
+
+@constant_when_compiled
+def _note(reason: str) -> None:
+    if reason not in _NOTED:
+        _NOTED.add(reason)
+        # Logged, not warned: where warnings are errors, "auto" still falls back.
+        logging.getLogger("torchcaps").warning("routing takes the slow reference: %s", reason)

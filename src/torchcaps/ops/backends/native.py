@@ -1,0 +1,78 @@
+"""Backend "cpu", C++ compiled on first use: a library, loaded, and on torch's own threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from torchcaps.ops.backends.build import build
+from torchcaps.ops.backends.errors import Unavailable, found, missing
+from torchcaps.ops.backends.tracing import constant_when_compiled
+
+#: The dtypes that are compiled, and what their functions end in.
+SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
+_LOCK = threading.Lock()
+_FORKED = False
+
+
+def load(name: str) -> ctypes.CDLL:
+    """Build and load ``<name>.cpp``, which includes ``parallel.h``; once in a process.
+
+    Raises:
+        Unavailable: see :func:`torchcaps.ops.backends.build.build`.
+    """
+    return found(_attempt(name))
+
+
+@constant_when_compiled
+def why_not(name: str) -> str | None:
+    """Why ``<name>.cpp`` cannot be used here; None where it can."""
+    return missing(_attempt(name))
+
+
+def wrong_devices(name: str, kinds: set[str], n_devices: int) -> str | None:
+    """What devices routing wants, if tensors on so many of these kinds are on others; None where they are right."""
+    del name, n_devices  # there is one CPU
+    return None if kinds == {"cpu"} else "the CPU"
+
+
+@cache
+def _attempt(name: str) -> ctypes.CDLL | str:
+    """The library, or why there is none: a failure is not tried again at every call."""
+    with _LOCK:  # threads that ask together wait for one compiler
+        try:
+            library = ctypes.CDLL(str(build(name)))
+        except (OSError, Unavailable) as error:
+            return str(error)
+        # A forked process has none of its parent's threads, for which OpenMP would wait for ever. (A library that the
+        # parent has loaded forgets OpenMP by itself.)
+        library.use_openmp(ctypes.c_void_p() if _FORKED else _openmp())
+        return library
+
+
+def _in_a_forked_process() -> None:
+    global _FORKED, _LOCK
+    _FORKED, _LOCK = True, threading.Lock()  # another thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_a_forked_process)
+
+
+def _openmp() -> ctypes.c_void_p:
+    """The entry to the OpenMP that torch runs on, or null.
+
+    Its idle threads spin for a while: a second set of threads would fight them for the cores.
+    """
+    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
+        try:
+            torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))
+            return ctypes.cast(torch_library.GOMP_parallel, ctypes.c_void_p)
+        except (OSError, AttributeError):
+            continue
+    return ctypes.c_void_p()

@@ -1,0 +1,1 @@
+"""Dynamic routing: the paper's procedure, and compiled code that is held to it."""

@@ -1,0 +1,81 @@
+"""Dynamic routing in compiled code, as operators that torch knows; the algebra is in ``ops/dynamic/operator.py``."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from torchcaps.ops.backends.errors import refuse_forward_derivative
+from torchcaps.ops.backends.native import SUFFIXES, load
+from torchcaps.ops.dynamic.operator import gradients, outputs, register
+
+#: Tensors of the pose's size that are kept of each iteration: the weighted sums.
+KEPT = 1
+
+
+@torch.library.custom_op("torchcaps::dynamic_routing_cpu", mutates_args=(), device_types="cpu")
+def routed(
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    prior: Tensor | None,
+    n_iters: int,
+    leaky: bool,
+    full: bool,  # noqa: ARG001 (for the backward pass)
+    return_coupling: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Dynamic routing of tensors of one dtype, float32 or float64.
+
+    Args:
+        u: ``[B, I, d_in]``. The others are those of :func:`torchcaps.ops.dynamic_routing`; ``full`` says
+            whether its gradient is "full".
+
+    Returns:
+        pose ``[B, J, d_out]``, activation ``[B, J]``, coupling ``[B, I, J]`` or ``[0]`` unless asked for,
+        and the weighted sums of all iterations ``[1, n_iters, B, J, d_out]``, which the backward pass needs.
+    """
+    refuse_forward_derivative(u, weight, bias, prior)
+    made = outputs(u, weight, n_iters, return_coupling, KEPT)
+    pose, activation, coupling, states = made
+    asked = coupling if return_coupling else None
+    _call("forward", u, weight, n_iters, leaky, u, weight, bias, prior, states, pose, activation, asked)
+    return made
+
+
+@torch.library.custom_op("torchcaps::dynamic_routing_cpu_backward", mutates_args=(), device_types="cpu")
+def routed_backward(
+    d_pose: Tensor,
+    d_activation: Tensor,
+    d_coupling: Tensor | None,
+    u: Tensor,
+    weight: Tensor,
+    prior: Tensor | None,
+    states: Tensor,
+    leaky: bool,
+    full: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of :func:`routed`: u, weight, bias and prior, the last ``[0]`` where there is none."""
+    made = gradients(u, weight, prior)
+    given = u, weight, prior, states, d_pose, d_activation, d_coupling
+    d_prior = None if prior is None else made[3]
+    _call("backward", u, weight, states.shape[1], leaky, *given, full, *made[:3], d_prior)
+    return made
+
+
+register(routed, routed_backward, "cpu", KEPT)
+
+
+def _call(name: str, u: Tensor, weight: Tensor, n_iters: int, leaky: bool, *values: Tensor | bool | None) -> None:
+    """Call ``<name>_<dtype>`` of the library; tensors are handed over as pointers, None as null."""
+    sizes = [*u.shape[:2], *weight.shape[1:], n_iters]
+    arguments = [*map(ctypes.c_int64, sizes), ctypes.c_int32(leaky), ctypes.c_int64(torch.get_num_threads())]
+    kept = [value.contiguous() if isinstance(value, Tensor) else value for value in values]
+    for value in kept:
+        if isinstance(value, Tensor):
+            arguments.append(ctypes.c_void_p(value.data_ptr()))
+        else:
+            arguments.append(ctypes.c_void_p() if value is None else ctypes.c_int32(value))
+    if getattr(load("dynamic"), f"{name}_{SUFFIXES[u.dtype]}")(*arguments):
+        raise MemoryError(f"dynamic routing of sizes {sizes} ran out of memory")

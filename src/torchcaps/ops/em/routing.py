@@ -1,0 +1,338 @@
+"""Routing between capsules of matrices or vectors by expectation-maximisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchcaps.checks import as_two, check_choice, check_flag, check_floating, check_shapes
+from torchcaps.ops.em import cpu, triton
+from torchcaps.ops.em.checks import (
+    check_activation,
+    check_betas,
+    check_choices,
+    check_dense,
+    check_dense_choice,
+    check_maps,
+    check_matrices,
+    choose_impl,
+)
+from torchcaps.ops.em.operator import Numbers, places
+from torchcaps.ops.em.settings import EMSettings, em_settings
+from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
+from torchcaps.ops.routed import Routed
+from torchcaps.ops.votes import Fields, check_fields, matrix_votes
+
+_OPERATORS = {"cpu": cpu.routed, "triton": triton.routed}
+
+
+def em_routing(
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    n_iters: int = 3,
+    settings: str | EMSettings = "paper",
+    offset: Tensor | None = None,
+    gradient: str = "full",
+    impl: str = "auto",
+    return_coupling: bool = False,
+    **changes: Any,
+) -> Routed:
+    """Route I lower matrix capsules to J upper ones by fitting a Gaussian to the votes for each.
+
+    Lower capsule i votes V_ij = M_i W_ij. An upper capsule is active where the votes assigned to it lie so
+    close together that describing them by it is cheaper than by their background. Computed in float32 at
+    least, whatever autocast is in force; the result has the common dtype of ``pose`` and ``weight``.
+
+    Args:
+        pose: of the lower capsules, matrices ``[B, I, 4, 4]``; or vectors ``[B, I, d_in]``, whose votes are
+            M_i W_ij with a row vector M_i (the paper's ablation has d_in = d_out = 16).
+        activation: of the lower capsules, 0 … 1, ``[B, I]``.
+        weight: transformation matrices, ``[I, J, 4, 4]``; for vectors ``[I, J, d_in, d_out]``.
+        beta_u: price of each component of a vote that an active capsule describes, ``[J]``: minus the paper's cost of
+            describing it by no capsule.
+        beta_a: what makes a capsule active of itself, ``[J]``: minus the paper's cost of activating it. (With
+            ``settings="released"`` it is a price, multiplied by −5000.)
+        n_iters: M-steps, at least 1, with an E-step between each two; the paper uses 3.
+        settings: "paper", "released" or :class:`~torchcaps.ops.EMSettings`.
+        offset: added to the votes of each lower capsule, ``[I, 4, 4]`` or ``[I, d_out]``
+            (:func:`~torchcaps.ops.coordinate_offset`).
+        gradient: "full" flows through every iteration, E-steps too. "last" takes the responsibilities and
+            means that enter the last M-step as constants.
+        impl: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never stores the
+            votes, for matrices and vectors of 16 numbers, without gradient of ``offset``; "triton" the same for CUDA
+            devices, of matrices alone. "auto" takes compiled code where it is to be had, elsewhere the reference, and
+            :func:`torchcaps.ops.which_impl` says which. Kernels are checked on your GPU before they are taken. (Of
+            vectors with one or two upper types the reference is the faster one: compiled code works on several types at
+            once.) On the CPU compiled code takes numbers below the smallest normal one, 1e-38 in float32, for 0.
+        return_coupling: fill the result's ``coupling`` with the responsibilities R_ij of the last E-step.
+        changes: fields of ``settings`` that are to differ, such as ``final_lambda=0.02``.
+
+    Returns:
+        pose ``[B, J, 4, 4]`` or ``[B, J, d_out]`` (the means μ_j), activation ``[B, J]``, and coupling
+        ``[B, I, J]``, not weighted by the lower activations, or None unless asked for.
+
+    Raises:
+        ValueError: shapes that do not fit, matrices that are not 4×4, ``n_iters`` below 1, an unknown choice,
+            activations that are no probabilities (looked at on the CPU alone), ``compete="positions"`` with several
+            iterations (it is for maps), ``impl="cpu"`` or ``"triton"`` for what it is not made for.
+        Unavailable: ``impl="cpu"`` where nothing can be compiled, ``"triton"`` where it cannot be imported; a
+            RuntimeError.
+
+    Source: Hinton, Sabour, Frosst 2018 (ICLR), section 3 and procedure 1.
+    """
+    axes = "B I d_in" if getattr(pose, "ndim", 0) == 3 else "B I rows columns"
+    check_shapes(pose=(pose, axes), activation=(activation, "B I"), weight=(weight, "I J rows_in rows_out"))
+    check_dense(pose, weight, offset)
+    given = em_settings(settings, dense=True, **changes)
+    check_dense_choice(given, n_iters)
+    routed = conv_em_routing(
+        pose[:, :, None, None],
+        activation[:, :, None, None],
+        weight[:, None, None],
+        beta_u,
+        beta_a,
+        n_iters=n_iters,
+        settings=given,
+        offset=None if offset is None else offset[:, None, None],
+        gradient=gradient,
+        impl=impl,
+        return_coupling=return_coupling,
+    )
+    coupling = None if routed.coupling is None else routed.coupling[:, 0, 0]
+    return Routed(routed.pose[:, :, 0, 0], routed.activation[:, :, 0, 0], coupling)
+
+
+def conv_em_routing(
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    stride: int | tuple[int, int] = 1,
+    n_iters: int = 3,
+    settings: str | EMSettings = "paper",
+    offset: Tensor | None = None,
+    gradient: str = "full",
+    impl: str = "auto",
+    return_coupling: bool = False,
+    **changes: Any,
+) -> Routed:
+    """:func:`em_routing` on maps: an upper capsule at a place sees a receptive field of the lower map.
+
+    With ``compete="all"`` (the paper's) parents compete for a child wherever they stand: its responsibilities are
+    shared among all parents, of all types at all places, whose receptive fields it lies in. With ``"positions"`` (the
+    released code's) they are shared among those places, for each type by itself: where fields do not overlap no child
+    has a choice, then.
+
+    Args:
+        pose: ``[B, T, H, W, 4, 4]``, or vectors ``[B, T, H, W, d_in]``.
+        activation: ``[B, T, H, W]``.
+        weight: ``[T, K_h, K_w, J, 4, 4]``, shared over places; for vectors ``[T, K_h, K_w, J, d_in, d_out]``.
+        beta_u: ``[J]``.
+        beta_a: ``[J]``.
+        stride: places from one receptive field to the next, or (rows, columns).
+        offset: ``[T, K_h, K_w, 4, 4]`` or ``[T, K_h, K_w, d_out]``.
+
+    The other arguments are those of :func:`em_routing`.
+
+    Returns:
+        pose ``[B, J, H', W', 4, 4]`` or ``[B, J, H', W', d_out]`` with H' = (H − K_h) // stride + 1;
+        activation ``[B, J, H', W']``; coupling ``[B, H', W', T·K_h·K_w, J]`` on request.
+
+    Raises:
+        ValueError: as :func:`em_routing`; a kernel larger than the map.
+
+    Source: Hinton, Sabour, Frosst 2018, section 4.
+    """
+    matrices = getattr(pose, "ndim", 0) == 6
+    check_flag("return_coupling", return_coupling)
+    given = em_settings(settings, dense=False, **changes)
+    dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, gradient, matrices=matrices)
+    vectors = None if matrices else weight.shape[-2:]
+    chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset=offset, vectors=vectors)
+    stride = as_two("stride", stride, 1)
+    map_shape, kernel_size = (_numbers(sizes) for sizes in (pose.shape[1:4], weight.shape[1:3]))
+    check_fields(map_shape[1:], kernel_size, stride)
+    with without_autocast(pose):
+        m, a, w = pose, activation, weight
+        if chosen != "triton":  # which widens numbers as it reads them
+            m, a, w = (at_least_float32(x.to(dtype)) for x in (m, a, w))
+        if chosen != "reference":
+            rest = beta_u, beta_a, stride, n_iters, given, offset, gradient, return_coupling
+            routed = _run_operator(chosen, m, a, w, *rest)
+            coupling = None if routed.coupling is None else routed.coupling.to(dtype)
+            return Routed(routed.pose.to(dtype), routed.activation.to(dtype), coupling)
+        fields = Fields(map_shape, kernel_size, stride)
+        votes = matrix_votes(fields.gather(m if matrices else m.unsqueeze(-2)), w.flatten(0, 2))  # [B, P, N, J, ., .]
+        if offset is not None:
+            votes = votes + offset.to(votes).reshape(fields.n_children, 1, *votes.shape[-2:])
+        betas = beta_u.to(votes.dtype), beta_a.to(votes.dtype)
+        mu, a_out, coupling = _route(votes.flatten(-2), fields.gather(a), *betas, fields, n_iters, given, gradient)
+    size = mu.shape[-1:] if not matrices else (4, 4)
+    return Routed(
+        mu.unflatten(1, fields.places).permute(0, 3, 1, 2, 4).unflatten(-1, size).to(dtype),
+        a_out.unflatten(1, fields.places).permute(0, 3, 1, 2).to(dtype),
+        coupling.unflatten(1, fields.places).to(dtype) if return_coupling else None,
+    )
+
+
+def em_routing_from_votes(
+    votes: Tensor,
+    activation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    n_iters: int = 3,
+    settings: str | EMSettings = "paper",
+    gradient: str = "full",
+    impl: str = "auto",
+    return_coupling: bool = False,
+    **changes: Any,
+) -> Routed:
+    """Route votes that were made elsewhere: :func:`em_routing` without its first line.
+
+    Args:
+        votes: V, ``[B, I, J, 4, 4]`` or ``[B, I, J, d_out]``.
+        activation: of the lower capsules, ``[B, I]``.
+
+    The other arguments are those of :func:`em_routing`, but for ``impl``: votes that are there already are routed
+    by the reference.
+    """
+    sizes = check_shapes(
+        votes=(votes, "B I J rows columns" if getattr(votes, "ndim", 0) == 5 else "B I J d_out"),
+        activation=(activation, "B I"),
+    )
+    if votes.dim() == 5:
+        check_matrices("votes", votes)
+    check_betas(beta_u, beta_a, sizes["J"])
+    check_activation(activation)
+    check_floating("votes", votes)
+    dtype = torch.promote_types(votes.dtype, activation.dtype)
+    check_choices(n_iters, gradient)
+    check_flag("return_coupling", return_coupling)
+    check_choice("impl, for votes that are there already,", impl, ("auto", "reference"))
+    given = em_settings(settings, dense=True, **changes)
+    check_dense_choice(given, n_iters)
+    fields = Fields((sizes["I"], 1, 1), (1, 1), (1, 1))
+    with without_autocast(votes):
+        v, a = (at_least_float32(x.to(dtype)) for x in (votes, activation))
+        v, u, b = v.flatten(3).unsqueeze(1), beta_u.to(v.dtype), beta_a.to(v.dtype)  # votes [B, 1, I, J, D]
+        mu, a_out, coupling = _route(v, a.unsqueeze(1), u, b, fields, n_iters, given, gradient)
+    coupling = coupling.squeeze(1).to(dtype) if return_coupling else None
+    return Routed(mu.squeeze(1).unflatten(-1, votes.shape[3:]).to(dtype), a_out.squeeze(1).to(dtype), coupling)
+
+
+def _numbers(sizes: Sequence[int]) -> list[int]:
+    """Sizes, which are tensors while ``torch.jit`` traces."""
+    return [int(n) if isinstance(n, Tensor) else n for n in sizes]
+
+
+def _route(
+    votes: Tensor,
+    a: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    fields: Fields,
+    n_iters: int,
+    given: EMSettings,
+    gradient: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Procedure 1 of the paper. Votes ``[B, P, N, J, D]`` of the N children in each of P receptive fields."""
+    ratio = len(beta_u) * fields.n_places / max(1, fields.n_lower) if given.normalise else 1.0
+    one = votes.new_ones(votes.shape[1:3])  # [P, N]
+    n_parents = len(beta_u) * (fields.seen_by(votes.device).to(one.dtype) if given.start == "parents" else one)
+    r = (1 / n_parents)[..., None].expand(votes.shape[:4])  # R_ij, [B, P, N, J]
+    mu = logit = votes.new_zeros(())
+    for t in range(n_iters):
+        last = t == n_iters - 1
+        if last and gradient == "last":  # no_grad does not hold back what forward-mode derivatives carry along
+            r, mu = r.detach(), mu.detach()
+        # Not where it changes nothing: torch.export cannot load programs with a region of it within one of autocast.
+        with torch.no_grad() if gradient == "last" and not last and torch.is_grad_enabled() else nullcontext():
+            mu, variance, logit = _m_step(votes, r * a[..., None], mu, beta_u, beta_a, given, given.lambda_at(t), ratio)
+            if not last:
+                r = _e_step(votes, mu, variance, logit, fields, given)
+    return mu, logit.sigmoid(), r
+
+
+def _m_step(
+    votes: Tensor,
+    r: Tensor,
+    mu: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    given: EMSettings,
+    inverse_temperature: float,
+    ratio: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Fit a Gaussian to each parent's votes: μ and σ² ``[B, P, J, D]``, logit of the activation ``[B, P, J]``."""
+    mass = r.sum(dim=2) + given.mass_floor  # [B, P, J]
+    mean = torch.einsum("bpnj,bpnjh->bpjh", r, votes) / mass[..., None]
+    mu = (1 - given.damping) * mean + given.damping * mu
+    variance = torch.einsum("bpnj,bpnjh->bpjh", r, (votes - mu[:, :, None]).square()) / mass[..., None]
+    variance = variance + given.variance_floor
+    log_sigma = given.cost_scale * variance.log().sum(dim=-1) / 2  # Σ_h log σ_h
+    cost = (given.beta_u_scale * votes.shape[-1] * beta_u + log_sigma) * ratio * mass
+    return mu, variance, inverse_temperature * (given.beta_a_scale * beta_a - cost)
+
+
+def _e_step(votes: Tensor, mu: Tensor, variance: Tensor, logit: Tensor, fields: Fields, given: EMSettings) -> Tensor:
+    """Share each child among the parents that compete for it: R_ij ``[B, P, N, J]``."""
+    distance = ((votes - mu[:, :, None]).square() / variance[:, :, None]).sum(dim=-1)  # [B, P, N, J]
+    log_p = -(distance + (2 * math.pi * variance).log().sum(dim=-1)[:, :, None]) / 2
+    log_ap = F.logsigmoid(logit)[:, :, None] + log_p
+    if given.compete == "positions":
+        return (log_ap - fields.logsumexp(log_ap)).exp()
+    return (log_ap - fields.logsumexp(log_ap.logsumexp(dim=-1, keepdim=True))).exp()
+
+
+def _run_operator(
+    impl: str,
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    stride: tuple[int, int],
+    n_iters: int,
+    settings: EMSettings,
+    offset: Tensor | None,
+    gradient: str,
+    return_coupling: bool,
+) -> Routed:
+    """Route checked arguments of :func:`conv_em_routing` by the operator of ``impl``.
+
+    "cpu" wants pose and weight of one dtype, float32 or float64; "triton" widens half precision as it reads it.
+    """
+    dtype = computed_in(pose, weight)
+    activation, beta_u, beta_a = activation.to(dtype), beta_u.to(dtype), beta_a.to(dtype)
+    offset = None if offset is None else offset.to(dtype)
+    parents = len(beta_u) * math.prod(places(pose, weight, stride))
+    numbers = Numbers(
+        settings.damping,
+        settings.variance_floor,
+        settings.mass_floor,
+        parents / max(1, math.prod(pose.shape[1:4])) if settings.normalise else 1.0,
+        settings.beta_a_scale,
+        settings.beta_u_scale,
+        settings.cost_scale,
+    )
+    scales = [*numbers, *(settings.lambda_at(t) for t in range(n_iters))]
+    choices = [settings.compete == "positions", settings.start == "types", gradient == "last"]
+    tensors = pose, activation, weight, beta_u, beta_a, offset
+    mu, a, coupling, *_ = _OPERATORS[impl](*tensors, list(stride), choices, scales, return_coupling)
+    if not return_coupling:
+        return Routed(mu, a, None)
+    # Without an E-step, or with one that is taken as a constant, the responsibilities are constants.
+    return Routed(mu, a, coupling if n_iters > 1 and gradient == "full" else coupling.detach())

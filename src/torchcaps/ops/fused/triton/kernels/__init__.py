@@ -1,1 +1,0 @@
-"""What runs on the device. Imported only where triton is, by ``library.load``."""
