@@ -52,13 +52,13 @@ for kind, extras in ((torch.bfloat16, False), (torch.float64, True)):
     wide = torch.float64 if extras else torch.float32
     u, weight = torch.zeros(3, 5, 2, dtype=kind), torch.zeros(5, 4, 2, 6, dtype=kind)
     bias, prior = (torch.zeros(4, 6, dtype=wide), torch.zeros(5, 4, dtype=wide)) if extras else (None, None)
-    pose, length, coupling, states = dynamic.routed(u, weight, bias, prior, 2, extras, True, extras)
+    pose, length, coupling, states = dynamic.forward_op(u, weight, bias, prior, 2, extras, True, extras)
     asked = coupling if extras else None
-    dynamic.routed_backward(pose, length, asked, u, weight, prior, states, extras, True)
+    dynamic.backward_op(pose, length, asked, u, weight, prior, states, extras, True)
 
     poses, matrices = torch.zeros(2, 3, 5, 5, 4, 4, dtype=kind), torch.zeros(3, 3, 3, 4, 4, 4, dtype=kind)
     activation, beta = torch.zeros(2, 3, 5, 5, dtype=wide), torch.zeros(4, dtype=wide)
     given = poses, activation, matrices, beta, beta, torch.zeros(3, 3, 3, 4, 4, dtype=wide) if extras else None
-    rest = [2, 2], [extras, False, False], [0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2]
-    mu, a, coupling, states, masses = em.routed(*given, *rest, extras)
-    em.routed_backward(mu, a, coupling if extras else None, *given, states, masses, *rest)
+    rest = [2, 2], extras, False, False, 0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, [0.1, 0.2]
+    mu, a, coupling, states, masses = em.forward_op(*given, *rest, extras)
+    em.backward_op(mu, a, coupling if extras else None, *given, states, masses, *rest)

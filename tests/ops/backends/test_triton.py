@@ -207,20 +207,20 @@ def test_em_nothing_to_route(geometry: tuple[Any, ...]) -> None:
 @needs_interpreter
 @pytest.mark.parametrize("full", [False, True])
 def test_torch_accepts_the_operators(full: bool) -> None:
-    from torchcaps.ops.dynamic.triton import routed
+    from torchcaps.ops.dynamic.triton import forward_op
 
     shapes = ((2, 3, 2), (3, 4, 2, 6), (4, 6), (3, 4))
     tensors = [torch.randn(shape, requires_grad=True) for shape in shapes]
-    torch.library.opcheck(routed, (*tensors, 2, full, full, full))
+    torch.library.opcheck(forward_op, (*tensors, 2, full, full, full))
 
 
 @needs_interpreter
 def test_torch_accepts_the_operators_of_em() -> None:
-    from torchcaps.ops.em.triton import routed
+    from torchcaps.ops.em.triton import forward_op
 
     leaves = [x.requires_grad_() for x in em.inputs((1, (2, 2, 2), (2, 1), 2, (1, 1))).values() if x is not None]
-    scales = [0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2]
-    torch.library.opcheck(routed, (*leaves, None, [1, 1], [False, True, False], scales, True))
+    settings = False, True, False, 0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, [0.1, 0.2]
+    torch.library.opcheck(forward_op, (*leaves, None, [1, 1], *settings, True))
 
 
 @needs_interpreter

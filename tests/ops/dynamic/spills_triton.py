@@ -79,5 +79,5 @@ for sizes in SIZES:
     b, i, j, d, e = sizes
     for kind in (torch.float32, torch.bfloat16) if sizes == SIZES[0] else (torch.float32,):
         u, weight = torch.empty(b, i, d, dtype=kind), torch.empty(i, j, d, e, dtype=kind)
-        pose, length, _, states = dynamic.routed(u, weight, None, None, 3, False, True, False)
-        dynamic.routed_backward(pose, length, None, u, weight, None, states, False, True)
+        pose, length, _, states = dynamic.forward_op(u, weight, None, None, 3, False, True, False)
+        dynamic.backward_op(pose, length, None, u, weight, None, states, False, True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.impls import needs_cpu
 from torchcaps.layers import DenseCaps, DynamicRouting
 from torchcaps.ops import dynamic_routing, which_impl
-from torchcaps.ops.dynamic.cpu import routed, routed_backward
+from torchcaps.ops.dynamic.cpu import backward_op, forward_op
 
 pytestmark = needs_cpu
 
@@ -26,11 +26,11 @@ def case(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Te
 def test_torch_accepts_the_operators(extras: bool, full: bool, return_coupling: bool) -> None:
     u, weight, bias, prior = case(torch.float64)
     tensors = (u, weight, bias, prior) if extras else (u, weight, None, None)
-    torch.library.opcheck(routed, (*tensors, 3, extras, full, return_coupling))
-    pose, activation, coupling, states = routed(*tensors, 3, extras, full, return_coupling)
+    torch.library.opcheck(forward_op, (*tensors, 3, extras, full, return_coupling))
+    pose, activation, coupling, states = forward_op(*tensors, 3, extras, full, return_coupling)
     upstream = (pose.detach(), activation.detach(), coupling.detach() if return_coupling else None)
     plain = [None if x is None else x.detach() for x in (u, weight, prior if extras else None, states)]
-    torch.library.opcheck(routed_backward, (*upstream, *plain, extras, full))
+    torch.library.opcheck(backward_op, (*upstream, *plain, extras, full))
 
 
 def test_one_graph() -> None:

@@ -5,16 +5,16 @@
 #include SOURCE
 
 template <class T, class Forward, class Backward>
-bool run(std::vector<int64_t> n, bool extras, Forward forward, Backward backward) {
+bool run(torchcaps::Sizes n, bool extras, Forward forward, Backward backward) {
   const auto numbers = [](int64_t count) {
     std::vector<T> x(count);
     for (int64_t k = 0; k < count; ++k) x[k] = static_cast<T>(k * 7919 % 1009) / 500 - 1;
     return x;
   };
-  const int64_t B = n[0], C = n[1], HW = n[2] * n[3], kernel = n[4] * n[5], J = n[6], n_iters = n[9];
-  const int64_t places = ((n[2] - n[4]) / n[7] + 1) * ((n[3] - n[5]) / n[8] + 1);
-  std::vector<double> x = {0.1, 0.01, 1e-7, 1, 1, 1, 1};
-  x.insert(x.end(), n_iters, 0.3);
+  const int64_t B = n.B, C = n.C, HW = n.H * n.W, kernel = n.Kh * n.Kw, J = n.J, n_iters = n.n_iters;
+  const int64_t places = ((n.H - n.Kh) / n.sh + 1) * ((n.W - n.Kw) / n.sw + 1);
+  const torchcaps::Settings settings = {0.1, 0.01, 1e-7, 1, 1, 1, 1};
+  const std::vector<double> lambda(n_iters, 0.3);
   auto pose = numbers(B * C * HW * 16), act = numbers(B * C * HW), weight = numbers(C * kernel * J * NUMBERS);
   for (T& a : act) a = a < 0 ? -a / 2 : a / 2;
   auto beta_u = numbers(J), beta_a = numbers(J), offset = numbers(C * kernel * 16);
@@ -22,11 +22,11 @@ bool run(std::vector<int64_t> n, bool extras, Forward forward, Backward backward
   auto saved = numbers(B * places * (n_iters * 34 + 16) * J);
   auto d_pose = pose, d_act = act, d_weight = weight, d_u = beta_u, d_a = beta_a;
   T *o = extras ? offset.data() : nullptr, *r = extras ? coupling.data() : nullptr;
-  int32_t failed = forward(n.data(), x.data(), pose.data(), act.data(), weight.data(), beta_u.data(), beta_a.data(), o,
+  int32_t failed = forward(&n, &settings, lambda.data(), pose.data(), act.data(), weight.data(), beta_u.data(), beta_a.data(), o,
                            mu.data(), a.data(), saved.data(), r);
   for (int64_t last = 0; last < 2; ++last) {
-    n[12] = last;
-    failed |= backward(n.data(), x.data(), pose.data(), act.data(), weight.data(), beta_u.data(), beta_a.data(), o,
+    n.last_only = last;
+    failed |= backward(&n, &settings, lambda.data(), pose.data(), act.data(), weight.data(), beta_u.data(), beta_a.data(), o,
                        saved.data(), mu.data(), a.data(), r, d_pose.data(), d_act.data(), d_weight.data(), d_u.data(),
                        d_a.data());
   }
@@ -43,8 +43,8 @@ int main() {
   for (const auto& s : sizes) {
     for (int64_t n_iters = 1; n_iters < 4; ++n_iters) {
       for (int64_t choice = 0; choice < 4; ++choice) {
-        std::vector<int64_t> n(s, s + 9);
-        n.insert(n.end(), {n_iters, choice % 2, choice / 2, 0, 1 + choice % 2});
+        const torchcaps::Sizes n = {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8],
+                                    n_iters, 1 + choice % 2, choice % 2, choice / 2, 0};
         const bool good = run<float>(n, choice > 1, forward_f32, backward_f32) &&
                           run<double>(n, choice > 1, forward_f64, backward_f64);
         if (!good) return 1;

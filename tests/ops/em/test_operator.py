@@ -15,12 +15,12 @@ from tests.ops.em.test_pairing import GEOMETRIES, POSES, SETTINGS, every_pose, i
 from tests.pairing import Inputs, outcome
 from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps, EMRouting
 from torchcaps.ops import Routed, conv_em_routing, em_routing
-from torchcaps.ops.em.cpu import routed, routed_backward
+from torchcaps.ops.em.cpu import backward_op, forward_op
 
 pytestmark = needs_cpu
 
 #: Settings of the operator itself, and λ of three iterations.
-NUMBERS = [0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2, 0.3]
+NUMBERS = 0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, [0.1, 0.2, 0.3]
 
 
 def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
@@ -36,13 +36,11 @@ def test_torch_accepts_the_operators(poses: str, positions: bool, last: bool, re
     given = inputs((2, (2, 5, 4), (3, 2), 3, (2, 1)), torch.float64, poses)
     leaves = [x.requires_grad_() for x in given.values() if x is not None]
     offset = torch.randn(2, 3, 2, *POSES[poses][0], dtype=torch.float64) if positions else None
-    rest = [2, 1], [positions, True, last], NUMBERS
-    torch.library.opcheck(routed, (*leaves, offset, *rest, return_coupling))
-    mu, a, coupling, states = (x.detach() for x in routed(*leaves, offset, *rest, return_coupling))
+    rest = [2, 1], positions, True, last, *NUMBERS
+    torch.library.opcheck(forward_op, (*leaves, offset, *rest, return_coupling))
+    mu, a, coupling, states = (x.detach() for x in forward_op(*leaves, offset, *rest, return_coupling))
     plain = [x.detach() for x in leaves]
-    torch.library.opcheck(
-        routed_backward, (mu, a, coupling if return_coupling else None, *plain, offset, states, *rest)
-    )
+    torch.library.opcheck(backward_op, (mu, a, coupling if return_coupling else None, *plain, offset, states, *rest))
 
 
 @pytest.mark.parametrize("options", SETTINGS[1:3], ids=lambda x: "-".join(map(str, x.values())))

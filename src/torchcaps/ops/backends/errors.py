@@ -42,10 +42,10 @@ def refuse_forward_derivative(*tensors: Tensor | None) -> None:
         raise NotImplementedError("compiled routing has no forward derivative: take impl='reference' for one")
 
 
-def refuse_second_derivative(routed_backward: Any, impl: str) -> None:
+def refuse_second_derivative(backward_op: Any, impl: str) -> None:
     """Let the gradient of an operator say that it has none itself."""
 
     def refuse(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         raise NotImplementedError(f"impl='{impl}' has no second derivative: take impl='reference' where one is needed")
 
-    routed_backward.register_autograd(refuse)
+    backward_op.register_autograd(refuse)

@@ -16,7 +16,7 @@ KEPT = 1
 
 
 @torch.library.custom_op("torchcaps::dynamic_routing_cpu", mutates_args=(), device_types="cpu")
-def routed(
+def forward_op(
     u: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -45,7 +45,7 @@ def routed(
 
 
 @torch.library.custom_op("torchcaps::dynamic_routing_cpu_backward", mutates_args=(), device_types="cpu")
-def routed_backward(
+def backward_op(
     d_pose: Tensor,
     d_activation: Tensor,
     d_coupling: Tensor | None,
@@ -56,7 +56,7 @@ def routed_backward(
     leaky: bool,
     full: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of :func:`routed`: u, weight, bias and prior, the last ``[0]`` where there is none."""
+    """The gradients of :func:`forward_op`: u, weight, bias and prior, the last ``[0]`` where there is none."""
     made = gradients(u, weight, prior)
     given = u, weight, prior, states, d_pose, d_activation, d_coupling
     d_prior = None if prior is None else made[3]
@@ -64,7 +64,7 @@ def routed_backward(
     return made
 
 
-register(routed, routed_backward, "cpu", KEPT)
+register(forward_op, backward_op, "cpu", KEPT)
 
 
 def _call(name: str, u: Tensor, weight: Tensor, n_iters: int, leaky: bool, *values: Tensor | bool | None) -> None:

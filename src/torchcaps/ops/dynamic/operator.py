@@ -49,14 +49,14 @@ def gradients(u: Tensor, weight: Tensor, prior: Tensor | None) -> _Four:
     return du, d_weight, d_bias, d_prior
 
 
-def register(routed: Any, routed_backward: Any, impl: str, kept: int) -> None:
-    """Tell torch what the operator of a backend returns, and that ``routed_backward`` is its gradient."""
+def register(forward_op: Any, backward_op: Any, impl: str, kept: int) -> None:
+    """Tell torch what the operator of a backend returns, and that ``backward_op`` is its gradient."""
 
-    @routed.register_fake
+    @forward_op.register_fake
     def _(u: Tensor, weight: Tensor, _bias: Any, _prior: Any, n_iters: int, *rest: bool) -> _Four:
         return outputs(u, weight, n_iters, rest[-1], kept)
 
-    @routed_backward.register_fake
+    @backward_op.register_fake
     def _(*arguments: Any) -> _Four:
         return gradients(*arguments[3:6])
 
@@ -69,14 +69,14 @@ def register(routed: Any, routed_backward: Any, impl: str, kept: int) -> None:
         if d_activation is None:
             d_activation = states.new_zeros(states.shape[2:4])
         asked = d_coupling if ctx.return_coupling else None  # else one of shape [0]
-        du, d_weight, d_bias, d_prior = routed_backward(
+        du, d_weight, d_bias, d_prior = backward_op(
             d_pose, d_activation, asked, u, weight, prior, states, ctx.leaky, ctx.full
         )
         bias, prior = d_bias if ctx.has_bias else None, None if prior is None else d_prior
         return du, d_weight, bias, prior, None, None, None, None
 
-    routed.register_autograd(backward, setup_context=_keep)
-    refuse_second_derivative(routed_backward, impl)
+    forward_op.register_autograd(backward, setup_context=_keep)
+    refuse_second_derivative(backward_op, impl)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: _Four) -> None:

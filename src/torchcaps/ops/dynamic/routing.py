@@ -16,7 +16,7 @@ from torchcaps.ops.squash import safe_norm, squash
 from torchcaps.ops.votes import dense_votes
 
 GRADIENTS = ("full", "last")
-_OPERATORS = {"cpu": cpu.routed, "triton": triton.routed}
+_OPERATORS = {"cpu": cpu.forward_op, "triton": triton.forward_op}
 
 
 def dynamic_routing(

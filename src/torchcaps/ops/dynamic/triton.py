@@ -21,7 +21,7 @@ KEPT = 2
 
 
 @torch.library.custom_op("torchcaps::dynamic_routing_triton", mutates_args=())
-def routed(
+def forward_op(
     u: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -70,7 +70,7 @@ def routed(
 
 
 @torch.library.custom_op("torchcaps::dynamic_routing_triton_backward", mutates_args=())
-def routed_backward(
+def backward_op(
     d_pose: Tensor,
     d_activation: Tensor,
     d_coupling: Tensor | None,
@@ -81,7 +81,7 @@ def routed_backward(
     leaky: bool,
     full: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of :func:`routed`: u, weight, bias and prior, the last ``[0]`` where there is none."""
+    """The gradients of :func:`forward_op`: u, weight, bias and prior, the last ``[0]`` where there is none."""
     if not d_pose.numel():
         return tuple(x.zero_() for x in gradients(u, weight, prior))  # type: ignore[return-value]
     passes = _Passes(u, weight, prior, states.dtype, leaky)
@@ -105,7 +105,7 @@ def routed_backward(
         return du, *passes.weight(so_far, ds, couplings, span)
 
 
-register(routed, routed_backward, "triton", KEPT)
+register(forward_op, backward_op, "triton", KEPT)
 
 
 class _Passes:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchcaps.ops.backends.errors import refuse_forward_derivative
 from torchcaps.ops.backends.native import SUFFIXES, load
-from torchcaps.ops.em.operator import Numbers, gradients, outputs, places, register
+from torchcaps.ops.em.operator import Settings, gradients, outputs, places, register, schemas
 
 #: The numbers of a vector that are compiled.
 SIZE = 16
@@ -18,8 +18,11 @@ SIZE = 16
 STATE, FIRST = 34, 16
 
 
-@torch.library.custom_op("torchcaps::em_routing_cpu", mutates_args=(), device_types="cpu")
-def routed(
+_FORWARD, _BACKWARD = schemas(n_kept=1)
+
+
+@torch.library.custom_op("torchcaps::em_routing_cpu", mutates_args=(), device_types="cpu", schema=_FORWARD)
+def forward_op(
     pose: Tensor,
     activation: Tensor,
     weight: Tensor,
@@ -27,50 +30,52 @@ def routed(
     beta_a: Tensor,
     offset: Tensor | None,
     stride: list[int],
-    choices: list[bool],
-    numbers: list[float],
-    return_coupling: bool,
+    *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """EM routing of tensors of one dtype, float32 or float64.
+    """Route tensors of one dtype, float32 or float64.
 
     Args:
-        pose: ``[B, T, H, W, 4, 4]``, or vectors ``[B, T, H, W, 16]``. The others are those of
+        pose: ``[B, T, H, W, 4, 4]``, or vectors ``[B, T, H, W, 16]``. The other tensors are those of
             :func:`torchcaps.ops.conv_em_routing`.
-        choices: whether positions compete, whether R starts at 1 over the number of types, whether the gradient
-            is that of the last iteration only.
-        numbers: :class:`~torchcaps.ops.em.operator.Numbers`, and λ of every iteration.
+        activation: ``[B, T, H, W]``.
+        weight: ``[T, K_h, K_w, J, 4, 4]``, or ``[T, K_h, K_w, J, 16, 16]``.
+        beta_u: ``[J]``.
+        beta_a: ``[J]``.
+        offset: ``[T, K_h, K_w, 4, 4]``, ``[T, K_h, K_w, 16]`` or None.
+        stride: of rows and of columns.
+        rest: :class:`~torchcaps.ops.em.operator.Settings`, and ``return_coupling``.
 
     Returns:
         pose ``[B, J, H', W', 4, 4]`` or ``[B, J, H', W', 16]``, activation ``[B, J, H', W']``, coupling
         ``[B, H', W', T·K_h·K_w, J]`` or ``[0]`` unless asked for, and the parents' states
         ``[B, H', W', n_iters · STATE + FIRST, J]`` for the backward pass.
     """
+    settings, return_coupling = Settings(*rest[:-1]), rest[-1]
     refuse_forward_derivative(pose, activation, weight, beta_u, beta_a, offset)
-    made = _made(pose, weight, stride, numbers, return_coupling)
-    mu, a, coupling, states = made
+    results = _allocate(pose, weight, stride, settings.n_iters, return_coupling)
+    mu, a, coupling, states = results
     if not a.numel():  # no images, or no parents
-        return made
+        return results
     n, stride = _side_by_side(pose, stride)
     maps = [_as_one_map(x, n) for x in (pose, activation, mu, a)]
     given = *maps[:2], weight, beta_u, beta_a, offset
-    _call("forward", stride, choices, numbers, *given, *maps[2:], states, coupling if return_coupling else None)
+    _call("forward", stride, settings, *given, *maps[2:], states, coupling if return_coupling else None)
     if n > 1:
         mu.copy_(_as_images(maps[2]))
         a.copy_(_as_images(maps[3]))
-    return made
+    return results
 
 
-def _made(
-    pose: Tensor, weight: Tensor, stride: list[int], numbers: list[float], return_coupling: bool
+def _allocate(
+    pose: Tensor, weight: Tensor, stride: list[int], n_iters: int, return_coupling: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    kept = (len(numbers) - len(Numbers._fields)) * STATE + FIRST
-    shape = (pose.shape[0], *places(pose, weight, stride), kept, weight.shape[3])
+    shape = (pose.shape[0], *places(pose, weight, stride), n_iters * STATE + FIRST, weight.shape[3])
     mu, a, coupling, states = outputs(pose, weight, stride, return_coupling, shape)
     return mu, a, coupling, states
 
 
-@torch.library.custom_op("torchcaps::em_routing_cpu_backward", mutates_args=(), device_types="cpu")
-def routed_backward(
+@torch.library.custom_op("torchcaps::em_routing_cpu_backward", mutates_args=(), device_types="cpu", schema=_BACKWARD)
+def backward_op(
     d_mu: Tensor,
     d_a: Tensor,
     d_coupling: Tensor | None,
@@ -82,28 +87,40 @@ def routed_backward(
     offset: Tensor | None,
     states: Tensor,
     stride: list[int],
-    choices: list[bool],
-    numbers: list[float],
+    *settings: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of :func:`routed`: pose, activation, weight, beta_u and beta_a."""
-    given = pose, activation, weight, beta_u, beta_a
-    made = gradients(*given)
+    """Compute the gradients of :func:`forward_op`: pose, activation, weight, beta_u and beta_a."""
+    results = gradients(pose, activation, weight, beta_u, beta_a)
     if not d_a.numel():
-        return tuple(x.zero_() for x in made)  # type: ignore[return-value]
+        return tuple(x.zero_() for x in results)  # type: ignore[return-value]
     n, stride = _side_by_side(pose, stride)
     pose, activation, d_mu, d_a, d_pose, d_activation = (
-        _as_one_map(x, n) for x in (pose, activation, d_mu, d_a, *made[:2])
+        _as_one_map(x, n) for x in (pose, activation, d_mu, d_a, *results[:2])
     )
-    found = d_pose, d_activation, *made[2:]
-    rest = weight, beta_u, beta_a, offset, states, d_mu, d_a, d_coupling
-    _call("backward", stride, choices, numbers, pose, activation, *rest, *found)
+    given = pose, activation, weight, beta_u, beta_a, offset, states, d_mu, d_a, d_coupling
+    _call("backward", stride, Settings(*settings), *given, d_pose, d_activation, *results[2:])
     if n > 1:
-        made[0].copy_(_as_images(d_pose))
-        made[1].copy_(_as_images(d_activation))
-    return made
+        results[0].copy_(_as_images(d_pose))
+        results[1].copy_(_as_images(d_activation))
+    return results
 
 
-register(routed, routed_backward, "cpu", _made)
+register(forward_op, backward_op, "cpu", _allocate)
+
+
+class _Sizes(ctypes.Structure):
+    """``Sizes`` of problem.h."""
+
+    _names = ("B", "C", "H", "W", "Kh", "Kw", "J", "sh", "sw", "n_iters", "n_threads")
+    _flags = ("compete_positions", "start_types", "last_only")
+    _fields_ = tuple((name, ctypes.c_int64) for name in (*_names, *_flags))
+
+
+class _Settings(ctypes.Structure):
+    """``Settings`` of problem.h."""
+
+    _names = ("damping", "variance_floor", "mass_floor", "ratio", "scale_a", "scale_u", "scale_variance")
+    _fields_ = tuple((name, ctypes.c_double) for name in _names)
 
 
 def _side_by_side(pose: Tensor, stride: list[int]) -> tuple[int, list[int]]:
@@ -127,16 +144,19 @@ def _as_images(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(0, 1).unsqueeze(3)
 
 
-def _call(name: str, stride: list[int], choices: list[bool], numbers: list[float], *tensors: Tensor | None) -> None:
+def _call(name: str, stride: list[int], settings: Settings, *tensors: Tensor | None) -> None:
     """Call ``<name>_<dtype>`` of the library; None is handed over as null."""
     kept = [None if x is None else x.contiguous() for x in tensors]
     pose, weight = kept[0], kept[2]
     assert pose is not None
     assert weight is not None
-    sizes = [*pose.shape[:4], *weight.shape[1:4], *stride, len(numbers) - len(Numbers._fields)]
-    integers = [*sizes, *map(int, choices), torch.get_num_threads()]
-    arguments: list[Any] = [(ctypes.c_int64 * len(integers))(*integers), (ctypes.c_double * len(numbers))(*numbers)]
-    arguments += [ctypes.c_void_p() if x is None else ctypes.c_void_p(x.data_ptr()) for x in kept]
+    extents = [*pose.shape[:4], *weight.shape[1:4], *stride, settings.n_iters]
+    flags = (getattr(settings, name) for name in _Sizes._flags)
+    sizes = _Sizes(*extents, torch.get_num_threads(), *flags)
+    numbers = _Settings(*(getattr(settings, name) for name in _Settings._names))
+    lambdas = (ctypes.c_double * settings.n_iters)(*settings.lambdas)
+    pointers = [ctypes.c_void_p() if x is None else ctypes.c_void_p(x.data_ptr()) for x in kept]
     library = load("em" if pose.dim() == 6 else "em_vectors")
-    if getattr(library, f"{name}_{SUFFIXES[pose.dtype]}")(*arguments):
-        raise MemoryError(f"EM routing of sizes {sizes} ran out of memory")
+    function = getattr(library, f"{name}_{SUFFIXES[pose.dtype]}")
+    if function(ctypes.byref(sizes), ctypes.byref(numbers), lambdas, *pointers):
+        raise MemoryError(f"EM routing of sizes {extents} ran out of memory")

@@ -23,16 +23,59 @@ from torchcaps.ops.backends.errors import refuse_second_derivative
 from torchcaps.ops.precision import computed_in
 
 
-class Numbers(NamedTuple):
-    """The settings as an operator takes them; λ of every iteration follows them."""
+class Settings(NamedTuple):
+    """The settings as an operator takes them, each an argument of its own.
 
+    Attributes:
+        compete_positions: whether responsibilities are shared among places, instead of among all parents.
+        start_types: whether they start at 1 over the number of types, instead of 1 over the number of parents.
+        last_only: whether the gradient is that of the last iteration only.
+        damping: share of the old mean in the new one.
+        variance_floor: added to every variance.
+        mass_floor: added to every parent's mass.
+        ratio: parents to children where costs are normalised, else 1.
+        scale_a: factor of β_a.
+        scale_u: factor of β_u.
+        scale_variance: factor of Σ log σ.
+        lambdas: inverse temperature of every iteration.
+    """
+
+    compete_positions: bool
+    start_types: bool
+    last_only: bool
     damping: float
-    floor: float
+    variance_floor: float
     mass_floor: float
     ratio: float
     scale_a: float
     scale_u: float
     scale_variance: float
+    lambdas: list[float]
+
+    @property
+    def n_iters(self) -> int:
+        return len(self.lambdas)
+
+
+_INPUTS = "Tensor pose, Tensor activation, Tensor weight, Tensor beta_u, Tensor beta_a, Tensor? offset"
+_SETTINGS = (
+    "SymInt[] stride, bool compete_positions, bool start_types, bool last_only, float damping, float variance_floor, "
+    "float mass_floor, float ratio, float scale_a, float scale_u, float scale_variance, float[] lambdas"
+)
+
+
+def schemas(n_kept: int) -> tuple[str, str]:
+    """Write the signatures of an operator and of its gradient, as torch reads them.
+
+    Args:
+        n_kept: how many tensors the backward pass needs of the forward pass.
+    """
+    kept = ", ".join(f"Tensor kept_{k}" for k in range(n_kept))
+    results = ", ".join(["Tensor"] * (3 + n_kept))
+    forward = f"({_INPUTS}, {_SETTINGS}, bool return_coupling) -> ({results})"
+    gradients = "Tensor d_mu, Tensor d_a, Tensor? d_coupling"
+    backward = f"({gradients}, {_INPUTS}, {kept}, {_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    return forward, backward
 
 
 def places(pose: Tensor, weight: Tensor, stride: list[int] | tuple[int, ...]) -> tuple[int, int]:
@@ -69,22 +112,22 @@ def gradients(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
     return pose, activation, weight, beta_u, beta_a
 
 
-def register(routed: Any, routed_backward: Any, impl: str, made: Callable[..., tuple[Tensor, ...]]) -> None:
-    """Tell torch what the operator of a backend returns, and that ``routed_backward`` is its gradient.
+def register(forward_op: Any, backward_op: Any, impl: str, allocate: Callable[..., tuple[Tensor, ...]]) -> None:
+    """Tell torch what the operator of a backend returns, and that ``backward_op`` is its gradient.
 
     Args:
-        routed: the operator; behind its first three results stands what it keeps for the other one.
-        routed_backward: takes the results' gradients, the tensors, what was kept, stride, choices and numbers.
+        forward_op: the operator; after its first three results come the tensors that ``backward_op`` needs.
+        backward_op: takes the results' gradients, the tensors, what was kept, stride and settings.
         impl: the backend's name.
-        made: memory for the results, from pose, weight, stride, numbers and return_coupling.
+        allocate: makes memory for the results, from pose, weight, stride, n_iters and return_coupling.
     """
 
-    @routed.register_fake
-    def _(pose: Tensor, _a: Any, weight: Tensor, _u: Any, _b: Any, _o: Any, *rest: Any) -> tuple[Tensor, ...]:
-        stride, _, numbers, return_coupling = rest
-        return made(pose, weight, stride, numbers, return_coupling)
+    @forward_op.register_fake
+    def _(pose: Tensor, _a: Any, weight: Tensor, _u: Any, _b: Any, _o: Any, stride: Any, *rest: Any) -> Any:
+        *settings, return_coupling = rest
+        return allocate(pose, weight, stride, Settings(*settings).n_iters, return_coupling)
 
-    @routed_backward.register_fake
+    @backward_op.register_fake
     def _(*arguments: Any) -> tuple[Tensor, ...]:
         return gradients(*arguments[3:8])
 
@@ -97,14 +140,14 @@ def register(routed: Any, routed_backward: Any, impl: str, made: Callable[..., t
             d_mu = zeros[0].zero_() if d_mu is None else d_mu
             d_a = zeros[1].zero_() if d_a is None else d_a
         asked = d_coupling if ctx.return_coupling else None  # else one of shape [0]
-        found = routed_backward(d_mu, d_a, asked, *saved, ctx.stride, ctx.choices, ctx.numbers)
-        return *found, None, None, None, None, None
+        computed = backward_op(d_mu, d_a, asked, *saved, ctx.stride, *ctx.settings)
+        return *computed, None, None, *(None for _ in ctx.settings), None
 
-    routed.register_autograd(backward, setup_context=_keep)
-    refuse_second_derivative(routed_backward, impl)
+    forward_op.register_autograd(backward, setup_context=_keep)
+    refuse_second_derivative(backward_op, impl)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)  # of zeros for all that is kept
-    *tensors, ctx.stride, ctx.choices, ctx.numbers, ctx.return_coupling = inputs
+    ctx.set_materialize_grads(False)  # zeros for all that is kept
+    tensors, (ctx.stride, *ctx.settings, ctx.return_coupling) = inputs[:6], inputs[6:]
     ctx.save_for_backward(*tensors, *output[3:])

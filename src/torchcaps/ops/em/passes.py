@@ -11,10 +11,10 @@ from torch import Tensor
 
 from torchcaps.ops.backends.triton import APART, load, on
 from torchcaps.ops.em.blocks import blocks, parts
-from torchcaps.ops.em.operator import Numbers, places
+from torchcaps.ops.em.operator import Settings, places
 from torchcaps.ops.precision import computed_in
 
-#: Numbers of a parent's record, forward and backward; see ``kernels/em_tiles.py``.
+#: Numbers of a parent's record, forward and backward; see ``triton_tiles.py``.
 FORWARD, BACKWARD = 52, 84
 #: Parents in a tile of the kernels that make no votes, elements of an image that are levelled at once, and their warps.
 PARENTS, LEVELLED, SMALL_WARPS = 32, 1024, 4
@@ -40,7 +40,7 @@ class Passes(NamedTuple):
         weight: for the lanes of children ``[K, J, 4, T, 4]``, and of parents ``[K, T, 4, J, 4]``.
         offset: ``[T, K, 16]`` or None.
         records: of the parents, ``[B, P, J, RECORD]``.
-        found: of every child, or of every child and type, ``[..., 4]``; see ``kernels/em_tiles.py``.
+        found: of every child, or of every child and type, ``[..., 4]``; see ``triton_tiles.py``.
     """
 
     sizes: dict[str, int]
@@ -61,7 +61,8 @@ class Passes(NamedTuple):
         weight: Tensor,
         offset: Tensor | None,
         stride: list[int],
-        choices: list[bool],
+        positions: bool,
+        types_first: bool,
         *,
         backward: bool = False,
     ) -> Passes:
@@ -72,11 +73,11 @@ class Passes(NamedTuple):
         names = ("n_images", "T", "H", "W", "HO", "WO", "SH", "SW", "J")
         kernels = weight.flatten(1, 2).movedim(1, 0)  # [K, T, J, 4, 4]
         ours, begun = (_empty(activation, n_images, height, width, types) for _ in range(2))
-        child = n_images, height, width, types, *((n_out,) if choices[0] else ())
+        child = n_images, height, width, types, *((n_out,) if positions else ())
         record = BACKWARD if backward else FORWARD
         passes = cls(
             dict(zip(names, values, strict=True)),
-            {"KH": rows, "KW": columns, "RECORD": record, "POSITIONS": choices[0]},
+            {"KH": rows, "KW": columns, "RECORD": record, "POSITIONS": positions},
             _laid(pose, dtype, 0, 2, 3, 4, 1, 5),
             ours,
             begun,
@@ -85,7 +86,7 @@ class Passes(NamedTuple):
             _empty(activation, n_images, math.prod(upper), n_out, record),
             _empty(activation, *child, 4),
         )
-        passes.begin(activation, ours, begun, choices[1])
+        passes.begin(activation, ours, begun, types_first)
         return passes
 
     def begin(self, activation: Tensor, ours: Tensor, begun: Tensor, types: bool) -> None:
@@ -194,12 +195,14 @@ class Passes(NamedTuple):
         n_places = s["n_images"] * s["HO"] * s["WO"]
         return parts(n_places, n_programs * block["num_warps"] * self.constants["KH"] * self.constants["KW"])
 
-    def mean(self, sums: Sums, state: Tensor, numbers: Tensor, again: Tensor, given: Numbers, *, first: bool) -> None:
+    def mean(
+        self, sums: Sums, state: Tensor, numbers: Tensor, again: Tensor, settings: Settings, *, first: bool
+    ) -> None:
         """Mass, and how far the mean moved; later what is summed around it, and whether it must be summed again."""
-        settings = [bits(x) for x in (given.mass_floor, given.floor, given.damping)]
+        floors = [bits(x) for x in (settings.mass_floor, settings.variance_floor, settings.damping)]
         with on(self.pose.device):
             load("em").mean_pass[self._over_parents()](
-                *sums, self.records, state, numbers, again, self.n_parents, len(sums.s0), *settings,
+                *sums, self.records, state, numbers, again, self.n_parents, len(sums.s0), *floors,
                 FIRST=first, **self._tile(),
             )  # fmt: skip
 
@@ -213,7 +216,7 @@ class Passes(NamedTuple):
         betas: tuple[Tensor, Tensor],
         results: tuple[Tensor, Tensor],
         inverse_temperature: float,
-        given: Numbers,
+        settings: Settings,
         *,
         first: bool,
         last: bool,
@@ -223,7 +226,7 @@ class Passes(NamedTuple):
         with on(self.pose.device):
             load("em").fit_pass[self._over_parents()](
                 sums.s1, sums.s2, again, self.records, state, numbers, log_ap, *betas, *results,
-                self.n_parents, len(sums.s0), n_places, n_out, int(last), *_settings(inverse_temperature, given),
+                self.n_parents, len(sums.s0), n_places, n_out, int(last), *_bits(inverse_temperature, settings),
                 FIRST=first, **self._tile(),
             )  # fmt: skip
             if not last:
@@ -242,15 +245,15 @@ class Passes(NamedTuple):
         beta_u: Tensor,
         t: int,
         inverse_temperature: float,
-        given: Numbers,
+        settings: Settings,
     ) -> None:
         """Hand over what iteration t's M-step was given, and its gradients: of the last one where there are no sums."""
         _, n_places, n_out = self.records.shape[:3]
-        settings = bits(given.mass_floor), bits(given.damping), *_settings(inverse_temperature, given)
+        scalars = bits(settings.mass_floor), bits(settings.damping), *_bits(inverse_temperature, settings)
         with on(self.pose.device):
             load("em").slopes_pass[self._over_parents()](
                 *(sums or (None, None, None)), *d_results, self.records, *kept, carried, d_betas, beta_u,
-                self.n_parents, len(sums.s0) if sums else 0, n_places, n_out, t, *settings,
+                self.n_parents, len(sums.s0) if sums else 0, n_places, n_out, t, *scalars,
                 LAST=sums is None, **self._tile(),
             )  # fmt: skip
 
@@ -275,9 +278,9 @@ def bits(number: float) -> int:
     return struct.unpack("q", struct.pack("d", number))[0]
 
 
-def _settings(inverse_temperature: float, given: Numbers) -> list[int]:
-    numbers = inverse_temperature, given.ratio, given.scale_a, given.scale_u, given.scale_variance, given.floor
-    return [bits(x) for x in numbers]
+def _bits(inverse_temperature: float, settings: Settings) -> list[int]:
+    scales = settings.ratio, settings.scale_a, settings.scale_u, settings.scale_variance
+    return [bits(x) for x in (inverse_temperature, *scales, settings.variance_floor)]
 
 
 def _empty(like: Tensor, *shape: int) -> Tensor:

@@ -23,13 +23,13 @@ from torchcaps.ops.em.checks import (
     check_matrices,
     choose_impl,
 )
-from torchcaps.ops.em.operator import Numbers, places
+from torchcaps.ops.em.operator import Settings, places
 from torchcaps.ops.em.settings import EMSettings, em_settings
 from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
 from torchcaps.ops.routed import Routed
 from torchcaps.ops.votes import Fields, check_fields, matrix_votes
 
-_OPERATORS = {"cpu": cpu.routed, "triton": triton.routed}
+_OPERATORS = {"cpu": cpu.forward_op, "triton": triton.forward_op}
 
 
 def em_routing(
@@ -306,7 +306,7 @@ def _run_operator(
     beta_a: Tensor,
     stride: tuple[int, int],
     n_iters: int,
-    settings: EMSettings,
+    given: EMSettings,
     offset: Tensor | None,
     gradient: str,
     return_coupling: bool,
@@ -319,19 +319,21 @@ def _run_operator(
     activation, beta_u, beta_a = activation.to(dtype), beta_u.to(dtype), beta_a.to(dtype)
     offset = None if offset is None else offset.to(dtype)
     parents = len(beta_u) * math.prod(places(pose, weight, stride))
-    numbers = Numbers(
-        settings.damping,
-        settings.variance_floor,
-        settings.mass_floor,
-        parents / max(1, math.prod(pose.shape[1:4])) if settings.normalise else 1.0,
-        settings.beta_a_scale,
-        settings.beta_u_scale,
-        settings.cost_scale,
+    settings = Settings(
+        compete_positions=given.compete == "positions",
+        start_types=given.start == "types",
+        last_only=gradient == "last",
+        damping=given.damping,
+        variance_floor=given.variance_floor,
+        mass_floor=given.mass_floor,
+        ratio=parents / max(1, math.prod(pose.shape[1:4])) if given.normalise else 1.0,
+        scale_a=given.beta_a_scale,
+        scale_u=given.beta_u_scale,
+        scale_variance=given.cost_scale,
+        lambdas=[given.lambda_at(t) for t in range(n_iters)],
     )
-    scales = [*numbers, *(settings.lambda_at(t) for t in range(n_iters))]
-    choices = [settings.compete == "positions", settings.start == "types", gradient == "last"]
     tensors = pose, activation, weight, beta_u, beta_a, offset
-    mu, a, coupling, *_ = _OPERATORS[impl](*tensors, list(stride), choices, scales, return_coupling)
+    mu, a, coupling, *_ = _OPERATORS[impl](*tensors, list(stride), *settings, return_coupling)
     if not return_coupling:
         return Routed(mu, a, None)
     # Without an E-step, or with one that is taken as a constant, the responsibilities are constants.

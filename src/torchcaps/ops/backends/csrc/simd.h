@@ -7,7 +7,9 @@
 #include <new>
 #include <utility>
 
-#include "pages.h"
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace torchcaps {
 
@@ -40,6 +42,22 @@ using Int = typename Simd<T>::Int;
 template <class T>
 constexpr int kLanes = kBytes / sizeof(T);
 
+// ---- memory ----
+
+// Asks for large pages under the n numbers that follow, before they are first written. Above 32 MB glibc returns memory
+// to the system: without large pages the gradient of a large W costs a page fault for every 4 KB, at every call.
+template <class T>
+inline void large_pages(T* numbers, int64_t n) {
+#if defined(MADV_HUGEPAGE)
+  constexpr uintptr_t kPage = 1 << 21;
+  const uintptr_t from = (reinterpret_cast<uintptr_t>(numbers) + kPage - 1) / kPage * kPage;
+  const uintptr_t to = reinterpret_cast<uintptr_t>(numbers + n) / kPage * kPage;
+  if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);  // advice: may be refused
+#else
+  (void)numbers, (void)n;
+#endif
+}
+
 // Memory for n vectors, aligned as they want it, never written.
 template <class T>
 class Buffer {
@@ -59,6 +77,25 @@ class Buffer {
   };
   std::unique_ptr<Vec<T>, Free> data_;
 };
+
+// Zeroed memory for n records made of vectors.
+template <class Record>
+class Records {
+ public:
+  explicit Records(int64_t n) : data_(static_cast<Record*>(::operator new(bytes(n), std::align_val_t(kBytes)))) {
+    std::memset(static_cast<void*>(data_), 0, bytes(n));
+  }
+  Records(const Records&) = delete;
+  Records& operator=(const Records&) = delete;
+  ~Records() { ::operator delete(data_, std::align_val_t(kBytes)); }
+  Record* get() { return data_; }
+
+ private:
+  static size_t bytes(int64_t n) { return static_cast<size_t>(n > 0 ? n : 1) * sizeof(Record); }
+  Record* data_;
+};
+
+// ---- loads and stores ----
 
 template <class T>
 inline Vec<T> splat(T x) {

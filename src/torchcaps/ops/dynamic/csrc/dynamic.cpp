@@ -1,10 +1,9 @@
-// Dynamic routing that recomputes the votes in registers and never stores them; dynamic.py calls it.
+// Dynamic routing that recomputes the votes in registers and never stores them; cpu.py calls it.
 //
-// Letters are those of ops/dynamic/routing.py. With V the sum of the outputs so far, a logit is prior + û·V: all that lives
+// Letters are those of routing.py. With V the sum of the outputs so far, a logit is prior + û·V: all that lives
 // from one iteration to the next is V, [B, J, d_out].
-#include "dynamic_backward.h"
-#include "dynamic_passes.h"
-#include "dynamic_squash.h"
+#include "backward.h"
+#include "passes.h"
 
 namespace torchcaps {
 namespace {

@@ -5,8 +5,11 @@
 // stay in L1 for the E-step's softmax, and are added to the parents' sums (the M-step) in the same visit. So one pass
 // over the votes is one E-step and one M-step, or one iteration of the backward pass, and nothing of the votes' size
 // is written. An image is one thread's; results do not depend on the number of threads.
-#include "em_calls.h"
-#include "em_matrices.h"
+#include "backward.h"
+#include "forward.h"
+#include "poses.h"
+
+#include "exports.h"
 
 TORCHCAPS_EM(torchcaps::Matrices, float, f32)
 TORCHCAPS_EM(torchcaps::Matrices, double, f64)

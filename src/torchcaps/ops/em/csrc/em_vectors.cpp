@@ -1,7 +1,10 @@
 // EM routing of vector capsules, by the passes of em.cpp, but for votes that stay in L2; a library of its own, for few
 // need it.
-#include "em_calls.h"
-#include "em_vectors.h"
+#include "backward.h"
+#include "forward.h"
+#include "poses.h"
+
+#include "exports.h"
 
 TORCHCAPS_EM(torchcaps::Vectors, float, f32)
 TORCHCAPS_EM(torchcaps::Vectors, double, f64)

@@ -1,11 +1,12 @@
-// Poses that are 4×4 matrices: V = M W.
+// The two kinds of poses: 4×4 matrices, and vectors of 16 numbers.
 #pragma once
 
-#include "em_walk.h"
+#include "problem.h"
 
 namespace torchcaps {
 namespace {
 
+// Poses that are 4×4 matrices: V = M W.
 struct Matrices {
   static constexpr int64_t kNumbers = D;  // of a transformation
   static constexpr int64_t kRows = 24;    // rows of weights that stay in L1 while all places use them
@@ -56,6 +57,55 @@ struct Matrices {
         }
 #pragma GCC unroll 4
       for (int l = 0; l < 4; ++l) dm[4 * l + k] = columns[l], dw[4 * k + l] = rows[l];
+    }
+  }
+};
+
+// Poses that are vectors of 16 numbers: V = M W with a row vector M and a 16×16 matrix W.
+//
+// There are 16 times as many weights as with matrices, and they no longer stay in L2 while all places use them.
+struct Vectors {
+  static constexpr int64_t kNumbers = D * D;  // of a transformation
+  static constexpr int64_t kRows = 1;         // rows of weights that stay close while all places use them
+  static constexpr bool kEven = false;        // a run of visits is of many places
+
+  template <class P>
+  using Walk = ByPosition<P>;
+
+  // Components c, 4 + c, 8 + c and 12 + c of M W − rest.
+  template <class T, class Rest>
+  static inline void quarter(const T* m, const Vec<T>* weight, int c, const Rest& rest, Vec<T>* v) {
+    Vec<T> x[4];
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) x[q] = m[0] * weight[4 * q + c] - rest(4 * q + c);
+#pragma GCC unroll 16
+    for (int k = 1; k < D; ++k)
+#pragma GCC unroll 4
+      for (int q = 0; q < 4; ++q) x[q] += m[k] * weight[k * D + 4 * q + c];
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) v[q] = x[q];
+  }
+
+  // sum += M W
+  template <class T>
+  static inline void add(const T* m, const Vec<T>* weight, Vec<T>* sum) {
+#pragma GCC unroll 16
+    for (int k = 0; k < D; ++k)
+#pragma GCC unroll 16
+      for (int h = 0; h < D; ++h) sum[h] += m[k] * weight[k * D + h];
+  }
+
+  // From the gradient of a vote to those of the pose and of the weights, which are added to.
+  template <class T>
+  static inline void backward(const T* m, const Vec<T>* weight, const Vec<T>* dv, Vec<T>* dm, Vec<T>* dw) {
+    for (int k = 0; k < D; ++k) {
+      Vec<T> sum[4] = {};
+#pragma GCC unroll 16
+      for (int h = 0; h < D; ++h) {
+        sum[h % 4] += dv[h] * weight[k * D + h];
+        dw[k * D + h] += m[k] * dv[h];
+      }
+      dm[k] += (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
   }
 };

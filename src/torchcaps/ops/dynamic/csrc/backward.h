@@ -3,8 +3,7 @@
 
 #include <vector>
 
-#include "dynamic_passes.h"
-#include "dynamic_squash.h"
+#include "passes.h"
 
 namespace torchcaps {
 namespace {

@@ -1,11 +1,15 @@
-// Passes over the lower capsules, in which votes are made and used up in registers and the nearest cache.
+// Dynamic routing: its tensors, squash, and the passes over the lower capsules.
 //
+// The lanes of a vector hold as many images, a block. Votes are made and used up in registers and the nearest cache.
 // Sums over lower capsules are cut into parts by the sizes alone, never by the number of threads.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
-#include "dynamic_sizes.h"
+#include "parallel.h"
+#include "simd.h"
 
 namespace torchcaps {
 namespace {
@@ -14,6 +18,105 @@ constexpr int kTile = kRegisters / 2;     // numbers of a vote that are accumula
 constexpr int64_t kBlocksTogether = 4;    // blocks that share the matrices while these are in L2
 constexpr int64_t kChunkBytes = 1 << 18;  // of matrices, to stay in L2
 constexpr int64_t kParts = 16;            // cuts of the sum over lower capsules, where blocks are few
+
+struct Sizes {
+  int64_t B, I, J, d_in, d_out, n_iters;
+  bool leaky;
+  int64_t threads;
+  int64_t all() const { return J * d_out; }  // numbers in the votes of one capsule
+};
+
+template <class T>
+struct Problem : Sizes {
+  static constexpr int L = kLanes<T>;
+  const T *u, *weight, *bias, *prior;
+  int64_t blocks() const { return (B + L - 1) / L; }
+  int images(int64_t block) const { return static_cast<int>(std::min<int64_t>(L, B - block * L)); }
+  const T* matrices(int64_t i) const { return weight + i * J * d_in * d_out; }
+};
+
+// One number or vector for every block and every number of the upper capsules.
+template <class T>
+struct Upper {
+  explicit Upper(const Problem<T>& p, int64_t copies = 1)
+      : all(p.all()), blocks(p.blocks()), data(copies * blocks * all) {}
+  Vec<T>* at(int64_t block, int64_t copy = 0) { return data + (copy * blocks + block) * all; }
+  int64_t all, blocks;
+  Buffer<T> data;
+};
+
+// u of every block, [blocks, I, d_in] vectors.
+template <class T>
+bool lanes_of_u(const Problem<T>& p, Buffer<T>& u) {
+  const int64_t width = p.I * p.d_in, step = 4096, columns = (width + step - 1) / step;
+  return parallel(p.blocks() * columns, p.threads, [&](int64_t task) {
+    const int64_t block = task / columns, from = task % columns * step;
+    to_lanes(p.u + block * p.L * width + from, width, p.images(block), std::min(step, width - from),
+             u + (block * width + from));
+  });
+}
+
+// ---- squash and its gradient, as ops/squash.py has them: exact at 0 and for the largest and smallest numbers ----
+
+// Length of s, its direction (0 for the zero vector), and q = min(n, 1/n), with which squash neither overflows nor
+// vanishes: ‖v‖ = n² / (1 + n²), ‖v‖ / n = q / (1 + q²).
+template <class T>
+struct Polar {
+  Polar(const Vec<T>* s, int64_t d_out, Vec<T>* direction) {
+    const Vec<T> zero = splat<T>(0), one = splat<T>(1);
+    Vec<T> largest = zero;
+    for (int64_t e = 0; e < d_out; ++e) {
+      const Vec<T> size = s[e] < zero ? -s[e] : s[e];
+      largest = largest >= size ? largest : size;
+    }
+    const Vec<T> scale = largest == zero ? one : largest;
+    Vec<T> squared = zero;
+    for (int64_t e = 0; e < d_out; ++e) {
+      direction[e] = s[e] / scale;
+      squared += direction[e] * direction[e];
+    }
+    Vec<T> length = squared == zero ? one : squared;
+    for (int l = 0; l < kLanes<T>; ++l) length[l] = std::sqrt(length[l]);
+    for (int64_t e = 0; e < d_out; ++e) direction[e] /= length;
+    const Vec<T> n = squared == zero ? zero : length * scale;  // of NaN it is NaN
+    is_long = n > one;
+    q = is_long ? one / n : n;
+    squashed = (is_long ? one : q * q) / (one + q * q);
+  }
+  Int<T> is_long;
+  Vec<T> q, squashed;
+};
+
+template <class T>
+void squash(const Sizes& p, const Vec<T>* s, Vec<T>* v, Vec<T>* lengths) {
+  for (int64_t j = 0; j < p.J; ++j) {
+    Vec<T>* vj = v + j * p.d_out;
+    const Polar<T> polar(s + j * p.d_out, p.d_out, vj);
+    for (int64_t e = 0; e < p.d_out; ++e) vj[e] *= polar.squashed;
+    lengths[j] = polar.squashed;
+  }
+}
+
+// ds from dv and, where given, the gradient of the length.
+template <class T>
+void squash_backward(const Sizes& p, const Vec<T>* s, const Vec<T>* dv, const Vec<T>* dlength, Vec<T>* ds) {
+  Buffer<T> direction(p.d_out);
+  for (int64_t j = 0; j < p.J; ++j) {
+    const Vec<T>* dvj = dv + j * p.d_out;
+    const Polar<T> polar(s + j * p.d_out, p.d_out, direction.get());
+    const Vec<T> q = polar.q, below = T(1) + q * q, across = q / below;
+    // Along s it is d‖v‖/dn = 2n / (1 + n²)², across it ‖v‖/n.
+    const Vec<T> along = polar.is_long ? 2 * across * across * q : 2 * across / below;
+    Vec<T> radial = splat<T>(0);
+    for (int64_t e = 0; e < p.d_out; ++e) radial += direction[e] * dvj[e];
+    const Vec<T> outward = along * (dlength ? radial + dlength[j] : radial);
+    for (int64_t e = 0; e < p.d_out; ++e) {
+      ds[j * p.d_out + e] = across * (dvj[e] - radial * direction[e]) + outward * direction[e];
+    }
+  }
+}
+
+// ---- passes ----
 
 // Votes of n lower capsules, E numbers of each from `at` on, and their products with n_x other vectors:
 // products[g][k][j] += û_gj · x_k[j].
