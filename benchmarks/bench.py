@@ -14,10 +14,9 @@ from benchmarks.report import as_json, as_markdown
 from benchmarks.result import Found
 from benchmarks.suites import SUITES
 from torchcaps.checks import check_at_least, check_choice
-from torchcaps.experiments.devices import choose_device, device_in_words, tf32
-from torchcaps.experiments.files import require_place, write_json, write_picture, write_text
-from torchcaps.experiments.provenance import commit, versions
 from torchcaps.ops import which_impl
+from torchcaps.training.environment import choose_device, commit, device_in_words, tf32, versions
+from torchcaps.training.files import require_place, write_json, write_picture, write_text
 
 
 def bench(

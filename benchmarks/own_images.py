@@ -22,10 +22,10 @@ from PIL import Image, ImageDraw
 
 from torchcaps import build, load
 from torchcaps.cli.train_command import parse_experiment
-from torchcaps.experiments.provenance import commit, versions
-from torchcaps.experiments.recipes import recipe
-from torchcaps.experiments.train import train
 from torchcaps.models.baseline_cnn import count_parameters
+from torchcaps.training.environment import commit, versions
+from torchcaps.training.recipes import recipe
+from torchcaps.training.train import train
 
 SEEDS = 3
 #: Images of a class at most that test.

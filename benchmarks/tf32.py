@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchcaps.experiments.devices import tf32
+from torchcaps.training.environment import tf32
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def reproduce_command(parsed: argparse.Namespace) -> None:
 def record_command(parsed: argparse.Namespace) -> None:
     """Put the result of a finished run beside those that are kept."""
     from study.tables.kept import keep
-    from torchcaps.experiments.run import Run
+    from torchcaps.training.run import Run
 
     print(f"kept as {keep(Run(parsed.run).finished(), Path(parsed.to).expanduser())}")
 
@@ -139,7 +139,7 @@ def measure_command(parsed: argparse.Namespace) -> None:
     """Ask more of a trained model than its error, as study/protocols.md says."""
     from study.measures.record import record
     from study.measures.write import as_markdown
-    from torchcaps.experiments.files import read_json
+    from torchcaps.training.files import read_json
 
     path = record(parsed.name, parsed.run, beside=parsed.beside, n=parsed.n, root=parsed.root, keep_in=parsed.keep)
     print("\n".join(as_markdown(read_json(path))))

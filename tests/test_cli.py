@@ -16,9 +16,9 @@ from PIL import Image, ImageOps
 from torchcaps.cli import main
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import DATASETS, load
-from torchcaps.experiments import Experiment
-from torchcaps.experiments.recipes import RECIPES, recipe
 from torchcaps.models import MODELS
+from torchcaps.training import Experiment
+from torchcaps.training.recipes import RECIPES, recipe
 
 TINY = [
     "--data.n_train=64",
@@ -344,7 +344,7 @@ def test_predict_refuses_what_is_no_image(run: Path, tmp_path: Path, capsys: pyt
 def test_ctrl_c_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from torchcaps.experiments.task import Task
+    from torchcaps.training.module import Task
 
     step = Task.training_step
 

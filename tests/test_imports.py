@@ -23,7 +23,7 @@ ORDER = (
     "optim",
     "models",
     "data",
-    "experiments",
+    "training",
     "explain",
     "report",
     "cli",
@@ -81,7 +81,7 @@ def test_the_library_does_not_know_its_benchmarks() -> None:
             ("lightning", "sklearn", "matplotlib", "PIL", "torch._dynamo"),
         ),
         ("from torchcaps.cli import main; main(['--version'])", ("torch", "numpy")),
-        ("from torchcaps.experiments.recipes import recipe; recipe('digits')", ("torch", "lightning")),
+        ("from torchcaps.training.recipes import recipe; recipe('digits')", ("torch", "lightning")),
     ],
 )
 def test_what_importing_does_not_bring(statement: str, absent: tuple[str, ...]) -> None:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
-from torchcaps.experiments import Experiment, Optim
 from torchcaps.layers import ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.local import Local
 from torchcaps.models import capsnet, matched_cnn, matrix_capsnet_small
 from torchcaps.optim import Layout, Muon, groups, is_weight, layouts, orthogonalized, orthogonalized_each
+from torchcaps.training import Experiment, Optim
 
 
 def quintic(matrix: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ import pytest
 
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import DATASETS
-from torchcaps.experiments.recipes import RECIPES
 from torchcaps.models import MODELS
+from torchcaps.training.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {

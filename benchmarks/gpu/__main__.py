@@ -129,7 +129,7 @@ def _write(out: Path) -> None:
     """The table, which is printed too, and the picture of speed."""
     from benchmarks.gpu.picture import draw_speeds
     from benchmarks.gpu.table import records, speeds, table
-    from torchcaps.experiments.files import write_picture, write_text
+    from torchcaps.training.files import write_picture, write_text
 
     content = table(out)
     print(content, flush=True)

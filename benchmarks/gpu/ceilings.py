@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.clock import interleaved, stopwatch
 from benchmarks.gpu.session import Session
-from torchcaps.experiments.files import read_json
+from torchcaps.training.files import read_json
 
 #: What a card without a record is taken for: an H100 SXM, measured.
 H100 = {"copy": 2.98e12, "float32": 51.6e12, "tf32": 411e12, "bfloat16": 789e12}

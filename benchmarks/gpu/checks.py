@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from benchmarks.gpu.session import ROOT, Session
-from torchcaps.experiments.files import read_json
+from torchcaps.training.files import read_json
 
 #: Seconds that each may take.
 DOCTOR_SECONDS, TESTS_SECONDS = 90.0, 240.0

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from torchcaps.experiments.devices import device_in_words, tf32
-from torchcaps.experiments.files import read_json, write_json
-from torchcaps.experiments.provenance import commit, versions
+from torchcaps.training.environment import commit, device_in_words, tf32, versions
+from torchcaps.training.files import read_json, write_json
 
 #: A row is not begun with less time left than this.
 LEAST_SECONDS = 5.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from study.markdown import markdown_table
-from torchcaps.experiments.files import read_json
+from torchcaps.training.files import read_json
 
 #: Of dynamic routing and of EM routing, as they stand side by side.
 SHOWN = ("reference", "compiled", "einsum", "batched", "stored_votes", "triton")

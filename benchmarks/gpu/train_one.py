@@ -27,10 +27,10 @@ def main() -> None:
     given = parser.parse_args()
     until = time.monotonic() + given.seconds
     keep_memory()
-    from torchcaps.experiments.callbacks import OutOfTime
-    from torchcaps.experiments.recipes import recipe
-    from torchcaps.experiments.smoke import smoke
-    from torchcaps.experiments.train import train
+    from torchcaps.training.callbacks import OutOfTime
+    from torchcaps.training.config import smoke
+    from torchcaps.training.recipes import recipe
+    from torchcaps.training.train import train
 
     config = replace(recipe(given.recipe), seed=given.seed, device=given.device)
     config = smoke(config) if given.smoke else config

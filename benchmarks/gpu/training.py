@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.session import ROOT, OutOfTime, Session
-from torchcaps.experiments.files import read_json
+from torchcaps.training.files import read_json
 
 #: Seconds before the end at which runs save themselves: evaluation and writing take their time.
 SAVING_SECONDS = 15.0

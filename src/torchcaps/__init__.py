@@ -17,10 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchcaps.data import load as load
-    from torchcaps.experiments.predict import predict as predict
-    from torchcaps.experiments.recipes import recipe as recipe
-    from torchcaps.experiments.saved import load_model as load_model
-    from torchcaps.experiments.train import train as train
     from torchcaps.layers import ClassCaps as ClassCaps
     from torchcaps.layers import ConvCaps as ConvCaps
     from torchcaps.layers import Decoder as Decoder
@@ -42,6 +38,10 @@ if TYPE_CHECKING:
     from torchcaps.ops import reconstruction_loss as reconstruction_loss
     from torchcaps.ops import spread_loss as spread_loss
     from torchcaps.ops import squash as squash
+    from torchcaps.training.checkpoint import load_model as load_model
+    from torchcaps.training.predict import predict as predict
+    from torchcaps.training.recipes import recipe as recipe
+    from torchcaps.training.train import train as train
 
 __version__ = "0.1.0"
 
@@ -64,10 +64,10 @@ _HOME = {
     "em_routing": "ops",
     "em_routing_from_votes": "ops",
     "load": "data",
-    "load_model": "experiments.saved",
-    "predict": "experiments.predict",
-    "recipe": "experiments.recipes",
-    "train": "experiments.train",
+    "load_model": "training.checkpoint",
+    "predict": "training.predict",
+    "recipe": "training.recipes",
+    "train": "training.train",
     "margin_loss": "ops",
     "reconstruction_loss": "ops",
     "spread_loss": "ops",
@@ -78,7 +78,7 @@ _MODULES = (
     "cli",
     "data",
     "doctor",
-    "experiments",
+    "training",
     "explain",
     "layers",
     "memory",

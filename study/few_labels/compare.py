@@ -19,10 +19,10 @@ from study.few_labels.readouts import N_NEIGHBOURS, READOUTS, Draw, Readout, one
 from study.few_labels.supervised import NETWORKS, classes_of, train_on_few
 from torchcaps.data import Dataset, Images
 from torchcaps.data.augment import central_crop
-from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.provenance import versions
-from torchcaps.experiments.run import Run, with_data_in
-from torchcaps.experiments.saved import Trained, data_for, load_model
+from torchcaps.training.checkpoint import Trained, data_for, load_model
+from torchcaps.training.config import Experiment
+from torchcaps.training.environment import versions
+from torchcaps.training.run import Run, with_data_in
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from torchcaps.experiments.devices import device_in_words
-from torchcaps.experiments.files import read_json, write_json
-from torchcaps.experiments.provenance import commit
+from torchcaps.training.environment import commit, device_in_words
+from torchcaps.training.files import read_json, write_json
 
 Row = dict[str, Any]
 

@@ -8,10 +8,10 @@ from torch import Tensor
 from torchcaps.data import Images
 from torchcaps.data.augment import random_shift
 from torchcaps.data.images import to_float
-from torchcaps.experiments.batches import Batch
-from torchcaps.experiments.experiment import Experiment, Loss
-from torchcaps.experiments.objective import answer, total_loss
 from torchcaps.models import Output, build
+from torchcaps.training.batches import Batch
+from torchcaps.training.config import Experiment, Loss
+from torchcaps.training.objective import answer, total_loss
 
 #: Name, model and its options, loss. Small ones: of so few examples a larger one learns no more.
 NETWORKS: dict[str, tuple[str, dict[str, object], Loss]] = {

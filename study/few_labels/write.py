@@ -14,9 +14,9 @@ from study.few_labels.compare import Settings, compare, trained_as
 from study.few_labels.finished import Finished
 from study.markdown import markdown_table
 from torchcaps.checks import check_several
-from torchcaps.experiments.files import read_json, require_place, write_json, write_picture, write_text
-from torchcaps.experiments.provenance import versions
-from torchcaps.experiments.run import Run
+from torchcaps.training.environment import versions
+from torchcaps.training.files import read_json, require_place, write_json, write_picture, write_text
+from torchcaps.training.run import Run
 
 
 def few_labels(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from study.draw.charts import Bars, draw_charts
 from study.measures.said import Said, per_cent
 from study.measures.sample import name_of, networks, number
-from torchcaps.experiments.train import train
 from torchcaps.report.evaluated import EvaluatedRun
+from torchcaps.training.train import train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,11 +11,10 @@ import torch
 from study.measures import MEASURES
 from study.tables.kept import require_recipe
 from torchcaps.checks import check_at_least, check_choice
-from torchcaps.experiments.devices import choose_device, device_in_words
-from torchcaps.experiments.files import read_json, require_place, write_json, write_picture
-from torchcaps.experiments.provenance import commit, versions
-from torchcaps.experiments.run import Run
 from torchcaps.report.evaluated import EvaluatedRun, evaluate_run
+from torchcaps.training.environment import choose_device, commit, device_in_words, versions
+from torchcaps.training.files import read_json, require_place, write_json, write_picture
+from torchcaps.training.run import Run
 
 
 def record(

@@ -16,9 +16,9 @@ from study.measures.sample import bar, name_of, networks, number, spaced
 from torchcaps import explain
 from torchcaps.data import Dataset, Images, load
 from torchcaps.data.images import to_float
-from torchcaps.experiments.batches import image_shape
 from torchcaps.models import build
 from torchcaps.report.evaluated import EvaluatedRun
+from torchcaps.training.batches import image_shape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,8 +8,8 @@ from study.recipes import affine, mnist_rows, other_images, viewpoints
 from study.recipes import dynamic_routing as capsnet
 from study.recipes import matrix_capsules as matrix
 from study.recipes import transforming_autoencoders as transforming
-from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.recipes import RECIPES, recipe
+from torchcaps.training.config import Experiment
+from torchcaps.training.recipes import RECIPES, recipe
 
 #: Recipes that are rows of tables; importing this enters them among the library's.
 _ROWS: dict[str, Callable[[], Experiment]] = {

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchcaps.experiments.experiment import NO_FACTORS, Data, Experiment, Model, Optim
+from torchcaps.training.config import NO_FACTORS, Data, Experiment, Model, Optim
 
 
 def expanded_mnist() -> Experiment:

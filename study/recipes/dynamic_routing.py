@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchcaps.experiments.experiment import NO_FACTORS, Data, Experiment, Model
-from torchcaps.experiments.recipes import digits, mnist, mnist_adam, mnist_cnn
+from torchcaps.training.config import NO_FACTORS, Data, Experiment, Model
+from torchcaps.training.recipes import digits, mnist, mnist_adam, mnist_cnn
 
 
 def faces() -> Experiment:

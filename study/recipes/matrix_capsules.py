@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torchcaps.experiments.experiment import Data, Experiment, Model, Optim
-from torchcaps.experiments.recipes import RELEASED, released_capsules, smallnorb_em_small
+from torchcaps.training.config import Data, Experiment, Model, Optim
+from torchcaps.training.recipes import RELEASED, released_capsules, smallnorb_em_small
 
 # Why recipes have RELEASED constants and initial values:
 # Of the small network, one toy held out, these initial values came to a validation error of 25 % after 4 epochs, those

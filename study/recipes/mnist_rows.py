@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from study.recipes.dynamic_routing import mnist_matched_cnn
-from torchcaps.experiments.experiment import NO_FACTORS, Experiment, Model
-from torchcaps.experiments.recipes import mnist_adam, mnist_cnn
+from torchcaps.training.config import NO_FACTORS, Experiment, Model
+from torchcaps.training.recipes import mnist_adam, mnist_cnn
 
 
 def mnist_no_reconstruction() -> Experiment:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchcaps.experiments.experiment import NO_FACTORS, Data, Experiment, Model
-from torchcaps.experiments.recipes import BRIGHTNESS, CONTRAST, mnist_adam
+from torchcaps.training.config import NO_FACTORS, Data, Experiment, Model
+from torchcaps.training.recipes import BRIGHTNESS, CONTRAST, mnist_adam
 
 
 def svhn() -> Experiment:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchcaps.experiments.experiment import Data, Experiment, Model
-from torchcaps.experiments.recipes import AFFINE, CONSISTENT, mnist_templates, mnist_translation
+from torchcaps.training.config import Data, Experiment, Model
+from torchcaps.training.recipes import AFFINE, CONSISTENT, mnist_templates, mnist_translation
 
 
 def mnist_translation_consistent() -> Experiment:

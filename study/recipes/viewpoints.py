@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from study.recipes.matrix_capsules import paper_cnn, small_cnn
-from torchcaps.experiments.experiment import Experiment, Model
-from torchcaps.experiments.recipes import released_capsules
+from torchcaps.training.config import Experiment, Model
+from torchcaps.training.recipes import released_capsules
 
 
 def smallnorb_azimuth() -> Experiment:

@@ -9,7 +9,7 @@ from study.tables.kept import read_results
 from study.tables.measured import recorded
 from study.tables.poses import poses_as_markdown
 from study.tables.write import as_markdown
-from torchcaps.experiments.files import write_text
+from torchcaps.training.files import write_text
 
 _HEAD = """# Results
 

@@ -12,9 +12,9 @@ from study.recipes import RECIPES
 from study.tables import TABLES
 from study.tables.table import Result
 from torchcaps.data import load
-from torchcaps.experiments.experiment import NO_FACTORS, Experiment
-from torchcaps.experiments.files import read_json, require_place, write_json
-from torchcaps.experiments.run import WHERE, Run, experiment_from, flat
+from torchcaps.training.config import NO_FACTORS, Experiment
+from torchcaps.training.files import read_json, require_place, write_json
+from torchcaps.training.run import WHERE, Run, experiment_from, flat
 
 
 def is_of(result: Mapping[str, Any], config: Experiment) -> bool:

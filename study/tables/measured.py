@@ -10,7 +10,7 @@ from study.measures import MEASURES
 from study.measures.said import Said, in_words, mean
 from study.measures.write import headlines, table
 from study.tables import TABLES
-from torchcaps.experiments.files import read_json
+from torchcaps.training.files import read_json
 
 
 class _Kept(NamedTuple):

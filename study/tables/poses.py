@@ -36,7 +36,7 @@ besides, to make the poses of a transformed image the transformed poses, which i
 
 
 def cells(result: Result) -> list[str]:
-    """What a row of the table says of one run of :func:`~torchcaps.experiments.pose_metrics.following`, under HEAD."""
+    """What a row of the table says of one run of :func:`~torchcaps.training.pose_metrics.following`, under HEAD."""
     found, alone = result["test_follows"], result["test_capsules"]
 
     def mean(key: str, *names: str) -> str:

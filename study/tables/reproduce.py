@@ -22,14 +22,12 @@ from study.tables.kept import (
 from study.tables.table import Result, Results, Table
 from study.tables.write import as_json, as_markdown
 from torchcaps.checks import check_at_least, check_choice, check_positive, check_several
-from torchcaps.experiments.callbacks import OutOfTime
-from torchcaps.experiments.choices import Device, Progress
-from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.files import read_json, require_place, write_json, write_picture, write_text
-from torchcaps.experiments.run import Run, placed
-from torchcaps.experiments.smoke import smoke
-from torchcaps.experiments.task import NonFiniteLoss
-from torchcaps.experiments.train import default_folder, train
+from torchcaps.training.callbacks import OutOfTime
+from torchcaps.training.config import Device, Experiment, Progress, smoke
+from torchcaps.training.files import read_json, require_place, write_json, write_picture, write_text
+from torchcaps.training.module import NonFiniteLoss
+from torchcaps.training.run import Run, placed
+from torchcaps.training.train import default_folder, train
 
 
 def reproduce(

@@ -22,10 +22,10 @@ from study.few_labels.write import best
 from torchcaps.data import Dataset, Images
 from torchcaps.data.augment import random_shift
 from torchcaps.data.images import to_float
-from torchcaps.experiments import Data, Experiment
-from torchcaps.experiments.saved import Trained
 from torchcaps.models import TransformingAutoencoder
 from torchcaps.ops import Routed
+from torchcaps.training import Data, Experiment
+from torchcaps.training.checkpoint import Trained
 
 SIZE = 24
 

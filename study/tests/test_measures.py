@@ -48,15 +48,15 @@ from tests.report.test_report import CAPSULES, CNN, finished
 from torchcaps.data import DATASETS, Dataset, Images, Pairs, load
 from torchcaps.data.augment import CROPS_13, central_crop
 from torchcaps.data.images import fixed_order, to_float
-from torchcaps.experiments import Data, Experiment, files
-from torchcaps.experiments.files import read_json, write_json
-from torchcaps.experiments.make import make_model
-from torchcaps.experiments.run import Run
-from torchcaps.experiments.saved import save_model
-from torchcaps.experiments.train import train
 from torchcaps.explain import extract_features, segment
 from torchcaps.models import build
 from torchcaps.report.evaluated import evaluate_run
+from torchcaps.training import Data, Experiment, files
+from torchcaps.training.build import make_model
+from torchcaps.training.checkpoint import save_model
+from torchcaps.training.files import read_json, write_json
+from torchcaps.training.run import Run
+from torchcaps.training.train import train
 
 DIGITS = Data("digits", image_size=(16, 16), n_eval=20)
 

@@ -11,11 +11,11 @@ import torch
 
 from study.recipes import RECIPES, recipe
 from torchcaps.data import DATASETS, Dataset, Images
-from torchcaps.experiments.batches import split
-from torchcaps.experiments.smoke import smoke
-from torchcaps.experiments.train import train
 from torchcaps.models import MODELS, build
 from torchcaps.models.baseline_cnn import BaselineCNN, count_parameters
+from torchcaps.training.batches import split
+from torchcaps.training.config import smoke
+from torchcaps.training.train import train
 
 #: What each data set is like, for images made up here.
 SHAPES = {

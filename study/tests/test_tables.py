@@ -25,8 +25,8 @@ from study.tables.reproduce import reproduce
 from study.tables.summary import summarise
 from study.tables.write import as_json, as_markdown
 from torchcaps.data import DATASETS, Dataset, Images
-from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.task import NonFiniteLoss
+from torchcaps.training.config import Experiment
+from torchcaps.training.module import NonFiniteLoss
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = read_results(ROOT / "results")

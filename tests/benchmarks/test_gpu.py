@@ -22,7 +22,7 @@ from benchmarks.gpu.problems import EXACT, SMOKE, SPEED
 from benchmarks.gpu.session import OutOfTime, Session
 from benchmarks.gpu.speed import timed
 from benchmarks.gpu.table import records, speeds, table
-from torchcaps.experiments.files import write_json
+from torchcaps.training.files import write_json
 
 
 @pytest.fixture

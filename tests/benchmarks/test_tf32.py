@@ -11,7 +11,7 @@ import torch
 from benchmarks.conditions import Conditions
 from benchmarks.tf32 import without_tf32
 from benchmarks.work import Vectors
-from torchcaps.experiments.devices import device_in_words, tf32
+from torchcaps.training.environment import device_in_words, tf32
 
 NEW = hasattr(torch.backends.cudnn, "conv")
 

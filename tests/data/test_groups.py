@@ -14,7 +14,7 @@ from PIL import Image
 
 from torchcaps.cli import main
 from torchcaps.data import Dataset, load
-from torchcaps.experiments.provenance import splits_in_words
+from torchcaps.training.environment import splits_in_words
 
 #: Of the images that are written: classes, patients, images of a patient.
 CLASSES, N, EACH = ("benign", "malignant"), 24, 3

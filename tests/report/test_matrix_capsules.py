@@ -13,17 +13,17 @@ import torch
 from PIL import Image
 
 from torchcaps.data import DATASETS, Dataset, Images
-from torchcaps.experiments import Data, Model
-from torchcaps.experiments.files import write_json
-from torchcaps.experiments.run import Run
+from torchcaps.training import Data, Model
+from torchcaps.training.files import write_json
+from torchcaps.training.run import Run
 
 pytest.importorskip("matplotlib")
 
 from tests.report.test_report import finished, titles
-from torchcaps.experiments import files
 from torchcaps.report import write_report
 from torchcaps.report.evaluated import evaluate_run
 from torchcaps.report.matrix_capsules import _sides_of
+from torchcaps.training import files
 
 SIZES = {"A": 2, "B": 2, "C": 2, "D": 2}
 

@@ -16,22 +16,22 @@ from torch import Tensor, nn
 
 from torchcaps import explain
 from torchcaps.data import load
-from torchcaps.experiments import Data, Experiment, Model
-from torchcaps.experiments.files import read_json, write_json
-from torchcaps.experiments.make import make_model
-from torchcaps.experiments.run import Run
-from torchcaps.experiments.saved import save_model
-from torchcaps.experiments.smoke import smoke
 from torchcaps.layers import Decoder
 from torchcaps.models import MODELS, Output
 from torchcaps.ops import Routed, squash
+from torchcaps.training import Data, Experiment, Model
+from torchcaps.training.build import make_model
+from torchcaps.training.checkpoint import save_model
+from torchcaps.training.config import smoke
+from torchcaps.training.files import read_json, write_json
+from torchcaps.training.run import Run
 
 pytest.importorskip("matplotlib")
 
-from torchcaps.experiments import files
 from torchcaps.report import write_report
 from torchcaps.report.evaluated import evaluate_run
 from torchcaps.report.report import headline
+from torchcaps.training import files
 
 CAPSULES = Model("capsnet_small", {"channels": 4, "n_types": 2, "kernel_size": 5, "d_class": 4, "decoder": [6]})
 CNN = Model("matched_cnn", {"n_parameters": 3000})

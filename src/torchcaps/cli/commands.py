@@ -19,8 +19,8 @@ _WIDTH = 36
 def list_command(_: argparse.Namespace) -> None:
     """List the recipes, the models and the data sets."""
     from torchcaps.data import DATASETS
-    from torchcaps.experiments.recipes import RECIPES
     from torchcaps.models import MODELS
+    from torchcaps.training.recipes import RECIPES
 
     print_list("Recipes:", RECIPES)
     print_list("Models:", MODELS)
@@ -40,12 +40,12 @@ def evaluate_command(parsed: argparse.Namespace) -> None:
     from dataclasses import replace
 
     from torchcaps.checks import check_choice
-    from torchcaps.experiments.batches import split
-    from torchcaps.experiments.devices import choose_device
-    from torchcaps.experiments.evaluate import evaluate
-    from torchcaps.experiments.per_class import balanced_in_words, count_classes
-    from torchcaps.experiments.run import Run, with_data_in
-    from torchcaps.experiments.saved import data_for, load_model
+    from torchcaps.training.batches import split
+    from torchcaps.training.checkpoint import data_for, load_model
+    from torchcaps.training.environment import choose_device
+    from torchcaps.training.objective import evaluate
+    from torchcaps.training.per_class import balanced_in_words, count_classes
+    from torchcaps.training.run import Run, with_data_in
 
     run = Run(parsed.run)
     config, trained = run.experiment(), load_model(run)
@@ -70,8 +70,8 @@ def evaluate_command(parsed: argparse.Namespace) -> None:
 def tune_command(parsed: argparse.Namespace) -> None:
     """Choose a recipe's learning rate and regulariser by its validation error."""
     from torchcaps.cli.train_command import parse_experiment
-    from torchcaps.experiments.recipes import recipe
-    from torchcaps.experiments.tuning import regulariser, tune
+    from torchcaps.training.recipes import recipe
+    from torchcaps.training.tuning import regulariser, tune
 
     config, out = parse_experiment(parsed.recipe, recipe(parsed.recipe), parsed.fields)
     if out is not None:
@@ -108,7 +108,7 @@ def report_command(parsed: argparse.Namespace) -> None:
 
 def predict_command(parsed: argparse.Namespace) -> None:
     """Say what is in images of your own."""
-    from torchcaps.experiments.predict import predictions
+    from torchcaps.training.predict import predictions
 
     broken = 0
     for path, found in predictions(parsed.run, parsed.images, invert=parsed.invert, top=parsed.top):

@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
-    from torchcaps.experiments import Experiment
+    from torchcaps.training import Experiment
 
 
 def train_command(arguments: list[str]) -> None:
     """Train a recipe, evaluate it and record the result."""
-    from torchcaps.experiments.recipes import recipe
+    from torchcaps.training.recipes import recipe
 
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if name is None and not {"-h", "--help"} & set(arguments):
         raise ValueError("train needs a recipe, such as digits: torchcaps list shows all")
     config, out = parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
-    from torchcaps.experiments.errors_in_words import further_errors, if_seen
-    from torchcaps.experiments.more_epochs import epochs_before, going_on_in_words
-    from torchcaps.experiments.per_class import error_words, split_in_words
-    from torchcaps.experiments.run import Run
-    from torchcaps.experiments.train import default_folder, train
+    from torchcaps.training.errors_in_words import further_errors, if_seen
+    from torchcaps.training.more_epochs import epochs_before, going_on_in_words
+    from torchcaps.training.per_class import error_words, split_in_words
+    from torchcaps.training.run import Run
+    from torchcaps.training.train import default_folder, train
 
     if out == "":  # of an empty shell variable
         raise ValueError("out must name a folder, got an empty text")
@@ -68,9 +68,9 @@ def parse_experiment(name: str | None, defaults: Experiment, arguments: list[str
             del ex
             raise ValueError(f"{_in_words(message)}; torchcaps train {name or 'RECIPE'} --help lists what can be set")
 
-    from torchcaps.experiments import Experiment
-    from torchcaps.experiments.run import placed
-    from torchcaps.experiments.smoke import smoke
+    from torchcaps.training import Experiment
+    from torchcaps.training.config import smoke
+    from torchcaps.training.run import placed
 
     parser = OneLine(
         allow_abbrev=False,  # as in parser.py
@@ -110,7 +110,7 @@ def parse_experiment(name: str | None, defaults: Experiment, arguments: list[str
 
 def _suited(defaults: Experiment, data: str, model: str, image_size: list[int] | None) -> Experiment:
     """The recipe's settings for what is trained on what: those that are given besides take their place."""
-    from torchcaps.experiments.own_images import for_model, for_own_images
+    from torchcaps.training.own_images import for_model, for_own_images
 
     config = for_model(defaults, model) if model != defaults.model.name else defaults
     if data != "folder" or defaults.data.name == "folder" or config.data.transformed:
@@ -152,7 +152,7 @@ def _with_values(arguments: list[str]) -> list[str]:
 
 def _settings(file: str) -> str:
     """A result's settings as text, all of them; any other file as it is, for the parser to read or to refuse."""
-    from torchcaps.experiments.run import experiment_from
+    from torchcaps.training.run import experiment_from
 
     try:
         content = json.loads(Path(file).read_text(encoding="utf-8"))
@@ -168,7 +168,7 @@ def _settings(file: str) -> str:
 
 def _in_words(message: str) -> str:
     """What jsonargparse says of its subtypes, as the field, what it wants and what it got."""
-    from torchcaps.experiments import Experiment
+    from torchcaps.training import Experiment
 
     message = " ".join(message.split())
     misfit = re.fullmatch(r'Parser key "([\w.]+)": .*[Ee]xpected a .* value: (.*)', message)

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps import explain
-from torchcaps.experiments.batches import Batch, split
-from torchcaps.experiments.experiment import Data
-from torchcaps.experiments.files import read_json
-from torchcaps.experiments.pose_metrics import LEAST_PAIRS
-from torchcaps.experiments.run import Run, with_data_in
-from torchcaps.experiments.saved import data_for, load_model
 from torchcaps.explain.pose_recovery import RecoveryPanel
 from torchcaps.models import PlainAutoencoder, TemplateAutoencoder
 from torchcaps.ops import AffineParts, affine_matrix
 from torchcaps.report import page
 from torchcaps.report.page import Album
+from torchcaps.training.batches import Batch, split
+from torchcaps.training.checkpoint import data_for, load_model
+from torchcaps.training.config import Data
+from torchcaps.training.files import read_json
+from torchcaps.training.pose_metrics import LEAST_PAIRS
+from torchcaps.training.run import Run, with_data_in
 
 #: Pairs in a scatter, images in a row, capsules that are shown alone.
 _N_DOTS, _N_IMAGES, _N_ALONE = 1000, 10, 11

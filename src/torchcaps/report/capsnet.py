@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from torchcaps import explain
-from torchcaps.experiments.per_class import are_unequal, count_classes, recalls
 from torchcaps.layers import Decoder
 from torchcaps.models import CapsNet, MatrixCapsNet
 from torchcaps.report import page
 from torchcaps.report.evaluated import EvaluatedRun
 from torchcaps.report.matrix_capsules import ONE_MORE, of_one_window, pictures_of_em
 from torchcaps.report.page import Album
+from torchcaps.training.per_class import are_unequal, count_classes, recalls
 
 #: Examples of each kind that a picture shows, and classes that the larger ones show.
 _N_RIGHT, _N_WRONG, _N_CLASSES = 8, 4, 10

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from torchcaps.data import Dataset
-from torchcaps.experiments.batches import split
-from torchcaps.experiments.devices import choose_device
-from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.objective import wrong
-from torchcaps.experiments.run import Run, with_data_in
-from torchcaps.experiments.saved import data_for, load_model
+from torchcaps.training.batches import split
+from torchcaps.training.checkpoint import data_for, load_model
+from torchcaps.training.config import Experiment
+from torchcaps.training.environment import choose_device
+from torchcaps.training.objective import wrong
+from torchcaps.training.run import Run, with_data_in
 
 #: Pairs looked at.
 N_PAIRS = 1000

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from torchcaps import explain
 from torchcaps.data.smallnorb import in_degrees
-from torchcaps.experiments.batches import Batches, evaluated
 from torchcaps.layers import EMRouting
 from torchcaps.models import MatrixCapsNet
 from torchcaps.report import page
 from torchcaps.report.evaluated import EvaluatedRun
 from torchcaps.report.page import Album
+from torchcaps.training.batches import Batches, evaluated
 
 #: Examples of each kind that a picture shows, and toys that are looked at from all sides: one, and more for every
 #: so many test images, for a toy has 972 views and should not take longer than they did.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from torchcaps.experiments.files import as_png, write_atomically
-from torchcaps.experiments.run import Run
+from torchcaps.training.files import as_png, write_atomically
+from torchcaps.training.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,19 +9,18 @@ from typing import Any
 
 from torchcaps import explain
 from torchcaps.checks import check_several
-from torchcaps.experiments.errors_in_words import further_errors, if_seen
-from torchcaps.experiments.experiment import Experiment
-from torchcaps.experiments.files import write_text
-from torchcaps.experiments.per_class import are_unequal
-from torchcaps.experiments.run import Run
-from torchcaps.experiments.saved import load_model
-from torchcaps.experiments.smoke import is_smoke
 from torchcaps.models.baseline_cnn import count_parameters
 from torchcaps.report import page
 from torchcaps.report.autoencoders import pictures_of_autoencoder
 from torchcaps.report.capsnet import pictures, pictures_of_pairs
 from torchcaps.report.evaluated import evaluate_run
 from torchcaps.report.page import Album
+from torchcaps.training.checkpoint import load_model
+from torchcaps.training.config import Experiment, is_smoke
+from torchcaps.training.errors_in_words import further_errors, if_seen
+from torchcaps.training.files import write_text
+from torchcaps.training.per_class import are_unequal
+from torchcaps.training.run import Run
 
 
 def write_report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | Path | None = None) -> Path:

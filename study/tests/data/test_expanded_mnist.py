@@ -10,8 +10,8 @@ import torch
 
 from study.data import expanded_mnist
 from torchcaps.data import Dataset, Images, load
-from torchcaps.experiments import Data, Experiment
-from torchcaps.experiments.batches import split
+from torchcaps.training import Data, Experiment
+from torchcaps.training.batches import split
 
 
 @pytest.fixture

@@ -1,0 +1,166 @@
+"""The model of an experiment, made, checked and compiled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps.data import Dataset
+from torchcaps.layers.base import RoutedLayer
+from torchcaps.layers.modes import eval_mode
+from torchcaps.models import Output, PlainAutoencoder, Transformed, Transforming, build
+from torchcaps.models.output import as_output
+from torchcaps.optim import layouts
+from torchcaps.training.batches import image_shape
+from torchcaps.training.config import Data, Experiment, Optim
+
+
+@torch.no_grad()
+def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
+    """The model that the experiment names, for the shape of its images; it has seen one image without complaint.
+
+    Raises:
+        ValueError: unknown name or options, images too small for it, or a loss that does not fit it.
+    """
+    return check_model(config, dataset, None, own_loss=False)
+
+
+@torch.no_grad()
+def check_model(config: Experiment, dataset: Dataset, model: nn.Module | None, *, own_loss: bool) -> nn.Module:
+    """See that a model fits the experiment and its data, by one image; None makes the one that the experiment names.
+
+    Args:
+        config: the experiment.
+        dataset: its data.
+        model: handed over, or None.
+        own_loss: the loss was handed over too, and may want anything.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    shape, name, options = image_shape(config, dataset), config.model.name, config.model.options
+    given = model is not None
+    try:
+        if model is None:
+            model = build(name, shape, len(dataset.classes), **options)
+        with eval_mode(model):  # a part that was made in evaluation mode, as one that is not trained, stays in it
+            weight = next(model.parameters(), torch.empty(0))
+            output = as_output(model(torch.zeros(1, *shape, dtype=weight.dtype, device=weight.device)))
+    except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
+        if "allocate" in str(error):  # memory is nobody's mistake
+            raise
+        if given:
+            raise ValueError(f"the model {name} must take images [1, {', '.join(map(str, shape))}]: {error}") from error
+        if not options:
+            raise
+        raise ValueError(f"model.options {options} make no {name} for images of {shape}: {error}") from error
+    if not isinstance(output, Output | Transformed):
+        raise ValueError(f"the model {name} must return a torchcaps.models.Output, got a {type(output).__name__}")
+    if isinstance(output, Transformed) and not isinstance(model, Transforming | PlainAutoencoder):
+        raise ValueError(
+            f"the model {name} must be a torchcaps.models.Transforming to return a Transformed, got a "
+            f"{type(model).__name__}"
+        )
+    decoder = getattr(model, "decoder", None)
+    if config.reconstruction and isinstance(output, Output) and decoder is not None and not hasattr(decoder, "each"):
+        raise ValueError(
+            f"reconstruction must be 0 for the model {name}, whose decoder is no torchcaps.Decoder but a "
+            f"{type(decoder).__name__}; got {config.reconstruction}"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"the model {name} must have parameters to train, got none")
+    if isinstance(output, Output):
+        _require_scores(name, output.scores, len(dataset.classes))
+        if config.reconstruction and decoder is not None and not output.capsules:
+            raise ValueError(
+                f"reconstruction must be 0 for the model {name}, which returns no capsules to decode; "
+                f"got {config.reconstruction}"
+            )
+    if own_loss:
+        return model
+    if isinstance(output, Transformed) != (config.loss == "squared_error"):
+        fitting = "squared_error" if isinstance(output, Transformed) else "another than squared_error"
+        raise ValueError(f"loss must be {fitting} for the model {config.model.name}, got {config.loss}")
+    if isinstance(model, PlainAutoencoder):
+        for name, value in (("consistency", config.consistency), *_limits(config)):
+            if value:
+                raise ValueError(f"{name} must be 0 for the model {config.model.name}, which has no poses; got {value}")
+    if config.loss in ("margin", "spread") and not output.capsules:
+        raise ValueError(
+            f"loss must be cross_entropy for the model {config.model.name}, which has logits and no capsules; "
+            f"got {config.loss}"
+        )
+    return model
+
+
+def _require_scores(name: str, scores: object, n_classes: int) -> None:
+    shape = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+    if shape != [1, n_classes]:
+        raise ValueError(
+            f"the model {name} must return scores [B, {n_classes}], one for each class; of 1 image got {shape}"
+        )
+
+
+def _limits(config: Experiment) -> list[tuple[str, float]]:
+    """How far images are transformed, by the names of the fields."""
+    return [(f"data.{name}", getattr(config.data, name)) for name in ("shift", "degrees", "scale", "shear")]
+
+
+def require_compiler() -> None:
+    """See that what ``compile`` needs is there.
+
+    Raises:
+        ValueError: no C++ compiler is to be found.
+    """
+    names = (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")
+    if not any(shutil.which(name) for name in names):
+        raise ValueError("compile needs a C++ compiler and found none: install one, or train with --compile false")
+
+
+def compile_capsules(model: nn.Module) -> None:
+    """Let torch compile the routed layers, in place: weights keep their names."""
+    for layer in model.modules():
+        if isinstance(layer, RoutedLayer):
+            layer.compile()
+
+
+def refuse_what_does_nothing(config: Experiment, model: nn.Module) -> None:
+    """See that every field that is not as by default has an effect on training this model.
+
+    Not asked of runs that began already: older ones may have such fields, which did nothing then too.
+
+    Raises:
+        ValueError: a field that has none.
+    """
+    data, name, default = config.data, config.model.name, Experiment.reconstruction
+    if config.margin != "linear" and config.loss != "spread":
+        raise ValueError(
+            f"margin must be linear with loss {config.loss}, as it is the spread loss's; got {config.margin}"
+        )
+    if data.pairs and data.shift != Data.shift:
+        raise ValueError(f"data.shift must be left at {Data.shift} with data.pairs, which shift by 4; got {data.shift}")
+    for field in () if data.pairs else ("n_pairs", "blend"):
+        if getattr(data, field) != getattr(Data(), field):
+            raise ValueError(f"data.{field} must be left alone without data.pairs, got {getattr(data, field)}")
+    if config.optim.schedule != "exponential":
+        for field in ("decay", "decay_steps"):
+            if getattr(config.optim, field) != getattr(Optim(), field):
+                raise ValueError(
+                    f"optim.{field} must be left alone with the schedule {config.optim.schedule}, got "
+                    f"{getattr(config.optim, field)}"
+                )
+    if config.optim.schedule == "constant" and config.optim.floor != Optim.floor:
+        raise ValueError(f"optim.floor must be left alone with the schedule constant, got {config.optim.floor}")
+    if config.optim.name == "muon" and not layouts(model):
+        raise ValueError(f"optim.name must be adam for {name}, which has neither convolutions nor capsules; got muon")
+    has_decoder = getattr(model, "decoder", None) is not None and not data.transformed
+    if config.reconstruction not in (0, default) and not has_decoder:
+        raise ValueError(
+            f"reconstruction must be 0 (or {default}, which recipes have) for {name} with the loss {config.loss}, "
+            f"which reconstructs nothing beside it; got {config.reconstruction}"
+        )
+    if config.compile and not any(isinstance(layer, RoutedLayer) for layer in model.modules()):
+        raise ValueError(f"compile must be false for {name}, which routes nothing; got {config.compile}")

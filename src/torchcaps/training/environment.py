@@ -1,0 +1,173 @@
+"""Where an experiment runs: device, threads, random state, versions and commit."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import torch
+
+from torchcaps import __version__
+from torchcaps.checks import check_choice
+from torchcaps.data import Dataset, Images
+from torchcaps.training.config import DEVICES
+
+#: Compute capability from which a GPU has TF32: Ampere.
+TF32_CAPABILITY = (8, 0)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that was named; "auto" is a GPU where there is one.
+
+    Raises:
+        ValueError: it is unknown, or not to be had.
+    """
+    check_choice("device", name, DEVICES)
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
+    if not there[name]:
+        raise ValueError(f"device {name} is not there; there is: {', '.join(k for k, found in there.items() if found)}")
+    return torch.device(name)
+
+
+def seed(number: int, device: torch.device) -> None:
+    """Set the state of random numbers on the CPU and the device, as :func:`torch.manual_seed` does.
+
+    That one writes down, at every call, where it was called from, for kinds of devices that are not there: a
+    millisecond of the host, which is longer than a step of a GPU.
+    """
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[index].manual_seed(number)
+    elif device.type == "mps":
+        torch.mps.manual_seed(number)
+
+
+@contextmanager
+def flushed() -> Iterator[None]:
+    """Numbers nearer to zero than 1e-38 count as zero here, in threads that this one starts, too.
+
+    Weights of channels that are dead decay to such, and processors take many times as long to multiply them.
+    """
+    before = not torch.full((), 1e-40).mul(1)  # torch can be told, but not asked
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+@contextmanager
+def in_float32() -> Iterator[None]:
+    """What is made here is in float32, whatever torch's default dtype is around it."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """The caller's draws stay the caller's; its inference mode, autocast and default dtype are not those in here."""
+    drawn_on = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with (
+        torch.random.fork_rng(devices=drawn_on),
+        in_float32(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+        torch.autocast("mps", enabled=False),
+    ):
+        yield
+
+
+def tf32() -> tuple[str, ...]:
+    """What float32 operations PyTorch may run in TF32 on a GPU: of "convolutions" and "products"; by default the first.
+
+    From 2.9 on PyTorch has two interfaces to these switches, and reading the old one raises where the new one was used.
+    """
+    cudnn: Any = torch.backends.cudnn  # its module has what its stub has not
+    if hasattr(cudnn, "conv"):
+        allowed = {
+            "convolutions": cudnn.conv.fp32_precision == "tf32",
+            "products": torch.backends.cuda.matmul.fp32_precision == "tf32",
+        }
+    else:
+        allowed = {
+            "convolutions": cudnn.allow_tf32,
+            "products": torch.backends.cuda.matmul.allow_tf32,
+        }
+    return tuple(name for name, on in allowed.items() if on)
+
+
+def device_in_words(device: torch.device) -> str:
+    """Such as "NVIDIA H200, TF32 convolutions" or "Intel(R) Xeon(R) Processor, 1 thread"."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        if torch.cuda.get_device_capability(device) < TF32_CAPABILITY or torch.version.hip:
+            return name
+        return f"{name}, TF32 {' and '.join(tf32())}" if tf32() else f"{name}, no TF32"
+    if device.type == "mps":
+        return f"{platform.machine()} GPU (mps)"
+    n = torch.get_num_threads()
+    return f"{_cpu_name()}, {n} thread{'s' if n > 1 else ''}"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def versions() -> dict[str, str]:
+    """Versions of what took part."""
+    others = {name: version(name) for name in ("torch", "numpy", "lightning")}
+    return {"python": platform.python_version(), "torchcaps": __version__} | others
+
+
+def commit(*further: str) -> str | None:
+    """The commit of the source that ran, with "-dirty" where it was changed; None outside a checkout.
+
+    Args:
+        further: folders beside ``src`` of which the same is asked.
+    """
+    source = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=source, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    places = ("../..", *(f"../../../{name}" for name in further))
+    try:
+        # An installed copy may lie inside somebody else's checkout: then its files are not tracked.
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", *places) else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def splits_in_words(data: Dataset) -> dict[str, str]:
+    """How many images each split has, and a checksum of their labels and groups: tells data that came or were moved.
+
+    Not of the images: where these are resized, another processor may round a pixel otherwise.
+    """
+    return {name: f"{len(images):,} images, {_checksums(images)}" for name, images in data.splits.items()}
+
+
+def _checksums(images: Images) -> str:
+    """Of their labels, and of whose images they are where that is known."""
+    known = {"labels": images.labels} | ({"groups": images.factors["group"]} if "group" in images.factors else {})
+    return ", ".join(f"{name} {crc32(values.cpu().numpy().tobytes()):08x}" for name, values in known.items())

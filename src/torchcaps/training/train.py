@@ -1,0 +1,391 @@
+"""Train an experiment in its run folder, resuming what was broken off."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lightning as L
+import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from torch import nn
+
+from torchcaps.checks import check_choice
+from torchcaps.data import SAME_EVERYWHERE, Dataset, load
+from torchcaps.models import MODELS, PlainAutoencoder
+from torchcaps.models.baseline_cnn import count_parameters
+from torchcaps.training import cuda_graph
+from torchcaps.training.batches import Batches, split
+from torchcaps.training.build import check_model, compile_capsules, refuse_what_does_nothing, require_compiler
+from torchcaps.training.callbacks import Bar, Best, Checkpoints, Lines, Metrics, OutOfTime, Rate, Stop, Straight
+from torchcaps.training.checkpoint import HANDED_OVER, load_model, save_model
+from torchcaps.training.config import PROGRESS, Experiment, Model, Progress
+from torchcaps.training.environment import (
+    choose_device,
+    device_in_words,
+    flushed,
+    splits_in_words,
+    undisturbed,
+    versions,
+)
+from torchcaps.training.files import require_place, write_json
+from torchcaps.training.module import Task
+from torchcaps.training.more_epochs import as_in_one_go, epochs_before, put_aside, require_same_data
+from torchcaps.training.objective import Loss, evaluate
+from torchcaps.training.per_class import count_classes
+from torchcaps.training.pose_metrics import pose_metrics
+from torchcaps.training.run import Run
+from torchcaps.training.stuck import Stuck
+
+#: What training goes on from.
+_HELD = {"epoch", "global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers"}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Lightning's advertisements, its advice on loader workers (batches are made on the device) and
+    its own use of what torch is about to drop.
+    """
+    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in levels:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            for message in (".*does not have many workers.*", ".*isinstance.treespec, LeafSpec.*"):
+                warnings.filterwarnings("ignore", message=message)
+            yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
+
+
+def train(
+    config: Experiment,
+    out: str | Path | None = None,
+    *,
+    dataset: Dataset | None = None,
+    model: nn.Module | None = None,
+    loss: Loss | None = None,
+    progress: Progress = "bar",
+    checkpoint_seconds: float = 120.0,
+    until: float | None = None,
+    more_epochs: bool = False,
+) -> dict[str, Any]:
+    """Train, evaluate and record one experiment.
+
+    A run that was broken off resumes from its last checkpoint and ends as it would have ended; one
+    that is finished is not touched, and its result returned.
+
+    On an NVIDIA GPU a training step is recorded as a CUDA graph and replayed, which does the same in less time. The
+    first replays are checked; a step that cannot be recorded is launched kernel by kernel, and a warning says why.
+    The environment variable ``TORCHCAPS_CUDA_GRAPH=0`` asks for that from the start.
+
+    Args:
+        config: the experiment.
+        out: the run's folder; by default :func:`default_folder`.
+        dataset: images of your own, in place of ``config.data``'s; augmentation is still as ``config.data`` says.
+        model: a network of your own, in place of ``config.model``'s, trained in place. It takes images
+            ``[B, C, H, W]`` and returns scores ``[B, J]``, capsules, or a :class:`~torchcaps.models.Output`. Hand
+            it over again to resume, and to :func:`load_model`.
+        loss: of your own, in place of ``config.loss``: a function of the model's output and the
+            :class:`~torchcaps.training.batches.Batch`.
+        progress: a "bar", "lines" (one an epoch), or "none".
+        checkpoint_seconds: how often a long epoch is saved in its midst.
+        until: when to stop, on the clock of :func:`time.monotonic`; None for never.
+        more_epochs: let a finished run that differs in having fewer epochs alone go on to these, from its checkpoint.
+            What it was is kept as ``<out>/<n>-epochs``. The learning rate goes on as that of all epochs: unless it is
+            "constant" or "exponential" by steps, without warm-up, the outcome is not that of training in one go.
+
+    Returns:
+        The content of ``result.json``.
+
+    Raises:
+        ValueError: data, model or folder do not fit (before any work is done), or the loss became
+            NaN (the last good checkpoint is kept).
+        OutOfTime: ``until`` was reached; the same call goes on from the checkpoint.
+    """
+    if not isinstance(config, Experiment):
+        raise ValueError(f"config must be an Experiment, such as that of a recipe, got {config!r}")
+    check_choice("progress", progress, PROGRESS)
+    given = Given(dataset, model, loss)
+    config, threads = given.named_in(config), torch.get_num_threads()
+    try:
+        with undisturbed(), flushed():
+            how = How(progress, checkpoint_seconds, until, more_epochs)
+            return _train(config, Run(out or default_folder(config)), given, how)
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Given(NamedTuple):
+    """Hold what was handed over to :func:`train` as objects; None where the experiment names it."""
+
+    dataset: Dataset | None
+    model: nn.Module | None
+    loss: Loss | None
+
+    def named_in(self, config: Experiment) -> Experiment:
+        """Return the experiment with the names of what was handed over, as its files say it.
+
+        Raises:
+            ValueError: something else than a data set, a network or a function was handed over.
+        """
+        for name, value, kind in (("dataset", self.dataset, Dataset), ("model", self.model, nn.Module)):
+            if value is not None and not isinstance(value, kind):
+                raise ValueError(f"{name} must be a {kind.__name__}, got a {type(value).__name__}")
+        if self.loss is not None and not callable(self.loss):
+            raise ValueError(f"loss must be a function of output and batch, got {self.loss!r}")
+        if self.dataset is not None:
+            config = replace(config, data=replace(config.data, name=f"{self.dataset.name}{HANDED_OVER}", options={}))
+        if self.model is not None:
+            config = replace(config, model=Model(f"{type(self.model).__name__}{HANDED_OVER}"))
+        return config
+
+    def in_words(self) -> dict[str, list[str]]:
+        """Return which parts were handed over, for the result."""
+        names = [name for name, value in self._asdict().items() if value is not None]
+        return {"handed_over": names} if names else {}
+
+
+class How(NamedTuple):
+    """Hold how a run is trained, which changes nothing of its outcome; see :func:`train`."""
+
+    progress: Progress
+    checkpoint_seconds: float
+    until: float | None
+    more_epochs: bool
+
+
+class Session(NamedTuple):
+    """Hold what a run trains: the experiment with its data and model, on a device."""
+
+    config: Experiment
+    device: torch.device
+    dataset: Dataset
+    batches: dict[str, Batches]
+    model: nn.Module
+    given: Given
+
+
+class Fitted(NamedTuple):
+    """Hold what training came to."""
+
+    metrics: Metrics
+    best: Best | None
+    steps: int
+
+
+def _train(config: Experiment, run: Run, given: Given, how: How) -> dict[str, Any]:
+    before = epochs_before(run, config) if how.more_epochs else None
+    if before is None:
+        run.check(config)
+        if run.result.is_file():
+            _require_same_data(config, run, given.dataset)
+            return run.read_result()
+    require_place("out", run.path)
+    if how.until is not None and time.monotonic() >= how.until:
+        raise OutOfTime
+    session = prepare(config, given)
+    if not run.started():
+        refuse_what_does_nothing(session.config, session.model)
+    with run.locked():
+        # Unless another process did so while this one loaded.
+        if before is not None and epochs_before(run, session.config) == before:
+            require_same_data(run, session.dataset)
+            _fitting(run.checkpoint, session.model)
+            put_aside(run, session.config)
+        run.check(session.config)
+        if run.result.is_file():  # by another process, while this one loaded
+            return run.read_result()
+        run.open(session.config)
+        return record(session, run, fit(session, run, how), progress=how.progress == "bar")
+
+
+def prepare(config: Experiment, given: Given) -> Session:
+    """Load the data and make the model, and see that all fits; writes nothing.
+
+    Raises:
+        ValueError: data, model and experiment do not fit, or this machine cannot train as asked.
+    """
+    if config.data.root is not None:  # so that the run is found again from another folder
+        config = replace(config, data=replace(config.data, root=str(Path(config.data.root).expanduser().resolve())))
+    device = choose_device(config.device)
+    cuda_graph.wanted()  # or refuses what the environment says, before data are loaded
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    if config.compile:
+        require_compiler()
+    if given.model is None:
+        check_choice("model.name", config.model.name, MODELS)  # before data are downloaded
+    torch.manual_seed(config.seed)
+    dataset = given.dataset
+    if dataset is None:
+        dataset = load(config.data.name, config.data.root, config.data.image_size, **config.data.options)
+    for name, images in dataset.splits.items():
+        if not len(images):
+            raise ValueError(f"data must have {name} images, got none of {config.data.name}")
+    if (config.trial or config.stop_at is not None or config.keep_best) and not dataset.held_out:
+        raise ValueError(
+            "data must hold validation images out where settings or weights are chosen, or training ended, by them; of "
+            f"{config.recipe} {dataset.note}: take a recipe or data.options that hold them out"
+        )
+    batches = {name: split(config, dataset, name, device) for name in dataset.splits}
+    model = check_model(config, dataset, given.model, own_loss=given.loss is not None)
+    return Session(config, device, dataset, batches, model, given)
+
+
+def fit(session: Session, run: Run, how: How) -> Fitted:
+    """Train in the run's folder, from its checkpoint if there is one, and write ``metrics.csv`` and ``model.pt``."""
+    config, dataset, model = session.config, session.dataset, session.model
+    if config.compile:
+        compile_capsules(model)
+    metrics = Metrics(run, dataset, device_in_words(session.device))
+    task = Task(config, model, session.batches["train"], session.batches["val"], session.given.loss)
+    shown = {"bar": [Bar()], "lines": [Lines(metrics)]}.get(how.progress, [])
+    stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
+    best = [Best(metrics)] if config.keep_best else []
+    rate = [Rate()] if metrics.befores else []
+    saved = Checkpoints(run, how.checkpoint_seconds, how.until)
+    callbacks = [metrics, *rate, *best, *stop, *shown, Stuck(dataset.classes), saved]
+    steps = _fit(run, task, session.device, how.progress, callbacks)
+    metrics.write()
+    for kept in best:  # the last ones stay in the checkpoint
+        model.load_state_dict(kept.weights)
+    save_model(run, model, config, dataset)
+    return Fitted(metrics, best[0] if best else None, steps)
+
+
+def record(session: Session, run: Run, fitted: Fitted, *, progress: bool) -> dict[str, Any]:
+    """Evaluate the trained model on its splits, and write ``result.json``; returns its content."""
+    config, dataset, batches, model = session.config, session.dataset, session.batches, session.model
+    metrics = fitted.metrics
+    model.to(session.device)
+    tested = ["val"] if config.trial else [name for name in dataset.splits if name != "train"]
+    asked = {"classes": dataset.classes, "progress": progress, "loss": session.given.loss}
+    scores = {name: evaluate(config, model, batches[name], **asked) for name in tested}
+    if config.data.transformed and not isinstance(model, PlainAutoencoder):
+        for name in tested:
+            scores[name] |= pose_metrics(model.eval(), batches[name])
+    result = {
+        "recipe": config.recipe,
+        "seed": config.seed,
+        **{f"{split}_{name}": value for split in tested for name, value in scores[split].items()},
+        "epochs": metrics.rows[-1]["epoch"],  # fewer than config's where stop_at ended it
+        "kept_epoch": fitted.best.epoch if fitted.best else metrics.rows[-1]["epoch"],  # whose weights model.pt has
+        "steps": fitted.steps,
+        **({"went_on_from": metrics.befores, "as_in_one_go": as_in_one_go(config)} if metrics.befores else {}),
+        "seconds": round(metrics.elapsed(), 1),
+        "data": dataset.note,
+        "held_out": dataset.held_out,
+        "images": {name: len(each.source) for name, each in batches.items()},
+        **_of_each_class(config, dataset, batches),
+        **session.given.in_words(),
+        "n_parameters": count_parameters(model),
+        # Of every process that took part: a run may be resumed elsewhere, by other code than it was begun with.
+        "device": "; ".join(metrics.devices),
+        "versions": versions(),
+        "commit": " ".join(metrics.commits),
+        # Where the files lay says nothing about the result.
+        "config": replace(config, data=replace(config.data, root=None)).to_dict(),
+    }
+    write_json(run.result, result)
+    return result
+
+
+def _of_each_class(config: Experiment, dataset: Dataset, batches: dict[str, Batches]) -> dict[str, Any]:
+    """How many images of each class a classifier of single images was trained, validated and tested on."""
+    if config.data.pairs or config.data.transformed:
+        return {}
+    return {
+        "images_per_class": {
+            name: count_classes(each.source.labels, dataset.classes)
+            for name, each in batches.items()
+            if name == "train" or not config.trial or name == "val"
+        }
+    }
+
+
+def _require_same_data(config: Experiment, run: Run, given: Dataset | None) -> None:
+    """Do not return the result of one folder's data for another's, where it matters which it is and one is named."""
+    if given is not None:
+        content = torch.load(run.model, weights_only=True, map_location="cpu")
+        if (given.note, tuple(given.classes), splits_in_words(given)) != (
+            content["data"],
+            tuple(content["classes"]),
+            content["splits"],
+        ):
+            raise ValueError(f"{run.path} holds the run of other images: name another folder by out")
+        return
+    there = run.experiment().data.root
+    if config.data.name in SAME_EVERYWHERE or config.data.root is None:
+        return
+    here = Path(config.data.root).expanduser().resolve()
+    if there is not None and here == Path(there).expanduser().resolve():
+        return
+    trained = load_model(run)  # perhaps it was moved
+    dataset = load(config.data.name, here, config.data.image_size, **config.data.options)
+    now = dataset.note, dataset.classes, splits_in_words(dataset)
+    if now != (trained.data, trained.classes, trained.splits or now[2]):  # older models lack them
+        raise ValueError(f"{run.path} holds the run of other images, {there}: name another folder by --out, got {here}")
+
+
+def _fit(run: Run, task: Task, device: torch.device, progress: Progress, callbacks: list[L.Callback]) -> int:
+    """Train to the end, from the last checkpoint if there is one; returns the steps taken in all."""
+    resume = _fitting(run.checkpoint, task.model) if run.checkpoint.is_file() else None
+    with _quiet():
+        trainer = L.Trainer(
+            accelerator={"cuda": "gpu"}.get(device.type, device.type),
+            devices=[torch.cuda.current_device()] if device.type == "cuda" else 1,
+            max_epochs=task.config.epochs,
+            precision={"32": "32-true", "bf16": "bf16-mixed"}[task.config.precision],  # type: ignore[arg-type]
+            callbacks=callbacks,
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=progress == "bar",
+            # Not a cluster's: there Lightning has the job queued again, and keeps a checkpoint of its own.
+            plugins=[LightningEnvironment(), Straight()],
+            num_sanity_val_steps=0,
+            default_root_dir=run.path,
+        )
+        try:
+            trainer.fit(task, ckpt_path=resume)
+        except SystemExit:
+            if trainer.interrupted:  # Lightning's answer to Ctrl-C, which leaves the caller no say
+                raise KeyboardInterrupt from None
+            raise
+    return trainer.global_step
+
+
+def _fitting(checkpoint: Path, model: nn.Module) -> str:
+    """The path, once the file is known to be this model's and readable.
+
+    Raises:
+        ValueError: it is not; training from scratch instead would lose what it holds.
+    """
+    try:
+        content = torch.load(checkpoint, weights_only=True, map_location="cpu")
+        shapes = {name: value.shape for name, value in content["state_dict"].items()}
+        missing = _HELD - content.keys()
+        if missing:
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    except Exception as error:  # torch raises whatever the broken bytes lead it to
+        raise ValueError(f"{checkpoint} is not a whole checkpoint: {error}. Remove it to start again.") from error
+    now = {f"model.{name}": value.shape for name, value in model.state_dict().items()}
+    older = {name: shape for name, shape in now.items() if name.endswith(".scale")}  # which kept no factors
+    if older | shapes != now:
+        raise ValueError(f"{checkpoint} is the checkpoint of another model. Remove it to start again.")
+    return str(checkpoint.absolute())  # Lightning takes what begins with "http" for an address
+
+
+def default_folder(config: Experiment) -> Path:
+    """``runs/<recipe>``, with ``-seed<n>`` for seeds other than 0, and ``-trial`` for a trial."""
+    seed = f"-seed{config.seed}" if config.seed else ""
+    return Path("runs") / f"{config.recipe}{seed}{'-trial' if config.trial else ''}"
