@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from study.recipes import RECIPES
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import DATASETS
 from torchcaps.models import MODELS
-from torchcaps.training.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
