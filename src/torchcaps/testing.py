@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 _BATCH = 3
-_EXACT = {"rtol": 1e-12, "atol": 1e-12}
+_EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
 
 class NotApplicable(Exception):

@@ -86,6 +86,7 @@ def _statistics(classes: DenseCaps, lower: Routed, directions: Tensor, n_iters: 
     """Both entropies ``[B]``, agreement ``[B]`` and scores ``[B, J]``."""
     routed = classes(lower, n_iters=n_iters, return_coupling=True)
     coupling, shares = routed.coupling, routed.coupling  # [B, I, J]
+    assert isinstance(classes.routing, DynamicRouting)
     if classes.routing.leaky:
         shares = torch.cat((coupling, (1 - coupling.sum(dim=2, keepdim=True)).clamp_min(0)), dim=2)
     entropy = torch.special.entr(shares).sum(dim=2) / math.log(shares.shape[2])  # [B, I]
