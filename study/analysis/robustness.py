@@ -45,7 +45,7 @@ def accuracy_under_attack(
         images: ``[B, C, H, W]``, values 0 … 1.
         labels: ``[B]`` int64.
         epsilons: largest changes of a pixel; a progress bar over them (``tqdm(…)``) shows how far it is.
-        attack: such as :func:`torchcaps.explain.bim`, or a ``functools.partial`` of it with another loss; of several
+        attack: such as :func:`study.analysis.bim`, or a ``functools.partial`` of it with another loss; of several
             the one that succeeds counts, for each image.
         source: the model that the images are made against, for an attack by transfer (black box); the model
             itself by default (white box).
@@ -142,7 +142,7 @@ def zero_gradients(
     """Share of the images at which the loss has no gradient at all: attacks that follow it cannot move them.
 
     Args:
-        model: as of :func:`~torchcaps.explain.fgsm`, like ``images`` and ``labels``.
+        model: as of :func:`~study.analysis.fgsm`, like ``images`` and ``labels``.
         images: ``[B, C, H, W]``.
         labels: ``[B]``.
         loss: one, or several of which none has a gradient.

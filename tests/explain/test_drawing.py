@@ -119,7 +119,7 @@ def test_reconstructions_mark_right_and_wrong():
     found = explain.Reconstructions(images, labels, predicted, images / 2, images / 4)
     figure = explain.draw_reconstructions(found, NAMES)
     grid = np.array(figure.axes).reshape(3, 2)
-    assert [axes.get_title() for axes in grid[0]] == ["✓ cat", "✗ dog\nread as\nhippopot…"]
+    assert [axes.get_title() for axes in grid[0]] == ["✓ cat", "✗ dog\npredicted\nhippopot…"]
     np.testing.assert_allclose(picture(grid[1, 0])[..., 0], images[0, 0] / 2)
     np.testing.assert_allclose(picture(grid[2, 1])[..., 0], images[1, 0] / 4)
     assert not grid[2, 0].images  # a right one needs no third picture
@@ -128,9 +128,9 @@ def test_reconstructions_mark_right_and_wrong():
 def test_only_mistakes_are_shown():
     images, labels = torch.rand(3, 3, 4, 4), torch.tensor([0, 1, 2])
     figure = explain.draw_misclassified(images, labels, torch.tensor([0, 1, 0]), NAMES)
-    assert [axes.get_title() for axes in figure.axes] == ["✗ hippopot…\nread as\ncat"]
+    assert [axes.get_title() for axes in figure.axes] == ["✗ hippopot…\npredicted\ncat"]
     np.testing.assert_allclose(picture(figure.axes[0]), images[2].permute(1, 2, 0))
-    assert "no image was taken for another class" in texts(explain.draw_misclassified(images, labels, labels, NAMES))
+    assert "no image is misclassified" in texts(explain.draw_misclassified(images, labels, labels, NAMES))
 
 
 def test_perturbations_are_rows_of_dimensions():
@@ -208,7 +208,7 @@ def test_parts_lie_over_their_image_for_winner_and_runner_up():
     images, labels = torch.rand(2, 2, 8, 10), torch.tensor([2, 1])
     figure = explain.draw_parts(images, explain.Parts(maps, scores, (1.0, 9.0, 7.0, 1.0)), labels, NAMES)
     grid = np.array(figure.axes[:6]).reshape(3, 2)
-    assert [axes.get_title() for axes in grid[0]] == ["✓ hippopot…", "✗ dog\nread as\ncat"]
+    assert [axes.get_title() for axes in grid[0]] == ["✓ hippopot…", "✗ dog\npredicted\ncat"]
     assert [axes.get_xlabel() for axes in grid[1:, 0]] == ["hippopot…: 0.90", "dog: 0.70"]
     np.testing.assert_allclose(picture(grid[0, 1])[..., 0], images[1, 0])  # the left eye
     heat = [np.asarray(axes.images[1].get_array())[1:-1, 1:-1] for axes in grid[1:, 1]]

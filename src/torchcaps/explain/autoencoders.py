@@ -1,4 +1,4 @@
-"""What an auto-encoder of capsules paints: told a transformation, capsule by capsule, and with which units."""
+"""Reconstructions of an auto-encoder of capsules: part by part, unit by unit, and under transformations."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @inspects_model
 def part_reconstructions(model: nn.Module, image: Tensor) -> Tensor:
-    """What each capsule adds to the picture of one image ``[C, H, W]``: ``[J, C, H, W]``, without the ground.
+    """Reconstruct what each capsule adds to one image ``[C, H, W]``: ``[J, C, H, W]``, without the background.
 
     Raises:
-        ValueError: another model, or an image that does not fit it.
+        ValueError: the model is another one, or the image does not fit it.
     """
     model = as_autoencoder(model)
     pose, presence, _ = model.recognise(image.unsqueeze(0))
@@ -32,16 +32,16 @@ def part_reconstructions(model: nn.Module, image: Tensor) -> Tensor:
 
 @inspects_model
 def generative_units(model: nn.Module) -> Tensor:
-    """What a capsule paints with: its generation units' weights, or its template, in pixels.
+    """Return the generation units' weights of every capsule, or its template, in pixels.
 
     Args:
         model: a transforming auto-encoder.
 
     Returns:
-        ``[J, G, C, h, w]``: G pictures of every capsule; a template is one.
+        ``[J, G, C, h, w]``: G pictures for every capsule; a template is a single one.
 
     Raises:
-        ValueError: another model.
+        ValueError: the model is another one.
 
     Source: Hinton, Krizhevsky, Wang 2011, after figure 2.
     """
@@ -50,19 +50,19 @@ def generative_units(model: nn.Module) -> Tensor:
 
 @inspects_model
 def transformation_sweep(model: nn.Module, image: Tensor, matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """One image under many transformations, such as go beyond those of the training.
+    """Reconstruct one image under many transformations, for example beyond those of the training.
 
     Args:
         model: a transforming auto-encoder.
-        image: as the model sees it, ``[C, H, W]``.
+        image: image before the transformation, ``[C, H, W]``.
         matrices: K transformations, ``[K, 3, 3]``.
 
     Returns:
-        the transformed images, and what the model paints when it sees the image and is told each transformation;
-        both ``[K, C, H, W]``.
+        The transformed images, and the reconstructions from the untransformed image and each transformation; both
+        ``[K, C, H, W]``.
 
     Raises:
-        ValueError: another model, or the shapes do not fit.
+        ValueError: the model is another one, or the shapes do not fit.
     """
     model = as_autoencoder(model)
     check_shapes(image=(image, "C H W"), matrices=(matrices, "K 3 3"))
@@ -74,14 +74,14 @@ _COLUMN = 0.8  # inches of an image
 
 
 def draw_image_rows(rows: Sequence[tuple[str, Tensor]], titles: Sequence[str] = ()) -> Figure:
-    """Images in columns: what is seen, what is asked for, what is painted.
+    """Draw rows of images, such as inputs, targets and reconstructions.
 
     Args:
-        rows: name and images ``[K, C, H, W]`` of each row, values 0 … 1, equally many in all.
-        titles: what stands over each column.
+        rows: name and images ``[K, C, H, W]`` of each row, values 0 … 1, with the same K in all rows.
+        titles: titles of the columns.
 
     Raises:
-        ValueError: no images, or rows of different lengths.
+        ValueError: there are no images, or rows of different lengths.
     """
     lengths = {len(images) for _, images in rows}
     if len(lengths) != 1 or 0 in lengths:
@@ -98,32 +98,34 @@ def draw_image_rows(rows: Sequence[tuple[str, Tensor]], titles: Sequence[str] = 
     return figure
 
 
-def draw_transformation_sweep(true: Tensor, painted: Tensor, titles: Sequence[str], within: Sequence[bool]) -> Figure:
-    """One image under stronger and stronger transformations, over what is painted when they are told.
+def draw_transformation_sweep(
+    true: Tensor, reconstructions: Tensor, titles: Sequence[str], within: Sequence[bool]
+) -> Figure:
+    """Draw one image under stronger and stronger transformations, above its reconstructions.
 
     Args:
-        true: the transformed images ``[K, C, H, W]``, values 0 … 1.
-        painted: ``[K, C, H, W]``.
-        titles: K, what each transformation is.
-        within: K, which of them are such as were trained on; the others' titles have a star.
+        true: transformed images ``[K, C, H, W]``, values 0 … 1.
+        reconstructions: reconstructions ``[K, C, H, W]``.
+        titles: K names of the transformations.
+        within: K flags of the transformations that training covers; titles of the others get a star.
 
     Raises:
-        ValueError: as :func:`draw_image_rows`.
+        ValueError: there are no images, or different numbers of them.
     """
     starred = [title if known else f"{title} *" for title, known in zip(titles, within, strict=True)]
-    return draw_image_rows((("transformed", true), ("painted", painted)), starred)
+    return draw_image_rows((("transformed", true), ("reconstructed", reconstructions)), starred)
 
 
 def draw_generative_units(units: Tensor, n_capsules: int = 12, n_units: int = 16) -> Figure:
-    """A row of pictures for each capsule; grey is 0, brighter adds light, darker takes it away.
+    """Draw a row of pictures for each capsule; grey is 0, brighter adds light, darker takes it away.
 
-    All are on one scale, that of the strongest pixel shown: what adds nothing is grey.
+    All share one scale, that of the strongest pixel shown.
 
     Args:
-        units: as :func:`torchcaps.explain.generative_units` gives them, ``[J, G, C, h, w]``. Of one picture a
-            capsule (a template) all are shown in rows of eight, whatever the other arguments.
-        n_capsules: rows at most.
-        n_units: pictures in a row at most.
+        units: those of :func:`generative_units`, ``[J, G, C, h, w]``. Templates (G = 1) are all shown in rows of eight,
+            whatever the other arguments.
+        n_capsules: largest number of rows.
+        n_units: largest number of pictures in a row.
     """
     if units.shape[1] == 1:
         n = min(8, len(units))

@@ -1,4 +1,4 @@
-"""What all figures share: colours, an empty figure, and images as pixels."""
+"""Colours, empty figures, pixels and titles that all figures share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_NAME = 9
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty white figure of this size in inches, known to no global list of figures."""
+    """Create an empty white figure of this size in inches, outside of pyplot's global list of figures."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -32,10 +32,10 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def pixels(images: Tensor) -> np.ndarray:
-    """Images ``[..., C, H, W]`` of values 0 … 1 as RGB pixels ``[..., H, W, 3]``.
+    """Convert images ``[..., C, H, W]`` of values 0 … 1 into RGB pixels ``[..., H, W, 3]``.
 
-    Three channels are colours; of two, a stereo pair, the first (the left eye's) is shown in grey; of any
-    other number the mean.
+    Three channels are colours. Two are a stereo pair, of which the first (the left eye's) is shown in grey. Any other
+    number is averaged.
     """
     if images.shape[-3] == 2:
         images = images[..., :1, :, :]
@@ -45,12 +45,12 @@ def pixels(images: Tensor) -> np.ndarray:
 
 
 def numbers(x: Tensor) -> np.ndarray:
-    """As matplotlib takes them, which knows neither devices nor bfloat16."""
+    """Convert a tensor for matplotlib, which knows neither devices nor bfloat16."""
     return x.detach().cpu().float().numpy()
 
 
 def tiled(rows: np.ndarray, gap: int = 1) -> np.ndarray:
-    """Rows of pictures ``[R, K, H, W, 3]`` as one picture, ``gap`` white pixels between them."""
+    """Tile rows of pictures ``[R, K, H, W, 3]`` into one picture, ``gap`` white pixels between them."""
     n_rows, n_columns, height, width, _ = rows.shape
     sheet = np.ones((n_rows * (height + gap) - gap, n_columns * (width + gap) - gap, 3), dtype=np.float32)
     for i in range(n_rows):
@@ -69,13 +69,13 @@ def show(axes: Any, picture: np.ndarray, title: str = "", colour: str = INK, siz
 
 
 def bare(axes: Any) -> None:
-    """No ticks and no frame."""
+    """Remove ticks and frame."""
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
 
 
 def scales(axes: Any, title: str, x: str) -> None:
-    """A plain chart: title, light grid, no box."""
+    """Style a plain chart: title, light grid, no box."""
     axes.set_title(title, fontsize=TITLE, color=INK, loc="left", pad=8)
     axes.set_xlabel(x, fontsize=TEXT, color=MUTED)
     axes.tick_params(labelsize=SMALL, colors=MUTED, length=0, which="both")
@@ -85,7 +85,7 @@ def scales(axes: Any, title: str, x: str) -> None:
 
 
 def shortened(name: str, n: int = 12) -> str:
-    """A class name that fits beside a picture."""
+    """Shorten a class name so that it fits beside a picture."""
     return name if len(name) <= n else name[: n - 1] + "…"
 
 
@@ -93,9 +93,9 @@ def overlay(axes: Any, image: Tensor, values: np.ndarray, extent: tuple[float, .
     """Lay a map of capsules over the image that they see, and return it (for a colour bar).
 
     Args:
-        axes: where.
+        axes: axes to draw on.
         image: ``[C, H, W]``.
-        values: of the map, ``[H', W']``.
+        values: values of the map, ``[H', W']``.
         extent: (left, right, bottom, top) of the map in pixels of the image.
         largest: the value that is brightest.
     """
@@ -119,7 +119,7 @@ def overlay(axes: Any, image: Tensor, values: np.ndarray, extent: tuple[float, .
 
 
 def colour_bar(figure: Figure, drawn: Any, axes: Any, label: str) -> None:
-    """What the colours of an overlay mean, beside all these axes."""
+    """Add the colour bar of an overlay beside all these axes."""
     bar = figure.colorbar(drawn, ax=axes, shrink=0.7, aspect=30, pad=0.01)
     bar.set_label(label, fontsize=TEXT, color=MUTED)
     bar.ax.tick_params(labelsize=SMALL, colors=MUTED, length=0)
@@ -127,6 +127,6 @@ def colour_bar(figure: Figure, drawn: Any, axes: Any, label: str) -> None:
 
 
 def verdict(label: int, predicted: int, classes: Sequence[str]) -> tuple[str, str]:
-    """What stands over an image, and its colour: "✓ 7" or, in red, "✗ 7 read as 1" in three lines."""
+    """Return the title above an image and its colour: "✓ 7" or, in red, "✗ 7 predicted 1" in three lines."""
     true, taken = shortened(classes[label], MAX_NAME), shortened(classes[predicted], MAX_NAME)
-    return (f"✓ {true}", RIGHT) if label == predicted else (f"✗ {true}\nread as\n{taken}", WRONG)
+    return (f"✓ {true}", RIGHT) if label == predicted else (f"✗ {true}\npredicted\n{taken}", WRONG)

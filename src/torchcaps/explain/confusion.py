@@ -1,4 +1,4 @@
-"""Which class is taken for which."""
+"""The confusion matrix, and the images that are misclassified."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ _MOST_COUNTS = 30
 
 
 def draw_confusion(matrix: Tensor, classes: Sequence[str]) -> Figure:
-    """Counts of predictions: blue on the diagonal for right ones, red elsewhere for mistakes.
+    """Draw the counts of predictions: blue on the diagonal for correct ones, red elsewhere for mistakes.
 
-    Red deepens up to the most frequent mistake, so that few mistakes among many are seen.
+    Red deepens up to the most frequent mistake, so that few mistakes among many images are seen.
 
     Args:
-        matrix: as :func:`torchcaps.explain.confusion_matrix` gives it, ``[J, J]``.
+        matrix: counts from :func:`confusion_matrix`, ``[J, J]``.
         classes: J names.
 
     Raises:
-        ValueError: another number of names than classes.
+        ValueError: the number of names is not that of the classes.
     """
     n = len(classes)
     if list(matrix.shape) != [n, n]:
@@ -86,13 +86,13 @@ def draw_confusion(matrix: Tensor, classes: Sequence[str]) -> Figure:
 
 
 def _shares_of_mistakes(counts: np.ndarray) -> np.ndarray:
-    """0 where there is no mistake, up to 1 for the most frequent one (a single one is not that bad)."""
+    """Scale mistakes from 0 (none) to 1 (the most frequent one, or three if none is as frequent)."""
     mistakes = counts - np.diag(np.diag(counts))
     return np.where(mistakes > 0, 0.15 + 0.85 * mistakes / max(3, mistakes.max()), 0)
 
 
 def _colours(counts: np.ndarray) -> np.ndarray:
-    """RGB ``[J, J, 3]``: shares of each row on the diagonal, mistakes by their number."""
+    """Colour the matrix, RGB ``[J, J, 3]``: shares of each row on the diagonal, mistakes by their number."""
     red = _shares_of_mistakes(counts)[..., None]
     white, full_red, full_blue = np.ones(3), np.array([0.78, 0.16, 0.10]), np.array([0.62, 0.75, 0.95])
     blue = np.diag(np.diag(counts) / np.maximum(1, counts.sum(axis=1)))[..., None]
@@ -102,14 +102,14 @@ def _colours(counts: np.ndarray) -> np.ndarray:
 def draw_misclassified(
     images: Tensor, labels: Tensor, predicted: Tensor, classes: Sequence[str], n: int = 24
 ) -> Figure:
-    """The images that were taken for another class.
+    """Draw the images that are misclassified.
 
     Args:
-        images: ``[B, C, H, W]``; the right ones among them are left out.
+        images: ``[B, C, H, W]``; those that are classified correctly are left out.
         labels: true classes ``[B]``.
         predicted: predicted classes ``[B]``.
         classes: J names.
-        n: at most so many are shown.
+        n: largest number of images to show.
     """
     wrong = (labels != predicted).nonzero().squeeze(1)[:n].tolist()
     n_columns = min(8, max(1, len(wrong)))
@@ -123,5 +123,5 @@ def draw_misclassified(
         else:
             axes.set_visible(False)
     if not wrong:
-        figure.text(0.5, 0.5, "no image was taken for another class", ha="center", va="center", color=INK)
+        figure.text(0.5, 0.5, "no image is misclassified", ha="center", va="center", color=INK)
     return figure

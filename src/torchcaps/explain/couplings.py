@@ -1,4 +1,4 @@
-"""Which places of an image vote for which class, iteration by iteration."""
+"""Couplings of the class capsules laid out over the image, iteration by iteration."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ class Couplings(NamedTuple):
     """Couplings of one or more images in iterations 1 … r, on the map of lower capsules.
 
     Attributes:
-        maps: ``[r, B, J, H, W]``: mean over types of a_i c_ij, the part of each place's activity
-            that goes to class j. Summed over j it is the mean activity, in every iteration (less
-            with leaky routing).
+        maps: ``[r, B, J, H, W]``: mean over types of a_i c_ij, the part of each place's activity that goes to class j.
+            Its sum over j is the mean activity, in every iteration (less with leaky routing).
         scores: activations of the class capsules (their lengths, in a CapsNet), ``[r, B, J]``.
         extent: (left, right, bottom, top) of the map in pixels of the image.
     """
@@ -40,8 +39,7 @@ def coupling_maps(model: nn.Module, images: Tensor, n_iters: int | None = None) 
     Args:
         model: a CapsNet or MatrixCapsNet.
         images: ``[B, C, H, W]``, values 0 … 1.
-        n_iters: iterations r of the class capsules to look at, by default as many as they have; the layers below keep
-            their own.
+        n_iters: number of iterations r of the class capsules, by default their own; the layers below keep theirs.
 
     Returns:
         :class:`Couplings`.
@@ -66,19 +64,19 @@ def coupling_maps(model: nn.Module, images: Tensor, n_iters: int | None = None) 
 def draw_couplings(
     image: Tensor, couplings: Couplings, classes: Sequence[str], index: int = 0, n_classes: int = 10
 ) -> Figure:
-    """One row an iteration, one column a class: the brighter a place, the more it votes for the class.
+    """Draw a row for each iteration and a column for each class: a place is brighter the more it votes for the class.
 
-    All maps have one scale. Under each stands the class capsule's activation (its length, in a CapsNet).
+    All maps share one scale. Under each stands the class capsule's activation (its length, in a CapsNet).
 
     Args:
         image: ``[C, H, W]``.
-        couplings: as :func:`torchcaps.explain.coupling_maps` gives them for this image.
+        couplings: those of :func:`coupling_maps`, for this image among others.
         classes: J names.
-        index: which image of ``couplings`` this is.
-        n_classes: show the likeliest so many, in their own order.
+        index: index of this image in ``couplings``.
+        n_classes: largest number of classes; the likeliest are shown, in their own order.
 
     Raises:
-        ValueError: several images, another number of names than of classes, or an index of no image.
+        ValueError: ``image`` is a batch, the number of names is not that of the classes, or ``index`` is of no image.
     """
     check_shapes(image=(image, "C H W"))
     n, n_images = couplings.scores.shape[2], couplings.scores.shape[1]

@@ -1,4 +1,4 @@
-"""Training curves."""
+"""Training curves, from the metrics that a run records."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ _DRAWN = {"epoch", "train_loss", "val_loss", "lr"}
 
 
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
-    """Losses, validation error (of which auto-encoders have none) and learning rate over the epochs, of several runs.
+    """Draw losses, validation error and learning rate of several runs over their epochs.
+
+    Auto-encoders have no validation error.
 
     Args:
         runs: rows of ``metrics.csv`` (see :func:`torchcaps.explain.read_metrics`) by the name of
             the run.
 
     Raises:
-        ValueError: no run, or a run without rows, or with one that lacks what is drawn.
+        ValueError: there is no run, or a run has no rows, or a row lacks what is drawn.
     """
     if not runs or not all(runs.values()):
         raise ValueError(f"runs must have at least one row each, got { ({k: len(v) for k, v in runs.items()}) }")
@@ -69,7 +71,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
 
 
 def _set_range(axes: Any, values: list[float]) -> None:
-    """From 0, or logarithmic where the first epochs would flatten all that follows."""
+    """Let the axis begin at 0, or make it logarithmic where the first epochs would flatten all that follows."""
     if min(values) > 0 and max(values) > 10 * min(values):
         _logarithmic(axes)
     else:
@@ -77,7 +79,7 @@ def _set_range(axes: Any, values: list[float]) -> None:
 
 
 def _logarithmic(axes: Any) -> None:
-    """Ticks at 1, 2, 5, 10 … in plain numbers."""
+    """Make the axis logarithmic, with ticks at 1, 2, 5, 10 … in plain numbers."""
     axes.set_yscale("log", subs=[2, 5])
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
@@ -90,7 +92,8 @@ def read_metrics(path: str | Path) -> list[dict[str, float]]:
         path: the file.
 
     Returns:
-        One dict an epoch: epoch, step, lr, train_loss, val_loss, of classifiers val_error (a fraction of 1), seconds.
+        One dict per epoch: epoch, step, lr, train_loss, val_loss, seconds; for classifiers also val_error, a fraction
+        of 1.
 
     Raises:
         ValueError: the file is missing, or something in it is no number.

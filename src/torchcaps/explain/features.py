@@ -1,4 +1,4 @@
-"""What any classifier reads in images, capsules or not, in terms that can be compared."""
+"""Features and confidences of any classifier, with capsules or without, in terms that can be compared."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from torchcaps.ops import Routed
 
 
 class Features(NamedTuple):
-    """Of B images.
+    """Confidences and features of B images.
 
     Attributes:
-        confidence: in each class, 0 … 1, ``[B, J]``: the activations of class capsules (their lengths, in a
-            CapsNet), which need not add up to 1; of other networks the softmax of their logits.
-        features: the last layer before the decision: poses of the class capsules ``[B, J, D]``; of other
-            networks the input of their last ``nn.Linear``, ``[B, D]``.
+        confidence: confidence in each class, 0 … 1, ``[B, J]``. With capsules these are the activations of the class
+            capsules (their lengths, in a CapsNet), which need not add up to 1; else the softmax of the logits.
+        features: the last layer before the decision. With capsules these are the poses of the class capsules,
+            ``[B, J, D]``; else the input of the last ``nn.Linear``, ``[B, D]``.
     """
 
     confidence: Tensor
     features: Tensor
 
     def of_class(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Confidence ``[B]`` in these classes, and features ``[B, D]``: of capsules, the pose of that class.
+        """Return the confidence ``[B]`` in these classes, and the features ``[B, D]``.
+
+        With capsules the features are the pose of the label's capsule.
 
         Raises:
-            ValueError: labels that are no classes.
+            ValueError: a label is no class.
         """
         check_classes("labels", labels, self.confidence.shape[1])
         rows, labels = torch.arange(len(labels), device=labels.device), labels.long()
@@ -38,27 +40,27 @@ class Features(NamedTuple):
 
     @property
     def predicted(self) -> Tensor:
-        """The class of most confidence, ``[B]``."""
+        """Return the class of most confidence, ``[B]``."""
         return self.confidence.argmax(dim=1)
 
 
 @inspects_model
 def extract_features(model: nn.Module, images: Tensor, batch_size: int = 100) -> Features:
-    """Let a classifier read images, without dropout.
+    """Extract features and confidences of a classifier, without dropout.
 
     Args:
-        model: any that returns scores ``[B, J]``, an :class:`~torchcaps.models.Output` that has them, or a ``Routed``.
-            Where there are capsules their activations and poses are read; else the scores are taken for logits, and a
-            forward hook takes what goes into the last ``nn.Linear`` that was registered in the model.
+        model: any network that returns scores ``[B, J]``, an :class:`~torchcaps.models.Output` that has them, or a
+            ``Routed``. Without capsules the scores are logits, and a forward hook records the input of the last
+            ``nn.Linear`` that is registered in the model.
         images: ``[B, C, H, W]``, values 0 … 1, at least one.
-        batch_size: images at a time.
+        batch_size: number of images at a time.
 
     Returns:
         :class:`Features`.
 
     Raises:
-        ValueError: the shapes do not fit, images that are no floats; the model returns no scores, or has neither
-            capsules nor ``nn.Linear``.
+        ValueError: the shapes do not fit, or the images are no floats; the model returns no scores, or has neither
+            capsules nor an ``nn.Linear``.
     """
     sizes = check_shapes(images=(images, "B C H W"))
     check_at_least("the number of images", sizes["B"], 1)
@@ -66,11 +68,12 @@ def extract_features(model: nn.Module, images: Tensor, batch_size: int = 100) ->
         raise ValueError(f"images must be floats 0 … 1, got {images.dtype}: torchcaps.data.to_float makes them")
     check_at_least("batch_size", batch_size, 1)
     model = unwrap(model)  # hooks are not run by what was compiled without them
-    found = [_read(model, part) for part in images.split(batch_size)]
-    return Features(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+    batches = [_extract(model, batch) for batch in images.split(batch_size)]
+    return Features(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
 
 
-def _read(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+def _extract(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Run one batch with hooks on the model and on its last linear layer."""
     last = next((part for part in reversed(list(model.modules())) if isinstance(part, nn.Linear)), None)
     inputs: list[Tensor] = []
     output: list[object] = []
@@ -82,8 +85,7 @@ def _read(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     finally:
         for hook in hooks:
             hook.remove()
-    said = output[0]
-    capsules = (said,) if isinstance(said, Routed) else getattr(said, "capsules", ())
+    capsules = (output[0],) if isinstance(output[0], Routed) else getattr(output[0], "capsules", ())
     if capsules:
         return scores, capsules[-1].pose.flatten(2)
     if not inputs:

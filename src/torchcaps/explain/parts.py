@@ -1,4 +1,4 @@
-"""Which parts of an image a class capsule is made of, down to the first capsules."""
+"""Parts of an image that a class capsule is made of, traced down to the first capsules."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class Parts(NamedTuple):
-    """What the class capsules of one or more images are made of, on the map of primary capsules.
+    """Parts of the class capsules of one or more images, on the map of primary capsules.
 
     Attributes:
-        maps: ``[B, J, H, W]``: how much of class j comes from each place. Summed over places it is
-            Σ_i R_ij a_i, the activity that routing gives to the class from the capsules below it.
+        maps: ``[B, J, H, W]``: how much of class j comes from each place. Its sum over places is Σ_i R_ij a_i, the
+            activity that routing gives to the class from the capsules below it.
         scores: activations of the class capsules (their lengths, in a CapsNet), ``[B, J]``.
         extent: (left, right, bottom, top) of the map in pixels of the image.
     """
@@ -50,9 +50,9 @@ class Parts(NamedTuple):
 def part_maps(model: nn.Module, images: Tensor) -> Parts:
     """Trace the class capsules back to the places of the image that they were made of.
 
-    A class has R_ij a_i from each capsule i of the map below it. That amount is shared out among the
-    children of i as their R a in the routing to i, and so on down to the primary capsules; there the
-    types of each place are added up.
+    A class receives R_ij a_i from each capsule i of the map below it. That amount is divided among the children of i
+    in proportion to their R a in the routing to i, and so on down to the primary capsules. There the types of each
+    place are added up.
 
     Args:
         model: a CapsNet or MatrixCapsNet.
@@ -62,7 +62,7 @@ def part_maps(model: nn.Module, images: Tensor) -> Parts:
         :class:`Parts`.
 
     Raises:
-        ValueError: the model has no capsules, or some with padding; or the images do not fit it.
+        ValueError: the model has no capsules, or capsules with padding; the images do not fit it.
     """
     model = as_capsnet(model)
     check_shapes(images=(images, "B C H W"))
@@ -83,23 +83,23 @@ def part_maps(model: nn.Module, images: Tensor) -> Parts:
 def propagate_responsibility(
     amount: Tensor, activation: Tensor, coupling: Tensor, kernel_size: tuple[int, int], stride: tuple[int, int]
 ) -> Tensor:
-    """Share out what the capsules of a map stand for among their children, in proportion to R a.
+    """Divide the amounts of the capsules of a map among their children, in proportion to R a.
 
     Nothing is lost: a capsule whose children all have R a = 0 shares its amount equally.
 
     Args:
-        amount: of each upper capsule, on behalf of each class, ``[B, J, T', H', W']``.
-        activation: of the children, ``[B, T, H, W]``.
-        coupling: as :func:`torchcaps.ops.conv_em_routing` returns it, ``[B, H', W', N, T']`` with
+        amount: amount of each upper capsule for each class, ``[B, J, T', H', W']``.
+        activation: activations of the children, ``[B, T, H, W]``.
+        coupling: coupling that :func:`torchcaps.ops.conv_em_routing` returns, ``[B, H', W', N, T']`` with
             N = T·K_h·K_w.
         kernel_size: rows and columns of a receptive field.
-        stride: rows and columns from one field to the next.
+        stride: rows and columns from one receptive field to the next.
 
     Returns:
         ``[B, J, T, H, W]``, with the same sum over capsules.
 
     Raises:
-        ValueError: shapes that do not fit each other.
+        ValueError: the shapes do not fit each other.
     """
     fields = Fields(activation.shape[1:], kernel_size, stride)
     sizes = check_shapes(
@@ -118,19 +118,19 @@ _ROWS = ("parts of the\nwinning class", "parts of the\nrunner-up")
 
 
 def draw_parts(images: Tensor, parts: Parts, labels: Tensor, classes: Sequence[str]) -> Figure:
-    """One column an image: itself, and the places that its winning class and the runner-up are made of.
+    """Draw a column for each image: itself, and the parts of its winning class and of the runner-up.
 
-    The maps of one image have one scale, from 0 to its brightest place. Under each stand the class and its
-    capsule's activation.
+    The maps of one image share one scale, from 0 to its brightest place. Under each stand the class and its capsule's
+    activation.
 
     Args:
         images: ``[B, C, H, W]``; up to about 8 are legible.
-        parts: as :func:`torchcaps.explain.part_maps` gives them for these images.
+        parts: those of :func:`part_maps`, for these images.
         labels: true classes ``[B]``.
         classes: J names, at least 2.
 
     Raises:
-        ValueError: the shapes do not fit each other, or there is one class only.
+        ValueError: the shapes do not fit each other, or there is only one class.
     """
     sizes = check_shapes(images=(images, "B C H W"), labels=(labels, "B"), scores=(parts.scores, "B J"))
     if sizes["J"] != len(classes) or len(classes) < 2:

@@ -1,4 +1,4 @@
-"""The plane in which points of many dimensions differ most."""
+"""Principal components of weighted points."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torchcaps.checks import check_at_least, check_floating, check_shapes
 
 
 class PrincipalComponents(NamedTuple):
-    """Principal axes of weighted points.
+    """The K principal axes of weighted points.
 
     Attributes:
         centre: weighted mean of the points, ``[D]``.
         axes: K orthonormal directions, that of the largest variance first, ``[K, D]``.
-        share: of the whole variance that lies along each, ``[K]``.
+        share: fraction of the total variance along each axis, ``[K]``.
     """
 
     centre: Tensor
@@ -24,20 +24,20 @@ class PrincipalComponents(NamedTuple):
     share: Tensor
 
     def project(self, points: Tensor) -> Tensor:
-        """Coordinates along the axes: ``[..., D]`` to ``[..., K]``."""
+        """Project points ``[..., D]`` onto the axes, ``[..., K]``."""
         return (points - self.centre) @ self.axes.T
 
     def project_variance(self, variance: Tensor) -> Tensor:
-        """Covariance along the axes of a Gaussian with these variances: ``[..., D]`` to ``[..., K, K]``."""
+        """Project the ``variance`` of a Gaussian, ``[..., D]``; its covariance along the axes is ``[..., K, K]``."""
         return (self.axes * variance[..., None, :]) @ self.axes.T
 
 
 def principal_components(points: Tensor, weight: Tensor | None = None, k: int = 2) -> PrincipalComponents:
-    """Principal components of points, each counted by its weight.
+    """Compute the principal components of points, each counted by its weight.
 
     Args:
         points: ``[N, D]``.
-        weight: ``[N]``, not negative; None counts all alike. If all are 0, so does that.
+        weight: ``[N]``, not negative. None counts all points alike, as do weights that are all 0.
         k: K, at most D.
 
     Returns:
@@ -45,7 +45,7 @@ def principal_components(points: Tensor, weight: Tensor | None = None, k: int = 
         that the same points give the same picture.
 
     Raises:
-        ValueError: the shapes do not fit, there are no points, or fewer dimensions than ``k``; points that are no
+        ValueError: the shapes do not fit, there are no points or fewer dimensions than ``k``, or the points are no
             floats.
     """
     weight = points.new_ones(len(points)) if weight is None else weight

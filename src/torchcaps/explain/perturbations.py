@@ -1,4 +1,4 @@
-"""What the dimensions of a class capsule stand for: change one, and decode."""
+"""Perturb single dimensions of a class capsule and decode, to see what they stand for."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def perturb(
     Args:
         model: any network that returns its class capsules, see :func:`~torchcaps.explain.class_capsules`.
         images: ``[B, C, H, W]``, values 0 … 1.
-        classes: whose capsule is taken, of each image, ``[B]`` int64.
+        classes: class of each image whose capsule is perturbed, ``[B]`` int64.
         offsets: K numbers added to the dimension, in units of the decoder's ``pose_scale`` where it has one: 1 for the
             paper's capsules.
         decoder: maps class poses ``[B, J, D]`` and a class of each image ``[B]`` to images; by default the model's own.
 
     Returns:
-        ``[B, D, K, C, H, W]``; where the offset is 0 stands the plain reconstruction.
+        ``[B, D, K, C, H, W]``; an offset of 0 gives the plain reconstruction.
 
     Raises:
         ValueError: there is no decoder, the model returns no capsules, the shapes do not fit, or there are no images or
@@ -65,10 +65,10 @@ def perturb(
 
 
 def dimension_strengths(grids: Tensor) -> Tensor:
-    """How much each dimension changes the picture: mean absolute difference of its two ends.
+    """Measure how much each dimension changes the picture: the mean absolute difference of its two ends.
 
     Args:
-        grids: as :func:`perturb` gives them, ``[B, D, K, C, H, W]``.
+        grids: those of :func:`perturb`, ``[B, D, K, C, H, W]``.
 
     Returns:
         ``[B, D]``.
@@ -81,14 +81,14 @@ _GAP = 1
 
 
 def draw_perturbations(grid: Tensor, offsets: Sequence[float] = OFFSETS) -> Figure:
-    """Every dimension of one image's class capsule: a row each, decoded from left to right.
+    """Draw every dimension of one image's class capsule: a row each, decoded from left to right.
 
     Args:
-        grid: one of :func:`torchcaps.explain.perturbations`'s, ``[D, K, C, H, W]``.
-        offsets: K.
+        grid: one image's grid from :func:`perturb`, ``[D, K, C, H, W]``.
+        offsets: the K offsets.
 
     Raises:
-        ValueError: another number of offsets than of columns.
+        ValueError: the number of offsets is not that of the columns.
     """
     sizes = check_shapes(grid=(grid, "D K C H W"))
     _check_offsets(sizes["K"], offsets)
@@ -101,16 +101,16 @@ def draw_perturbations(grid: Tensor, offsets: Sequence[float] = OFFSETS) -> Figu
 
 
 def draw_strongest(grids: Tensor, names: Sequence[str], offsets: Sequence[float] = OFFSETS, n: int = 3) -> Figure:
-    """The dimensions that change the picture most, for several images.
+    """Draw the dimensions that change the picture most, for several images.
 
     Args:
-        grids: as :func:`torchcaps.explain.perturbations` gives them, ``[B, D, K, C, H, W]``.
-        names: what each image shows, B.
-        offsets: K.
-        n: dimensions of each.
+        grids: those of :func:`perturb`, ``[B, D, K, C, H, W]``.
+        names: B names of what the images show.
+        offsets: the K offsets.
+        n: number of dimensions for each image.
 
     Raises:
-        ValueError: another number of names or offsets than the grids have.
+        ValueError: the number of names or offsets is not that of the grids.
     """
     sizes = check_shapes(grids=(grids, "B D K C H W"))
     _check_offsets(sizes["K"], offsets)
@@ -137,7 +137,7 @@ def draw_strongest(grids: Tensor, names: Sequence[str], offsets: Sequence[float]
 
 
 def _sheet(axes: Any, cells: np.ndarray, rows: list[str], offsets: Sequence[float] | None) -> None:
-    """Cells ``[R, K, H, W, 3]`` with names of rows, and of columns where offsets are given."""
+    """Draw cells ``[R, K, H, W, 3]`` with names of the rows, and of the columns where offsets are given."""
     n_rows, n_columns, height, width, _ = cells.shape
     axes.imshow(tiled(cells, _GAP), interpolation="nearest", vmin=0, vmax=1)
     bare(axes)

@@ -38,7 +38,7 @@ def draw_pose_recovery(panels: Sequence[RecoveryPanel], unit: str = "") -> Figur
 
     Args:
         panels: parameters to show, at least one.
-        unit: unit of all values, for the label of the axis.
+        unit: unit of all values, for the label of the axis, such as " (pixels)".
 
     Raises:
         ValueError: there are no panels, or the true values of one do not vary.
@@ -57,8 +57,8 @@ def draw_pose_recovery(panels: Sequence[RecoveryPanel], unit: str = "") -> Figur
         room = 0.25 * (high - low)
         axes.scatter(panel.true.cpu(), panel.predicted.cpu(), s=6, color=SERIES[0], alpha=0.35, linewidths=0)
         axes.plot((low, high), (low, high), color=SERIES[1], linewidth=1.2, linestyle=(0, (4, 2)))
-        scales(axes, panel.title, f"what was done{unit}")
-        axes.set_ylabel("what the capsules say", fontsize=TEXT, color=MUTED)
+        scales(axes, panel.title, f"true{unit}")
+        axes.set_ylabel("recovered from the capsules", fontsize=TEXT, color=MUTED)
         axes.set(xlim=(low - room, high + room), ylim=(low - room, high + room))
         text = f"slope {fit.slope:.2f}, R² {fit.r2:.3f}"
         axes.text(0.03, 0.97, text, transform=axes.transAxes, fontsize=TEXT, va="top")

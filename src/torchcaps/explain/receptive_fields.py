@@ -1,4 +1,4 @@
-"""Where in the image a capsule looks."""
+"""Receptive fields of capsules: where in the image each one looks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ReceptiveField(NamedTuple):
 
     Attributes:
         first: centre of the first capsule's field.
-        step: from one capsule's centre to the next.
+        step: distance from one capsule's centre to the next.
         size: extent of a field.
-        n: capsules along this axis.
+        n: number of capsules along this axis.
     """
 
     first: float
@@ -29,19 +29,19 @@ class ReceptiveField(NamedTuple):
 
     @property
     def edges(self) -> tuple[float, float]:
-        """Where the map of capsules begins and ends when each takes ``step`` pixels about its centre."""
+        """Return where the map of capsules begins and ends if each takes ``step`` pixels about its centre."""
         return self.first - self.step / 2, self.first + (self.n - 0.5) * self.step
 
 
 def receptive_fields_of(model: nn.Module, layer: int = -1) -> tuple[ReceptiveField, ReceptiveField]:
-    """Receptive fields of the capsules of one map, along rows and along columns.
+    """Compute the receptive fields of the capsules of one map, along rows and along columns.
 
     Pixel 0 has its centre at 0. For CapsNet on 28×28 the fields are 17 pixels wide, with centres at
     8, 10 … 18.
 
     Args:
         model: a CapsNet or MatrixCapsNet.
-        layer: which of its maps of capsules: 0 are the primary capsules, −1 those below the classes.
+        layer: index of the map of capsules: 0 are the primary capsules, −1 those below the classes.
 
     Raises:
         ValueError: the model has no capsules, or no such layer.
@@ -58,7 +58,7 @@ def receptive_fields_of(model: nn.Module, layer: int = -1) -> tuple[ReceptiveFie
 
 
 def map_edges(model: nn.Module, layer: int = -1) -> tuple[float, float, float, float]:
-    """(left, right, bottom, top) of a map of capsules in pixels of the image, each place ``step`` pixels wide.
+    """Return (left, right, bottom, top) of a map of capsules in pixels of the image, each place ``step`` pixels wide.
 
     Raises:
         ValueError: as :func:`receptive_fields_of`.
@@ -68,7 +68,7 @@ def map_edges(model: nn.Module, layer: int = -1) -> tuple[float, float, float, f
 
 
 def capsule_places(model: nn.Module) -> Tensor:
-    """Centre of the receptive field of every capsule below the class capsules.
+    """Compute the centre of the receptive field of every capsule below the class capsules.
 
     Args:
         model: a CapsNet or MatrixCapsNet.

@@ -1,4 +1,4 @@
-"""What the decoder sees in an image, class by class."""
+"""Reconstructions of images from their class capsules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Reconstructions(NamedTuple):
-    """Images beside what their capsules say.
+    """Images and their reconstructions.
 
     Attributes:
         images: ``[B, C, H, W]``.
@@ -60,31 +60,31 @@ def reconstruct(model: nn.Module, images: Tensor, labels: Tensor, *, decoder: De
     return Reconstructions(images, labels, predicted, both[:, 0], both[:, 1])
 
 
-def draw_reconstructions(found: Reconstructions, classes: Sequence[str]) -> Figure:
-    """Inputs over what the decoder makes of them, one image a column.
+def draw_reconstructions(reconstructions: Reconstructions, classes: Sequence[str]) -> Figure:
+    """Draw inputs above their reconstructions, a column for each image.
 
-    Under a wrong prediction a third picture shows the same image as seen by the true class's capsule.
+    Under a wrong prediction a third picture shows the same image decoded from the true class's capsule.
 
     Args:
-        found: as :func:`torchcaps.explain.reconstructions` gives it; up to about 12 images are legible.
+        reconstructions: those of :func:`reconstruct`; up to about 12 images are legible.
         classes: J names.
     """
-    n, wrong = len(found.images), found.labels != found.predicted
-    rows = [("input", found.images), ("decoded from the\npredicted capsule", found.from_predicted)]
+    n, wrong = len(reconstructions.images), reconstructions.labels != reconstructions.predicted
+    rows = [("input", reconstructions.images), ("decoded from the\npredicted capsule", reconstructions.from_predicted)]
     if bool(wrong.any()):
-        rows.append(("decoded from the\ntrue capsule", found.from_true))
-    height, width = found.images.shape[2:]
+        rows.append(("decoded from the\ntrue capsule", reconstructions.from_true))
+    height, width = reconstructions.images.shape[2:]
     column = max(0.68, 0.085 * (2 + min(MAX_NAME, max(map(len, classes)))))
     figure = new_figure(1.6 + column * n, 0.7 + (column * height / width + 0.12) * len(rows))
     grid = figure.subplots(len(rows), n, squeeze=False)
     for axes, (name, images) in zip(grid, rows, strict=True):
         for k, picture in enumerate(pixels(images)):
-            if images is found.from_true and not wrong[k]:
+            if images is reconstructions.from_true and not wrong[k]:
                 bare(axes[k])
             else:
                 show(axes[k], picture)
         axes[0].set_ylabel(name, fontsize=TEXT, color=MUTED, rotation=0, ha="right", va="center")
     for k in range(n):
-        text, colour = verdict(int(found.labels[k]), int(found.predicted[k]), classes)
+        text, colour = verdict(int(reconstructions.labels[k]), int(reconstructions.predicted[k]), classes)
         grid[0, k].set_title(text, fontsize=TEXT, color=colour, pad=4)
     return figure

@@ -1,4 +1,4 @@
-"""Two overlapping images taken apart again, each from its own capsule."""
+"""Segmentation of two overlapping images, each reconstructed from its own capsule."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class Segmentation(NamedTuple):
-    """What was found in pairs of images.
+    """Pairs of images and their segmentation.
 
     Attributes:
-        images: the pairs as the network sees them, ``[B, C, H, W]``.
+        images: the pairs that the network sees, ``[B, C, H, W]``.
         labels: the two true classes ``[B, 2]``.
         parts: the two images, ``[B, 2, C, H, W]``.
-        predicted: the two predicted classes ``[B, 2]``, a right one in the place of its label.
+        predicted: the two predicted classes ``[B, 2]``; a correct one stands in the place of its label.
         reconstructions: decoded from the predicted capsules, ``[B, 2, C, H, W]``.
     """
 
@@ -47,7 +47,7 @@ class Segmentation(NamedTuple):
 
     @property
     def right(self) -> Tensor:
-        """Where both classes were found, ``[B]`` bool."""
+        """Mark pairs of which both classes are predicted, ``[B]`` bool."""
         return (self.predicted == self.labels).all(dim=1)
 
 
@@ -101,20 +101,20 @@ def red_and_green(parts: Tensor) -> Tensor:
 _SHORT = 3
 
 
-def draw_segmentation(found: Segmentation, classes: Sequence[str]) -> Figure:
-    """A column for each pair: the input, its two true parts, and the two reconstructions.
+def draw_segmentation(segmentation: Segmentation, classes: Sequence[str]) -> Figure:
+    """Draw a column for each pair: the input, its two true parts, and the two reconstructions.
 
     Args:
-        found: as :func:`torchcaps.explain.segmentation` gives it; up to about 10 pairs are legible.
+        segmentation: that of :func:`segment`; up to about 10 pairs are legible.
         classes: J names.
     """
-    n = len(found.images)
+    n = len(segmentation.images)
     rows = (
-        ("input", pixels(found.images)),
-        ("the two\ntrue parts", numbers(red_and_green(found.parts).clamp(0, 1))),
-        ("the two\nreconstructions", numbers(red_and_green(found.reconstructions).clamp(0, 1))),
+        ("input", pixels(segmentation.images)),
+        ("the two\ntrue parts", numbers(red_and_green(segmentation.parts).clamp(0, 1))),
+        ("the two\nreconstructions", numbers(red_and_green(segmentation.reconstructions).clamp(0, 1))),
     )
-    height, width = found.images.shape[2:]
+    height, width = segmentation.images.shape[2:]
     names = 0.26 if max(map(len, classes)) <= _SHORT else 0.44
     figure = new_figure(1.3 + 0.8 * n, 0.3 + (0.8 * height / width + names) * 3)
     grid = figure.subplots(3, n, squeeze=False)
@@ -123,15 +123,15 @@ def draw_segmentation(found: Segmentation, classes: Sequence[str]) -> Figure:
         for k in range(n):
             show(axes[k], pictures[k])
     for k in range(n):
-        for axes, pair in ((grid[1, k], found.labels[k]), (grid[2, k], found.predicted[k])):
+        for axes, pair in ((grid[1, k], segmentation.labels[k]), (grid[2, k], segmentation.predicted[k])):
             _name(axes, classes[int(pair[0])], classes[int(pair[1])])
-        right = bool(found.right[k])
+        right = bool(segmentation.right[k])
         grid[0, k].set_title("✓" if right else "✗", color=RIGHT if right else WRONG, fontsize=TEXT + 2, pad=2)
     return figure
 
 
 def _name(axes: Any, first: str, second: str) -> None:
-    """The two names over a picture, in the colours of their parts: in one line if they are short."""
+    """Write two names above a picture, in the colours of their parts: in one line if they are short."""
     short = max(len(first), len(second)) <= _SHORT
     axes.set_title(" " if short else " \n ", fontsize=TEXT + 1, pad=3)  # takes the room
     places = ((0.46, 3, "right"), (0.54, 3, "left")) if short else ((0.5, 14, "center"), (0.5, 2, "center"))

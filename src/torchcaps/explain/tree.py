@@ -1,4 +1,4 @@
-"""The parse tree: which capsule of the image belongs to which class."""
+"""Parse tree of an image: which capsule belongs to which class."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ParseTree(NamedTuple):
     """The N most active lower capsules of one image, and their parents.
 
     Attributes:
-        n_iters: iterations after which this is.
-        places: (row, column) of each in the image, ``[N, 2]``.
-        types: type of each, ``[N]``.
-        activation: of each, ``[N]``.
-        coupling: of each with every class, ``[N, J]``.
+        n_iters: number of iterations of the routing to the classes.
+        places: (row, column) of each capsule in the image, ``[N, 2]``.
+        types: type of each capsule, ``[N]``.
+        activation: activation of each capsule, ``[N]``.
+        coupling: coupling of each capsule with every class, ``[N, J]``.
         scores: activations of the class capsules (their lengths, in a CapsNet), ``[J]``.
     """
 
@@ -37,8 +37,10 @@ class ParseTree(NamedTuple):
     scores: Tensor
 
     def parents(self) -> Tensor:
-        """Where each capsule's coupling is strongest, ``[N, J]`` bool; all of them where several tie
-        (in the first iteration, when nothing is decided yet, all classes do)."""
+        """Mark where each capsule's coupling is strongest, ``[N, J]`` bool.
+
+        Classes that tie are all marked, as they are in the first iteration, when nothing is decided yet.
+        """
         return self.coupling >= self.coupling.amax(dim=1, keepdim=True) * (1 - 1e-4)
 
 
@@ -49,8 +51,8 @@ def parse_tree(model: nn.Module, image: Tensor, n_iters: int | None = None, n_ca
     Args:
         model: a CapsNet or MatrixCapsNet.
         image: ``[C, H, W]``, values 0 … 1.
-        n_iters: iterations of the routing to the classes, by default the model's own.
-        n_capsules: N at most.
+        n_iters: number of iterations of the routing to the classes, by default the model's own.
+        n_capsules: largest N.
 
     Returns:
         :class:`ParseTree`.
@@ -83,21 +85,21 @@ def draw_parse_tree(
     highlight: Sequence[int] = (),
     colours: Sequence[str] = HIGHLIGHT,
 ) -> Figure:
-    """Lines from the image's most active capsules to their parents, one panel for each tree.
+    """Draw lines from the image's most active capsules to their parents, one panel for each tree.
 
-    A line is the stronger the more active the capsule and the further its coupling exceeds an even share; where all
-    couplings are alike it goes, faintly, to every class. A class's dot grows with its capsule's length. Above stands
-    the median of the strongest couplings, and what an even share is.
+    A line is stronger the more active its capsule is, and the further its coupling exceeds an even share. Where all
+    couplings are alike, faint lines go to every class. A class's dot grows with its capsule's length. The title gives
+    the median of the strongest couplings, and an even share.
 
     Args:
         image: ``[C, H, W]``.
         trees: one tree of this image, or several, such as those after the first and after the last iteration.
         classes: J names.
-        highlight: classes in colour, the true ones for example; the others stay grey.
-        colours: colours of those.
+        highlight: classes in colour, for example the true ones; the others stay grey.
+        colours: colours of the highlighted classes.
 
     Raises:
-        ValueError: several images, no tree, or another number of names than of classes.
+        ValueError: ``image`` is a batch, there is no tree, or the number of names is not that of the classes.
     """
     trees = [trees] if isinstance(trees, ParseTree) else trees  # a tree is a tuple itself
     check_shapes(image=(image, "C H W"))
@@ -106,7 +108,7 @@ def draw_parse_tree(
     if len(classes) != len(trees[0].scores):
         raise ValueError(f"classes must be {len(trees[0].scores)} names, got {len(classes)}")
     height, width = image.shape[1:]
-    paint = dict(zip(highlight, colours, strict=False))
+    colour_of = dict(zip(highlight, colours, strict=False))
     shown = sorted(set(trees[-1].scores.topk(min(12, len(classes))).indices.tolist()) | set(highlight))
     names = [shortened(classes[j], 11) for j in shown]
     right = 1.66 + 0.056 * max(map(len, names))  # where the lengths stand, in widths of the image
@@ -116,22 +118,26 @@ def draw_parse_tree(
         axes.imshow(0.35 + 0.65 * (1 - pixels(image)) if image.shape[0] != 3 else pixels(image))
         rows = [height * (1.08 * (k + 0.5) / len(shown) - 0.04) - 0.5 for k in range(len(shown))]
         nodes = {j: (1.55 * width, y) for j, y in zip(shown, rows, strict=True)}
-        _lines(axes, tree, nodes, paint)
+        _lines(axes, tree, nodes, colour_of)
         for (j, (x, y)), name in zip(nodes.items(), names, strict=True):
-            colour, length = paint.get(j, MUTED), float(tree.scores[j])
+            colour, length = colour_of.get(j, MUTED), float(tree.scores[j])
             axes.scatter([x], [y], s=12 + 200 * length**2, color=colour, zorder=4, linewidths=0)
-            bold = "bold" if j in paint else "normal"
-            axes.text(1.64 * width, y, name, fontsize=TEXT + 1, color=paint.get(j, INK), va="center", fontweight=bold)
+            bold = "bold" if j in colour_of else "normal"
+            axes.text(
+                1.64 * width, y, name, fontsize=TEXT + 1, color=colour_of.get(j, INK), va="center", fontweight=bold
+            )
             axes.text(right * width, y, f"{length:.2f}", fontsize=TEXT, color=MUTED, va="center")
         axes.set(xlim=(-0.5, extent[0] - 0.5), ylim=(1.06 * height - 0.5, -0.06 * height - 0.5))
         bare(axes)
         iterations = "iteration" if tree.n_iters == 1 else "iterations"
-        said = f"median coupling {float(tree.coupling.amax(dim=1).median()):.2f}, even {1 / tree.coupling.shape[1]:.2f}"
-        axes.set_title(f"after {tree.n_iters} {iterations}: {said}", fontsize=TITLE, color=INK, loc="left")
+        title = (
+            f"median coupling {float(tree.coupling.amax(dim=1).median()):.2f}, even {1 / tree.coupling.shape[1]:.2f}"
+        )
+        axes.set_title(f"after {tree.n_iters} {iterations}: {title}", fontsize=TITLE, color=INK, loc="left")
     return figure
 
 
-def _lines(axes: Any, tree: ParseTree, nodes: dict[int, tuple[float, float]], paint: dict[int, str]) -> None:
+def _lines(axes: Any, tree: ParseTree, nodes: dict[int, tuple[float, float]], colour_of: dict[int, str]) -> None:
     parents = tree.parents()
     for k, (row, column) in enumerate(tree.places.tolist()):
         # Capsules of several types sit at one place: a sunflower's spiral keeps them apart.
@@ -144,7 +150,7 @@ def _lines(axes: Any, tree: ParseTree, nodes: dict[int, tuple[float, float]], pa
         strength = float(tree.activation[k]) * (0.12 + 0.88 * ahead)
         for j in mine:
             end = nodes[j]
-            colour = paint.get(j, MUTED)
+            colour = colour_of.get(j, MUTED)
             axes.plot(
                 [x, end[0]], [y, end[1]], color=colour, alpha=strength, linewidth=0.9, zorder=2, solid_capstyle="round"
             )

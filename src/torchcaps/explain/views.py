@@ -1,4 +1,4 @@
-"""How a class capsule's activation and pose follow the viewpoint."""
+"""Activation and pose of a class capsule over the viewpoints of an object."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 
 
 class Views(NamedTuple):
-    """What the class capsules say of one object from E elevations and A azimuths: means over its images
-    from each viewpoint, such as those under several lightings; NaN where there is none.
+    """Class capsules of one object seen from E elevations and A azimuths.
+
+    Values are means over the object's images from a viewpoint, such as those under several lightings. They are NaN
+    where there is no image.
 
     Attributes:
         label: the object's class.
-        elevation: ascending, ``[E]``.
-        azimuth: ascending, ``[A]``.
-        activation: of every class capsule, ``[E, A, J]``.
-        pose: of the capsule of the object's class, ``[E, A, D]``.
+        elevation: elevations, ascending, ``[E]``.
+        azimuth: azimuths, ascending, ``[A]``.
+        activation: activations of all class capsules, ``[E, A, J]``.
+        pose: pose of the capsule of the object's class, ``[E, A, D]``.
     """
 
     label: int
@@ -39,15 +41,15 @@ class Views(NamedTuple):
 def view_responses(
     model: nn.Module, images: Tensor, label: int, elevation: Tensor, azimuth: Tensor, batch_size: int = 100
 ) -> Views:
-    """Look at one object from all sides.
+    """Run a model on one object from all sides.
 
     Args:
         model: a CapsNet or MatrixCapsNet.
-        images: of the object, ``[N, C, H, W]``, values 0 … 1.
-        label: its class.
-        elevation: of each image, ``[N]``, in any unit.
-        azimuth: of each image, ``[N]``.
-        batch_size: images at a time.
+        images: images of the object, ``[N, C, H, W]``, values 0 … 1.
+        label: the object's class.
+        elevation: elevation of each image, ``[N]``, in any unit.
+        azimuth: azimuth of each image, ``[N]``.
+        batch_size: number of images at a time.
 
     Returns:
         :class:`Views`.
@@ -70,16 +72,16 @@ def view_responses(
 
 
 def mean_by_view(values: Tensor, elevation: Tensor, azimuth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Means over all images from the same viewpoint.
+    """Average over all images from the same viewpoint.
 
     Args:
-        values: of each image, ``[N, K]``.
-        elevation: ``[N]``.
-        azimuth: ``[N]``.
+        values: K values of each image, ``[N, K]``.
+        elevation: elevation of each image, ``[N]``.
+        azimuth: azimuth of each image, ``[N]``.
 
     Returns:
-        elevations ``[E]`` and azimuths ``[A]`` that occur, ascending; means ``[E, A, K]``, NaN where no
-        image is from both.
+        The elevations ``[E]`` and azimuths ``[A]`` that occur, ascending; means ``[E, A, K]``, NaN where no image is
+        from both.
 
     Raises:
         ValueError: the shapes do not fit.
@@ -99,58 +101,59 @@ _COLUMNS, _HALF = 18, 0.48
 
 
 def draw_views(
-    found: Views, images: Tensor, elevation: Tensor, azimuth: Tensor, name: str, trained: Tensor | None = None
+    views: Views, images: Tensor, elevation: Tensor, azimuth: Tensor, name: str, trained: Tensor | None = None
 ) -> Figure:
-    """Curves over azimuth, a line an elevation: the activation, and the pose along the two axes in which it
-    moves most. Above them the object itself, from the lowest elevation and from the highest.
+    """Draw activation and pose over azimuth, a line for each elevation.
+
+    The pose is projected on the two axes in which it varies most. Above stands the object itself, from the lowest
+    elevation and from the highest.
 
     Args:
-        found: as :func:`torchcaps.explain.view_responses` gives it, of viewpoints in degrees.
-        images: that it was found from, ``[N, C, H, W]``.
-        elevation: of each, ``[N]``.
-        azimuth: of each, ``[N]``.
-        name: of the object's class.
-        trained: which viewpoints were trained on, ``[E, A]`` bool; their points become dots. None where
-            there is no difference.
+        views: those of :func:`view_responses`, for viewpoints in degrees.
+        images: the images it was given, ``[N, C, H, W]``.
+        elevation: elevation of each image, ``[N]``.
+        azimuth: azimuth of each image, ``[N]``.
+        name: name of the object's class.
+        trained: which viewpoints were trained on, ``[E, A]`` bool; their points become dots. None draws no dots.
 
     Raises:
         ValueError: the shapes do not fit each other.
     """
     sizes = check_shapes(
-        activation=(found.activation, "E A J"),
-        elevation_of_views=(found.elevation, "E"),
-        azimuth_of_views=(found.azimuth, "A"),
+        activation=(views.activation, "E A J"),
+        elevation_of_views=(views.elevation, "E"),
+        azimuth_of_views=(views.azimuth, "A"),
         images=(images, "N C H W"),
         elevation=(elevation, "N"),
         azimuth=(azimuth, "N"),
         **({} if trained is None else {"trained": (trained, "E A")}),
     )
-    ends = found.elevation[[0, -1]].unique()
+    ends = views.elevation[[0, -1]].unique()
     high = 0.42 * len(ends) * sizes["H"] / sizes["W"]
     figure = new_figure(9.5, 6.6 + high)
     strip, *charts = figure.subplots(4, 1, sharex=True, height_ratios=(high, 1.8, 1.8, 1.8))
-    _strip(strip, images, elevation, azimuth, ends, found.azimuth)
-    pose = found.pose.cpu()
+    _strip(strip, images, elevation, azimuth, ends, views.azimuth)
+    pose = views.pose.cpu()
     known = ~pose.isnan().any(dim=2)  # [E, A]
     plane = principal_components(pose[known], k=min(2, pose.shape[2]))
     moves = plane.project(pose)
-    true = found.activation[..., found.label].cpu()
+    true = views.activation[..., views.label].cpu()
     curves = [(f"Activation of the capsule of class {name}", true)]
     curves += [
         (f"Its pose along the {nth} axis ({100 * share:.0f} % of its variance)", moves[..., k])
         for k, (nth, share) in enumerate(zip(("1st", "2nd"), plane.share.tolist(), strict=False))
     ]
     colours = _colours(sizes["E"])
-    x = found.azimuth.tolist()
+    x = views.azimuth.tolist()
     for axes, (title, values) in zip(charts, curves, strict=False):
-        for row, (colour, degrees) in enumerate(zip(colours, found.elevation.tolist(), strict=True)):
+        for row, (colour, degrees) in enumerate(zip(colours, views.elevation.tolist(), strict=True)):
             style: dict[str, Any] = {"color": colour, "linewidth": 1.5, "label": f"{degrees:g}°"}
             if trained is not None:
                 style |= {"marker": "o", "markersize": 4, "markevery": trained[row].nonzero().squeeze(1).tolist()}
             axes.plot(x, numbers(values[row]), **style)
         scales(axes, title, "azimuth, degrees" if axes is charts[-1] else "")
-    others = found.activation.cpu().clone()
-    others[..., found.label] = -1
+    others = views.activation.cpu().clone()
+    others[..., views.label] = -1
     if sizes["J"] > 1:
         mean = others.amax(dim=2).nanmean(dim=0)
         charts[0].plot(
@@ -166,7 +169,7 @@ def draw_views(
 
 
 def _strip(axes: Any, images: Tensor, elevation: Tensor, azimuth: Tensor, rows: Tensor, columns: Tensor) -> None:
-    """The first image of each viewpoint, above its azimuth; the highest elevation on top."""
+    """Draw the first image of each viewpoint above its azimuth, the highest elevation on top."""
     step = float(columns.diff().min()) if len(columns) > 1 else 1.0
     for i, high in enumerate(rows):
         for where in columns:
@@ -184,7 +187,7 @@ def _strip(axes: Any, images: Tensor, elevation: Tensor, azimuth: Tensor, rows: 
 
 
 def _colours(n: int) -> list[Any]:
-    """From dark to light, one an elevation."""
+    """Return colours from dark to light, one for each elevation."""
     from matplotlib import colormaps
 
     return [colormaps["viridis"](0.9 * k / max(1, n - 1)) for k in range(n)]

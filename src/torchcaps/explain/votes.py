@@ -1,4 +1,4 @@
-"""The votes for one class capsule, and what each iteration of EM routing makes of them."""
+"""Votes for one class capsule, and the Gaussian that each iteration of EM routing fits to them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ class Votes(NamedTuple):
 
     Attributes:
         votes: V_i, as vectors, ``[I, D]``; they are the same in every iteration.
-        activation: of the capsules that cast them, ``[I]``.
+        activation: activations of the capsules that cast the votes, ``[I]``.
         coupling: R_i that each iteration's M-step takes, ``[r, I]``.
         mean: the class capsule's pose after each iteration, ``[r, D]``.
-        variance: of the votes about it, weighted by R_i a_i (without the floor that routing adds), ``[r, D]``.
+        variance: variance of the votes about the mean, weighted by R_i a_i (without the floor that routing adds),
+            ``[r, D]``.
         scores: the class capsule's activation after each iteration, ``[r]``.
     """
 
@@ -40,27 +41,26 @@ class Votes(NamedTuple):
     scores: Tensor
 
     def plane(self) -> PrincipalComponents:
-        """The plane in which the votes that the class took in the end differ most."""
+        """Compute the plane in which the votes that the class takes in the end differ most."""
         return principal_components(self.votes, self.coupling[-1] * self.activation)
 
 
 @inspects_model
 def class_votes(model: nn.Module, image: Tensor, label: int, n_iters: int | None = None) -> Votes:
-    """Watch EM routing fit a class capsule to the votes for it.
+    """Record how EM routing fits a class capsule to the votes for it.
 
     Args:
         model: a MatrixCapsNet whose class capsules are routed by EM.
         image: ``[C, H, W]``, values 0 … 1.
         label: the class.
-        n_iters: iterations r of the class capsules to look at, by default as many as they have; the layers below keep
-            their own.
+        n_iters: number of iterations r of the class capsules, by default their own; the layers below keep theirs.
 
     Returns:
         :class:`Votes`.
 
     Raises:
-        ValueError: the model routes otherwise, the image does not fit it, there is no such class, or
-            ``n_iters`` is below 1.
+        ValueError: the model routes otherwise, the image does not fit it, there is no such class, or ``n_iters`` is
+            below 1.
 
     Source: Hinton, Sabour, Frosst 2018, section 3.
     """
@@ -83,11 +83,11 @@ def class_votes(model: nn.Module, image: Tensor, label: int, n_iters: int | None
 
 
 def votes_for_classes(model: nn.Module, pose: Tensor) -> Tensor:
-    """Votes of the map below the class capsules, with the coordinates that are added.
+    """Compute the votes of the map below the class capsules, with the coordinates that are added.
 
     Args:
         model: a MatrixCapsNet whose class capsules are routed by EM.
-        pose: of the map, ``[B, T, H, W, 4, 4]`` or ``[B, T, H, W, D]``.
+        pose: poses of the map, ``[B, T, H, W, 4, 4]`` or ``[B, T, H, W, D]``.
 
     Returns:
         V_ij as vectors, ``[B, I, J, D]`` with I = T·H·W.
@@ -109,18 +109,18 @@ _LARGEST = 60.0  # area of the dot of a capsule that gives itself whole, in poin
 
 
 def draw_votes(votes: Sequence[Votes], names: Sequence[str]) -> Figure:
-    """One row a class, one column an iteration; a dot is a vote, a cross with an ellipse the class capsule.
+    """Draw a row for each class and a column for each iteration; dots are votes, a cross and its ellipse the class.
 
-    The plane of a row is that in which the votes taken in the end differ most, and is the same in all of its
-    columns; all rows have one scale. A dot's area is the responsibility R, it is the darker the more
-    active the capsule that casts it. The ellipse is the capsule's Gaussian at one standard deviation.
+    The plane of a row is that in which the votes taken in the end differ most. It is the same in all columns, and all
+    rows share one scale. A dot's area is the responsibility R; it is darker the more active the capsule is that casts
+    the vote. The ellipse is the class capsule's Gaussian at one standard deviation.
 
     Args:
-        votes: as :func:`torchcaps.explain.class_votes` gives them, of one image.
-        names: of their classes, as many.
+        votes: those of :func:`class_votes`, of one image.
+        names: name of the class of each.
 
     Raises:
-        ValueError: no votes, other numbers of names or of iterations.
+        ValueError: there are no votes, or the numbers of names or iterations differ.
     """
     if isinstance(votes, Votes):  # a tuple itself
         raise ValueError("votes must be several, such as [votes], got one")
@@ -156,7 +156,7 @@ def draw_votes(votes: Sequence[Votes], names: Sequence[str]) -> Figure:
 
 
 def _reach(points: Tensor, votes: Votes) -> float:
-    """Half the width of a picture that holds nearly all votes (far ones get hardly any R)."""
+    """Return half the width of a picture that holds nearly all votes (far ones get hardly any R)."""
     weight = (votes.coupling.amax(dim=0) * votes.activation).cpu()
     radius, order = points.norm(dim=1).cpu().sort()
     inside = (weight[order].cumsum(0) <= 0.97 * weight.sum()).sum()
@@ -164,7 +164,7 @@ def _reach(points: Tensor, votes: Votes) -> float:
 
 
 def _ellipse(mean: Tensor, covariance: Tensor) -> np.ndarray:
-    """One standard deviation about the mean of a Gaussian of the plane, ``[2, 100]``."""
+    """Trace one standard deviation about the mean of a Gaussian of the plane, ``[2, 100]``."""
     variance, axes = torch.linalg.eigh(covariance.double())
     angle = torch.linspace(0, 2 * math.pi, 100, dtype=torch.float64, device="cpu")
     circle = torch.stack((angle.cos(), angle.sin()))
