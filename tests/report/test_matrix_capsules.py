@@ -59,7 +59,7 @@ def test_every_section_is_there_and_its_picture_too(make):
     html = write_report(path).read_text(encoding="utf-8")
     assert titles(html) == [
         "Training",
-        "Which class is taken for which",
+        "Confusion matrix",
         "Mistakes",
         "What a class is made of",
         "Votes that agree",
@@ -73,9 +73,9 @@ def test_every_section_is_there_and_its_picture_too(make):
         with Image.open(path / "pictures" / name) as picture:
             grey = picture.convert("L").getextrema()
         assert grey[0] < 100 and grey[1] == 255, f"{name} is empty"
-    assert "The spread loss asks for a margin that grows" in html
+    assert "The margin of the spread loss grows" in html
     assert "new to it" not in html
-    assert "which was trained on, from every azimuth" in html  # these toys are in every split
+    assert "which training has, from every azimuth" in html  # these toys are in every split
     assert write_report(path).read_text(encoding="utf-8") == html
 
 
@@ -88,7 +88,7 @@ def test_a_toy_that_was_not_trained_on_is_called_so(make):
     every = toys()
     first = every.train.factors["instance"] == 0
     html = write_report(make(replace(every, train=every.train.take(first), test=every.test.take(~first))))
-    assert "which was not trained on, from every azimuth" in html.read_text(encoding="utf-8")
+    assert "which training does not have, from every azimuth" in html.read_text(encoding="utf-8")
 
 
 def test_of_toys_that_training_does_not_name_nothing_is_said(make):
@@ -100,7 +100,7 @@ def test_of_toys_that_training_does_not_name_nothing_is_said(make):
 def test_without_viewpoints_the_section_says_why_it_is_empty(make):
     path = make(toys(("instance", "height", "azimuth", "lighting")), loss="margin")
     html = write_report(path).read_text(encoding="utf-8")
-    assert "Left out, because these data do not tell the elevation of each test image." in html
+    assert "Not shown: these data lack the elevation of each test image." in html
     assert not list((path / "pictures").glob("views*"))
     assert "spread loss" not in re.sub("<pre>.*</pre>", "", html, flags=re.DOTALL)
 
@@ -109,7 +109,7 @@ def test_dynamic_routing_has_no_clusters_to_show(make):
     path = make(toys(), loss="margin", routing="dynamic")
     html = write_report(path).read_text(encoding="utf-8")
     assert titles(html)[3:-1] == ["What a class is made of", "Votes that agree", "Seen from all sides"]
-    assert "Left out, because this network&#x27;s class capsules are not fitted" in html
+    assert "Not shown: EM does not route this network&#x27;s class capsules" in html
     assert not (path / "pictures" / "votes.png").exists()
 
 
@@ -141,4 +141,4 @@ def test_of_few_test_images_the_toy_is_still_that_of_the_image(make):
 
 def test_the_report_says_what_is_new_where_it_is(make):
     html = write_report(make(toys(novel=True))).read_text(encoding="utf-8")
-    assert "Dots are the viewpoints from which toys were seen in training" in html
+    assert "Dots mark the viewpoints that training has" in html

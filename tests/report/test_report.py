@@ -83,14 +83,14 @@ def test_every_section_is_there(html):
     assert titles(html) == [
         "Side by side",
         "Training",
-        "Which class is taken for which",
-        "What a capsule remembers of an image",
-        "What the numbers in a capsule mean",
-        "Who votes for what",
-        "From parts to wholes",
-        "Overlapping images taken apart (pairs)",
-        "Who votes for what (pairs)",
-        "From parts to wholes (pairs)",
+        "Confusion matrix",
+        "Reconstructions",
+        "What the dimensions of a capsule encode",
+        "Where the votes come from",
+        "Parse tree",
+        "Segmentation of overlapping images (pairs)",
+        "Where the votes come from (pairs)",
+        "Parse tree (pairs)",
         "How it was made",
     ]
 
@@ -145,7 +145,7 @@ def test_pictures_are_files_too_and_nothing_half_written_stays(html, folder):
 def test_a_cnn_has_its_mistakes_shown_and_the_same_run_gives_the_same_page(folder, monkeypatch):
     monkeypatch.setattr(files, "DPI", 30)
     first = write_report(folder / "cnn & co").read_text(encoding="utf-8")
-    assert titles(first) == ["Training", "Which class is taken for which", "Mistakes", "How it was made"]
+    assert titles(first) == ["Training", "Confusion matrix", "Mistakes", "How it was made"]
     assert write_report(folder / "cnn & co").read_text(encoding="utf-8") == first
 
 
@@ -174,8 +174,8 @@ def test_that_networks_were_tested_on_other_images_is_said(html, folder, tmp_pat
     monkeypatch.setattr(files, "DPI", 30)
     finished(tmp_path / "digits", Data("digits", n_eval=4), CAPSULES)
     beside = write_report(folder / "cnn & co", (tmp_path / "digits",)).read_text(encoding="utf-8")
-    assert re.search(r"Their test images are not the same ones: 360 images, labels \w{8}; 4 images, labels", beside)
-    assert "not the same ones" not in html
+    assert re.search(r"Their test images differ: 360 images, labels \w{8}; 4 images, labels", beside)
+    assert "Their test images differ" not in html
 
 
 def test_fewer_of_the_same_test_images_are_not_the_same(folder, tmp_path, monkeypatch):
@@ -185,8 +185,8 @@ def test_fewer_of_the_same_test_images_are_not_the_same(folder, tmp_path, monkey
         run = Run(finished(tmp_path / name, data, CNN, loss="cross_entropy"))
         write_json(run.result, read_json(run.result) | {"images": {"test": n}})
     beside = write_report(tmp_path / "all", (tmp_path / "some",)).read_text(encoding="utf-8")
-    assert re.search(r"not the same ones: 20 of 360 images, labels (\w{8}); 360 images, labels \1\.", beside)
-    assert "their errors can be compared" in beside and "by heart" in beside
+    assert re.search(r"test images differ: 20 of 360 images, labels (\w{8}); 360 images, labels \1\.", beside)
+    assert "their errors are comparable" in beside and "overfits" in beside
 
 
 def test_errors_on_what_was_trained_on_are_not_to_be_compared(folder, tmp_path, monkeypatch):
@@ -198,7 +198,7 @@ def test_errors_on_what_was_trained_on_are_not_to_be_compared(folder, tmp_path, 
     write_json(run.result, read_json(run.result) | {"held_out": False})
     alone = write_report(run.path).read_text(encoding="utf-8")
     assert drawn == [["seen (trained on too)"]]
-    assert "can be compared" not in alone and "by heart" not in alone and "say nothing of others" in alone
+    assert "are comparable" not in alone and "overfits" not in alone and "do not measure generalization" in alone
 
 
 def test_of_several_windows_it_is_said_that_pictures_show_one(folder, tmp_path, monkeypatch):
@@ -207,7 +207,7 @@ def test_of_several_windows_it_is_said_that_pictures_show_one(folder, tmp_path, 
     for n in (1, 13):
         data = Data("digits", n_eval=4, crop=(20, 20), test_crops=n)
         said.append(write_report(finished(tmp_path / str(n), data, CAPSULES)).read_text(encoding="utf-8"))
-    assert ["not all 13 whose scores are averaged" in text for text in said] == [False, True]
+    assert ["average the scores of all 13 windows" in text for text in said] == [False, True]
 
 
 @pytest.mark.parametrize("learned", [False, True])
@@ -217,7 +217,7 @@ def test_first_couplings_are_even_unless_they_were_learned(folder, tmp_path, mon
     path = finished(tmp_path / "caps", replace(Data("digits"), n_eval=4), model)
     said = write_report(path).read_text(encoding="utf-8")
     assert ("divides its vote equally" in said) == ("all classes are equal" in said) == (not learned)
-    assert ("as it has learned to" in said) == learned
+    assert ("by learned initial logits" in said) == learned
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_smoke_run_is_called_one(tmp_path):
     write_json(run.config, replace(run.experiment(), recipe="cigarette-smoke").to_dict())
     assert "--smoke" not in headline(run)
     write_json(run.config, smoke(run.experiment()).to_dict())
-    assert "(--smoke) show that it runs; its numbers say nothing" in headline(run)
+    assert "smoke test (--smoke): two steps on eight images, whose numbers mean nothing" in headline(run)
 
 
 def test_one_iteration_is_shown_beside_one_more_and_said_to_be(tmp_path, monkeypatch):
@@ -252,17 +252,19 @@ def test_one_iteration_is_shown_beside_one_more_and_said_to_be(tmp_path, monkeyp
         html = write_report(finished(tmp_path / f"caps{n}", Data("digits", n_eval=10), model)).read_text(
             encoding="utf-8"
         )
-        assert len(re.findall(r"<p>[^<]*This network answers after the first iteration", html)) == said
+        assert len(re.findall(r"<p>[^<]*This network predicts after the first iteration", html)) == said
 
 
 def test_what_was_trained_on_is_said_to_be(tmp_path):
     run = Run(finished(tmp_path / "caps", Data("digits"), CAPSULES))
     assert "<dt>validation error</dt>" in headline(run)
     write_json(run.result, run.finished() | {"held_out": False})
-    assert "<dt>validation error (trained on too)</dt>" in headline(run) and "images that it never saw" in headline(run)
+    assert "<dt>validation error (trained on too)</dt>" in headline(run) and "images held out of training" in headline(
+        run
+    )
     note = "; 3 of its 9 test images are copies of training images"
     write_json(run.result, run.finished() | {"data": note})
-    assert note in headline(run) and "never saw" not in headline(run)
+    assert note in headline(run) and "held out of training" not in headline(run)
 
 
 def test_a_name_is_no_formula(tmp_path, monkeypatch):
@@ -278,7 +280,7 @@ def test_a_name_is_no_formula(tmp_path, monkeypatch):
 def test_a_run_on_pairs_has_its_own_report(folder, monkeypatch):
     monkeypatch.setattr(files, "DPI", 30)
     html = write_report(folder / "pairs").read_text(encoding="utf-8")
-    assert titles(html)[1:-1] == ["Overlapping images taken apart", "Who votes for what", "From parts to wholes"]
+    assert titles(html)[1:-1] == ["Segmentation of overlapping images", "Where the votes come from", "Parse tree"]
 
 
 def test_capsules_without_a_decoder_have_a_report(folder, tmp_path, monkeypatch):
@@ -287,7 +289,7 @@ def test_capsules_without_a_decoder_have_a_report(folder, tmp_path, monkeypatch)
     data = Data("folder", root=config["data"]["root"], image_size=(13, 15))
     run = finished(tmp_path / "bare", data, Model(CAPSULES.name, CAPSULES.options | {"decoder": None}))
     html = write_report(run).read_text(encoding="utf-8")
-    assert titles(html)[2:-1] == ["Mistakes", "Who votes for what", "From parts to wholes"]
+    assert titles(html)[2:-1] == ["Mistakes", "Where the votes come from", "Parse tree"]
 
 
 class Own(nn.Module):
@@ -310,13 +312,13 @@ def test_a_network_of_ones_own_shows_what_its_decoder_paints(folder, tmp_path, m
     config = json.loads((folder / "caps" / "config.json").read_text())
     data = Data("folder", root=config["data"]["root"], image_size=(13, 15))
     html = write_report(finished(tmp_path / "mine", data, Model("mine"))).read_text(encoding="utf-8")
-    assert titles(html)[2:-1] == ["What a capsule remembers of an image", "What the numbers in a capsule mean"]
+    assert titles(html)[2:-1] == ["Reconstructions", "What the dimensions of a capsule encode"]
     bare = finished(
         tmp_path / "bare", data, Model("mine", {"capsules": False}), loss="cross_entropy", reconstruction=0.0
     )
     assert titles(write_report(bare).read_text(encoding="utf-8"))[2:-1] == ["Mistakes"]
     pairs = finished(tmp_path / "pairs", replace(data, pairs=True, n_pairs=(4, 6)), Model("mine"))
-    assert titles(write_report(pairs).read_text(encoding="utf-8"))[1:-1] == ["Overlapping images taken apart"]
+    assert titles(write_report(pairs).read_text(encoding="utf-8"))[1:-1] == ["Segmentation of overlapping images"]
 
 
 @pytest.mark.parametrize(("pose", "d_primary", "d_class"), [("matrix", 16, 16), ("vector", 8, 4)])
@@ -325,7 +327,7 @@ def test_a_capsnet_that_routes_by_em_has_a_report(folder, tmp_path, monkeypatch,
     em = {"routing": "em", "pose": pose, "d_primary": d_primary, "d_class": d_class}
     run = finished(tmp_path / "em", replace(Data("digits"), n_eval=4), Model(CAPSULES.name, CAPSULES.options | em))
     html = write_report(run).read_text(encoding="utf-8")
-    assert {"Who votes for what", "From parts to wholes"} <= set(titles(html))
+    assert {"Where the votes come from", "Parse tree"} <= set(titles(html))
     assert "divides its vote equally" in html
 
 
@@ -342,3 +344,13 @@ def test_an_unfinished_run_is_refused_by_name(folder, tmp_path):
         write_report(tmp_path)
     with pytest.raises(ValueError, match=re.escape(str(tmp_path / "none"))):
         write_report(folder / "caps", [tmp_path / "none"])
+
+
+def test_a_picture_that_lies_in_the_folder_is_embedded_as_if_it_were_drawn(tmp_path, monkeypatch):
+    from torchcaps.explain import draw_confusion
+    from torchcaps.report.page import Album
+
+    album = Album(Run(tmp_path))
+    drawn = album.add("confusion", draw_confusion(torch.eye(2, dtype=torch.int64), ("a", "b")), "Two classes.")
+    assert album.embed("confusion", "Two classes.") == drawn
+    assert album.embed("other", "No picture.") == "<p>No picture.</p>"

@@ -104,11 +104,11 @@ def test_predict_has_nothing_to_say(folder: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        ("capsules", ["Poses follow the image", "What it paints", "Transformations never seen in training",
-                      "Part by part", "What each capsule paints with"]),
-        ("templates", ["Poses follow the image", "What it paints", "Transformations never seen in training",
-                       "Part by part", "What each capsule owns"]),
-        ("plain", ["What it paints"]),
+        ("capsules", ["Poses follow the image", "Reconstructions", "Transformations never seen in training",
+                      "Part by part", "Generation units of each capsule"]),
+        ("templates", ["Poses follow the image", "Reconstructions", "Transformations never seen in training",
+                       "Part by part", "Template of each capsule"]),
+        ("plain", ["Reconstructions"]),
     ],
 )  # fmt: skip
 def test_the_report_shows_what_was_learned(
@@ -140,10 +140,10 @@ def test_a_report_of_little(
     assert main(["report", str(out)]) == 0
     html = (out / "report.html").read_text(encoding="utf-8")
     shown = re.findall(r"<h2>(.*?)</h2>", html)
-    wanted = ["Training", "Poses follow the image", "What it paints", "Transformations never seen in training",
+    wanted = ["Training", "Poses follow the image", "Reconstructions", "Transformations never seen in training",
               "Part by part", shown[-2], "How it was made"]  # fmt: skip
     assert shown == [title for title in wanted if title not in missing]
-    assert ("of that without T</dt><dd>–" in html) == ("shift" in options[0])
+    assert ("of that with T ignored</dt><dd>–" in html) == ("shift" in options[0])
     assert not (out / "pictures" / "one-capsule.png").exists()
 
 

@@ -1,4 +1,4 @@
-"""The pictures of an auto-encoder's report, each with the sentence that says what one sees."""
+"""Pictures of an auto-encoder's report, each with a text that explains it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from torchcaps.training.files import read_json
 from torchcaps.training.pose_metrics import LEAST_PAIRS
 from torchcaps.training.run import Run, with_data_in
 
-#: Pairs in a scatter, images in a row, capsules that are shown alone.
+#: Pairs in a scatter plot, images in a row, and capsules that are shown alone.
 _N_DOTS, _N_IMAGES, _N_ALONE = 1000, 10, 11
-#: Steps of a transformation to both sides; the fourth is as far as the training went.
+#: Steps of a transformation to both sides; the fourth is the largest in training.
 _STEPS = tuple(range(-6, 7))
 _TRAINED = 4
 
 
 @torch.no_grad()
 def pictures_of_autoencoder(album: Album, run: Run, root: str | Path | None = None) -> list[str]:
-    """The sections of a finished run, made of its first test images.
+    """Build the sections of a finished run from its first test images.
 
     Raises:
         ValueError: its model or its data cannot be loaded.
@@ -42,11 +42,11 @@ def pictures_of_autoencoder(album: Album, run: Run, root: str | Path | None = No
     batch = _first(split(config, data_for(config, trained), "test", torch.device("cpu")))
     few = [_few_labels(album, run)] if (run.path / "few-labels.json").is_file() else []
     if isinstance(model, PlainAutoencoder):
-        return [_painted(album, model, batch), *few]
+        return [_reconstructions(album, model, batch), *few]
     return [
         *few,
-        *([_following(album, model, batch, result)] if result["test_follows"] else []),
-        _painted(album, model, batch),
+        *([_pose_recovery(album, model, batch, result)] if result["test_follows"] else []),
+        _reconstructions(album, model, batch),
         *([_unseen(album, model, batch, sweeps)] if (sweeps := _sweeps(config.data)) else []),
         _alone(album, model, batch),
         _units(album, model),
@@ -54,6 +54,7 @@ def pictures_of_autoencoder(album: Album, run: Run, root: str | Path | None = No
 
 
 def _few_labels(album: Album, run: Run) -> str:
+    """Show a comparison with few labels that lies in the run's folder."""
     found = read_json(run.path / "few-labels.json")
     numbers = list(found["rows"][0]["errors"])
     rows = [
@@ -61,28 +62,29 @@ def _few_labels(album: Album, run: Run) -> str:
         for row in found["rows"]
     ]
     text = (
-        f"Test error in per cent when only so many training images have labels: means over {found['draws']} draws, the "
-        f"same for all; neighbours are sought among {found['n_unlabelled']:,} images. Lines are one standard deviation "
-        "long to both sides. What is learned without labels pays where neighbours in its code are of one class."
+        f"Test error in per cent when few training images have labels: means over {found['draws']} draws, which are "
+        f"the same for all rows. Neighbours are searched among {found['n_unlabelled']:,} images. Lines extend one "
+        "standard deviation to both sides. Learning without labels pays off where neighbours in the code share a class."
     )
-    head = ("what neighbours are found by", *(f"{n} labels" for n in numbers), "how classes are found")
-    return page.section(
-        "Few labels", album.add("few-labels", explain.draw_few_labels(found["rows"]), text), page.table(head, rows)
-    )
+    head = ("neighbours by", *(f"{n} labels" for n in numbers), "classes by")
+    return page.section("Few labels", album.embed("few-labels", text), page.table(head, rows))
 
 
 def _first(batches: Iterable[Batch]) -> Batch:
-    """The first pairs, as one batch."""
+    """Gather the first pairs into one batch."""
     found: list[Batch] = []
     for batch in batches:
         found.append(batch)
         if sum(len(each.images) for each in found) >= _N_DOTS:
             break
-    images, parts, told = (torch.cat([getattr(b, n) for b in found]) for n in ("images", "parts", "transformation"))
-    return Batch(images, torch.cat([b.labels for b in found]), parts, told)
+    images, parts, transformation = (
+        torch.cat([getattr(b, n) for b in found]) for n in ("images", "parts", "transformation")
+    )
+    return Batch(images, torch.cat([b.labels for b in found]), parts, transformation)
 
 
-def _following(album: Album, model: nn.Module, batch: Batch, result: dict[str, Any]) -> str:
+def _pose_recovery(album: Album, model: nn.Module, batch: Batch, result: dict[str, Any]) -> str:
+    """Show the transformations recovered by all capsules together, then by one of them."""
     assert batch.transformation is not None
     found = explain.recover_transformation(model, batch.images, batch.parts.squeeze(1))
     true = explain.affine_parameters(batch.transformation)
@@ -93,12 +95,13 @@ def _following(album: Album, model: nn.Module, batch: Batch, result: dict[str, A
     ]
     alone = result["test_capsules"]
     text = (
-        "Two pictures of each test image, one transformed into the other. Across, what was done; upwards, what "
-        "the capsules say was done, from nothing but the poses that they found in each of the two: no one told them "
-        "what a pose is. Rotations are in degrees, shifts in pixels. On the dashed line they would be right. Here all "
-        f"capsules speak together; {alone['active']} of {alone['n']} are active in enough images to be asked alone."
+        "Each test image is shown to the network twice, the second time transformed. The horizontal axis is the true "
+        "transformation; the vertical axis is the one recovered from the capsules' poses in the two images. Training "
+        "has no labels for poses. Rotations are in degrees, shifts in pixels. On the dashed line the recovered value "
+        f"is the true one. Here all capsules are combined; {alone['active']} of {alone['n']} are active in enough "
+        "images to be evaluated alone."
     )
-    figures = [album.add("following", explain.draw_pose_recovery(panels), text)]
+    figures = [album.add("pose-recovery", explain.draw_pose_recovery(panels), text)]
     figures += _one_capsule(album, found, true, names)
     table = ""
     if alone["active"]:
@@ -109,7 +112,10 @@ def _following(album: Album, model: nn.Module, batch: Batch, result: dict[str, A
 
 
 def _one_capsule(album: Album, found: explain.RecoveredTransformation, true: Tensor, names: Sequence[str]) -> list[str]:
-    """What a single capsule says, as in the paper's figure 2; nothing of one that is active too seldom."""
+    """Show the transformations recovered by a single capsule, as in the paper's figure 2.
+
+    Nothing is shown if even the most active capsule is active too seldom.
+    """
     j = int(found.active.sum(dim=0).argmax())
     active = found.active[:, j]
     if active.sum() < LEAST_PAIRS:
@@ -118,45 +124,49 @@ def _one_capsule(album: Album, found: explain.RecoveredTransformation, true: Ten
     panels = [
         RecoveryPanel(name, *(x[active, explain.AFFINE_PARAMETERS.index(name)] for x in (true, got))) for name in names
     ]
-    text = f"The same as one capsule says it: number {j}, the one most often active, in {int(active.sum()):,} pairs."
+    text = f"The same, recovered by one capsule: number {j}, the one most often active, in {int(active.sum()):,} pairs."
     return [album.add("one-capsule", explain.draw_pose_recovery(panels), text)]
 
 
-def _painted(album: Album, model: nn.Module, batch: Batch) -> str:
+def _reconstructions(album: Album, model: nn.Module, batch: Batch) -> str:
+    """Show inputs, targets and reconstructions."""
     some = slice(_N_IMAGES)
-    told = None if batch.transformation is None else batch.transformation[some]
-    images, asked = batch.images[some], batch.parts[some, 0]
-    painted = model(images, told).images
-    error = (painted - asked).square().sum(dim=(1, 2, 3)).mean().item()
+    transformation = None if batch.transformation is None else batch.transformation[some]
+    images, target = batch.images[some], batch.parts[some, 0]
+    reconstructions = model(images, transformation).images
+    error = (reconstructions - target).square().sum(dim=(1, 2, 3)).mean().item()
     if isinstance(model, PlainAutoencoder):
-        text = "What the network sees, what it is asked to paint, and what it paints from its code alone."
+        text = "The input, the target, and the reconstruction from the code alone."
     else:
         text = (
-            "What the network sees, what the picture looks like after the transformation that it is told of, and what "
-            "it paints from poses and presences alone."
+            "The input; the target, which is the image after the transformation that the network is given; and the "
+            "reconstruction from poses and presences alone."
         )
     text += f" Squared error, summed over the pixels: {error:.1f} on average over these {len(images)}."
-    figure = explain.draw_image_rows((("seen", images), ("asked for", asked), ("painted", painted)))
-    return page.section("What it paints", album.add("painted", figure, text))
+    figure = explain.draw_image_rows((("input", images), ("target", target), ("reconstructed", reconstructions)))
+    return page.section("Reconstructions", album.add("reconstructions", figure, text))
 
 
 def _unseen(album: Album, model: nn.Module, batch: Batch, sweeps: Sequence[tuple[str, Tensor, list[str]]]) -> str:
-    """Up to one and a half times as far as in training: T there goes twice as far as the images."""
+    """Show transformations up to one and a half times as large as in training.
+
+    T in training is up to twice as large as the transformation of one image.
+    """
     made = []
     for k, (name, matrices, titles) in enumerate(sweeps):
-        true, painted = explain.transformation_sweep(model, batch.images[k % len(batch.images)], matrices)
+        true, reconstructions = explain.transformation_sweep(model, batch.images[k % len(batch.images)], matrices)
         within = [abs(step) <= _TRAINED for step in _STEPS]
-        figure = explain.draw_transformation_sweep(true, painted, titles, within)
+        figure = explain.draw_transformation_sweep(true, reconstructions, titles, within)
         text = (
-            f"{name}: above the image transformed, below what the network paints when it sees the untransformed image "
-            "and is told how. Starred ones go further than two such changes together do in training."
+            f"{name}: the transformed image above, and below it the reconstruction from the untransformed image and "
+            "the transformation. A star marks transformations larger than two such changes together in training."
         )
         made.append(album.add(f"sweep-{k}", figure, text))
     return page.section("Transformations never seen in training", *made)
 
 
 def _sweeps(data: Data) -> list[tuple[str, Tensor, list[str]]]:
-    """Name, matrices and titles of one sweep for each kind of transformation of the training."""
+    """Return name, matrices and titles of one sweep for each kind of transformation in training."""
     at = torch.tensor(_STEPS) / _TRAINED
     zero, one = torch.zeros_like(at), torch.ones_like(at)
 
@@ -181,6 +191,7 @@ def _sweeps(data: Data) -> list[tuple[str, Tensor, list[str]]]:
 
 
 def _alone(album: Album, model: nn.Module, batch: Batch) -> str:
+    """Show what single capsules add to images."""
     rows = []
     for image in batch.images[:4]:
         parts = explain.part_reconstructions(model, image)
@@ -188,19 +199,21 @@ def _alone(album: Album, model: nn.Module, batch: Batch) -> str:
         whole = model(image.unsqueeze(0)).images
         rows.append(("", torch.cat((whole, parts[strongest]))))
     text = (
-        "For four images: first what all capsules paint together, then what single ones add to it, the strongest first."
+        "For four images: first the reconstruction by all capsules together, then what single capsules add to it, the "
+        "strongest first."
     )
     return page.section("Part by part", album.add("alone", explain.draw_image_rows(rows), text))
 
 
 def _units(album: Album, model: nn.Module) -> str:
+    """Show the templates or the generation units of the capsules."""
     if isinstance(model, TemplateAutoencoder):
-        text = "The template of every capsule, which it can only warp and scale. Grey is nothing, white is light."
-        title = "What each capsule owns"
+        text = "The template of every capsule, which it can only warp and scale. Grey is zero, white is light."
+        title = "Template of each capsule"
     else:
         text = (
-            "What each generation unit paints when it is on: a row of units for each of the first capsules. Grey is "
-            "nothing, white adds light, black takes it away. A capsule moves its part by switching units on and off."
+            "What each generation unit adds when it is on: a row of units for each of the first capsules. Grey is "
+            "zero, white adds light, black removes it. A capsule moves its part by switching units on and off."
         )
-        title = "What each capsule paints with"
+        title = "Generation units of each capsule"
     return page.section(title, album.add("units", explain.draw_generative_units(explain.generative_units(model)), text))

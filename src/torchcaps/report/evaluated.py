@@ -1,4 +1,4 @@
-"""What a finished run says of its test images."""
+"""Evaluate a finished run on its test images."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torchcaps.training.environment import choose_device
 from torchcaps.training.objective import wrong
 from torchcaps.training.run import Run, with_data_in
 
-#: Pairs looked at.
+#: Number of pairs that are evaluated.
 N_PAIRS = 1000
 
 
 class EvaluatedRun(NamedTuple):
-    """A run, its model, and what it said of the test split (for pairs, of its first thousand)."""
+    """A run, its model, and its predictions for the test split (for pairs, for its first thousand)."""
 
     run: Run
     config: Experiment
@@ -38,14 +38,14 @@ class EvaluatedRun(NamedTuple):
     data: Dataset
 
     def first_correct(self) -> list[int]:
-        """The first rightly recognised test image of each class that has one."""
+        """Return the first correctly classified test image of each class that has one."""
         right = [((self.labels[:, 0] == k) & ~self.wrong).nonzero() for k in range(len(self.classes))]
         return [int(found[0]) for found in right if len(found)] or [0]
 
 
 @torch.no_grad()
 def evaluate_run(run: Run, root: str | Path | None = None) -> EvaluatedRun:
-    """Let a finished run predict its test split, whose files lie in ``root`` or where the run found them.
+    """Predict the test split of a finished run, whose files lie in ``root`` or where the run found them.
 
     Raises:
         ValueError: its model or its data cannot be loaded, or it is an auto-encoder's.
@@ -58,7 +58,7 @@ def evaluate_run(run: Run, root: str | Path | None = None) -> EvaluatedRun:
     dataset = data_for(config, trained)
     batches = split(config, dataset, "test", device)
     found, n = [], 0
-    for batch in tqdm(batches, desc="look at the test images", leave=False, disable=not sys.stderr.isatty()):
+    for batch in tqdm(batches, desc="predict the test images", leave=False, disable=not sys.stderr.isatty()):
         scores = torch.stack([model(view.images).scores for view in batch.views()]).mean(dim=0)
         predicted = scores.topk(batch.labels.shape[1], dim=1).indices
         found.append((batch.images, batch.labels, batch.parts, predicted, wrong(scores, batch.labels)))

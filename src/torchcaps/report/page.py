@@ -1,13 +1,14 @@
-"""The report's page: one HTML file that needs nothing else, on a phone, on paper, by day and by night."""
+"""Build the page of a report: one HTML file that needs nothing else, on a phone, on paper, by day and by night."""
 
 from __future__ import annotations
 
 import base64
+import struct
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from torchcaps.training.files import as_png, write_atomically
+from torchcaps.training import files
 from torchcaps.training.run import Run
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ summary { cursor: pointer; }
 
 
 def page(title: str, body: Sequence[str]) -> str:
-    """The whole file."""
+    """Build the whole file."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -64,7 +65,7 @@ def page(title: str, body: Sequence[str]) -> str:
 
 
 def headline(title: str, text: str, facts: Sequence[tuple[str, str]]) -> str:
-    """Title, one sentence, and the facts in boxes, the first one large."""
+    """Build the title, one sentence, and the facts in boxes, the first one large."""
     boxes = "".join(
         f"<div{' class=main' if k == 0 else ''}><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for k, (name, value) in enumerate(facts)
@@ -73,17 +74,17 @@ def headline(title: str, text: str, facts: Sequence[tuple[str, str]]) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """A titled box of parts that are HTML already."""
+    """Put parts that are HTML already into a titled box."""
     return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>"
 
 
 def paragraph(text: str) -> str:
-    """One paragraph of plain text."""
+    """Build one paragraph of plain text."""
     return f"<p>{escape(text)}</p>"
 
 
 def picture(png: bytes, description: str, width: float, height: float) -> str:
-    """A picture inside the file; ``width`` and ``height`` in inches are its size on a wide screen."""
+    """Embed a picture; ``width`` and ``height`` in inches are its size on a wide screen."""
     data = base64.b64encode(png).decode("ascii")
     broad = ' class="broad"' if width > 7 else ""
     size = f'width="{round(96 * width)}" height="{round(96 * height)}"'
@@ -92,7 +93,7 @@ def picture(png: bytes, description: str, width: float, height: float) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, first_is_this: bool = True) -> str:
-    """A table; its first row is the run at hand, if nothing else is said."""
+    """Build a table; ``first_is_this`` marks its first row as the run at hand."""
     marked = (0,) if first_is_this else ()
     cells = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join(
@@ -103,24 +104,33 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, first_is_this: 
 
 
 def preformatted(text: str) -> str:
-    """Text whose line breaks count."""
+    """Keep the line breaks of a text."""
     return f"<pre>{escape(text)}</pre>"
 
 
 def fold(summary: str, *parts: str) -> str:
-    """Parts that are HTML already, behind a click."""
+    """Fold parts that are HTML already behind a click."""
     return f"<details><summary>{escape(summary)}</summary>{''.join(parts)}</details>"
 
 
 class Album:
-    """Makes a figure a part of the page, and keeps it as ``pictures/<name>.png``."""
+    """Pictures of a page, which are kept as ``pictures/<name>.png`` too."""
 
     def __init__(self, run: Run) -> None:
         self.folder = run.path / "pictures"
 
     def add(self, name: str, figure: Figure, text: str) -> str:
-        """The text and under it the figure, as HTML."""
-        png = as_png(figure)
-        write_atomically(self.folder / f"{name}.png", lambda path: path.write_bytes(png))
+        """Draw a figure and embed it below its text, as HTML."""
+        png = files.as_png(figure)
+        files.write_atomically(self.folder / f"{name}.png", lambda path: path.write_bytes(png))
         width, height = figure.get_size_inches()
+        return paragraph(text) + picture(png, text, width, height)
+
+    def embed(self, name: str, text: str) -> str:
+        """Embed a picture that the folder holds already below its text; the text alone if there is none."""
+        path = self.folder / f"{name}.png"
+        if not path.is_file():
+            return paragraph(text)
+        png = path.read_bytes()
+        width, height = (pixels / files.DPI for pixels in struct.unpack(">II", png[16:24]))  # of the header IHDR
         return paragraph(text) + picture(png, text, width, height)

@@ -1,4 +1,4 @@
-"""``report.html``: what a finished run has learned, in numbers and pictures, for a stranger."""
+"""Write ``report.html``: what a finished run has learned, in numbers and pictures."""
 
 from __future__ import annotations
 
@@ -26,26 +26,25 @@ from torchcaps.training.run import Run
 def write_report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | Path | None = None) -> Path:
     """Write ``report.html`` and ``pictures/*.png`` into the folder of a finished run.
 
-    The page holds its pictures and asks for nothing else. Examples are the first ones of the test
-    split, so the same run gives the same report.
+    The page embeds its pictures. Examples are the first ones of the test split, so the same run gives the same report.
 
     Args:
         run_path: the run's folder.
-        beside: folders of runs to compare it with, such as a CNN of equal size; of a run on pairs
-            the segmentation is shown too.
-        root: folder of the run's data files, where they are no longer where it found them; also of those of ``beside``
-            that are on the same data.
+        beside: folders of runs to compare it with, such as a CNN of equal size. Runs on pairs show their segmentation
+            too.
+        root: folder of the run's data files, if they have moved since training; it also serves those runs of
+            ``beside`` that use the same data.
 
     Returns:
         The path of ``report.html``.
 
     Raises:
-        ValueError: a folder holds no finished run, or a trial; two have one name; or its data cannot be loaded.
+        ValueError: a folder holds no finished run, or a trial; two folders share a name; or data cannot be loaded.
     """
     check_several("beside", beside)
     run, others = Run(run_path), [Run(path) for path in beside]
     names = [_name(each) for each in (run, *others)]
-    if len(set(names)) < len(names):  # under which they stand in curves and tables
+    if len(set(names)) < len(names):  # curves and tables name runs by it
         raise ValueError(f"beside must be runs in folders of other names, got {', '.join(names)}")
     results = [(each, each.finished()) for each in (run, *others)]
     body = [headline(run)]
@@ -67,21 +66,21 @@ def write_report(run_path: str | Path, beside: Sequence[str | Path] = (), root: 
 
 
 def headline(run: Run) -> str:
-    """Title, one sentence, and the facts in boxes."""
+    """Build the title, one sentence, and the facts in boxes."""
     config, result = run.experiment(), run.finished()
     n_classes = len(load_model(run).classes)
     what = "pairs of overlapping images" if config.data.pairs else "images"
-    seen = f" ({result['data']})" if "copies of training images" in result.get("data", "") else " that it never saw"
+    seen = f" ({result['data']})" if "copies of training images" in result.get("data", "") else " held out of training"
     on = f"{config.data.name} ({'without labels' if config.data.transformed else f'{n_classes} classes'})"
     epochs = f"{result['epochs']} epoch{'' if result['epochs'] == 1 else 's'}"
     text = (
-        f"{config.model.name}, trained for {epochs} on {on}, measured on {what}{seen}. "
+        f"{config.model.name}, trained for {epochs} on {on}, evaluated on {what}{seen}. "
         f"Seed {result['seed']}, commit {_commit(result)}, on {result['device']}."
     )
     if is_smoke(config):
-        text += " Two steps on eight images (--smoke) show that it runs; its numbers say nothing."
+        text += " This is a smoke test (--smoke): two steps on eight images, whose numbers mean nothing."
     facts = [
-        *(_of_an_autoencoder(config, result) if config.data.transformed else _of_a_classifier(result)),
+        *(_autoencoder_facts(config, result) if config.data.transformed else _classifier_facts(result)),
         ("parameters", f"{result['n_parameters']:,}"),
         ("training time", _time(result["seconds"])),
     ]
@@ -89,11 +88,11 @@ def headline(run: Run) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Such as "12.34 %"."""
+    """Format a fraction, such as "12.34 %"."""
     return f"{100 * fraction:.2f} %"
 
 
-def _of_a_classifier(result: dict[str, Any]) -> list[tuple[str, str]]:
+def _classifier_facts(result: dict[str, Any]) -> list[tuple[str, str]]:
     further = [(text, percent(result[key])) for key, text in further_errors(result).items()]
     validation = (f"validation error{if_seen(result)}", percent(result["val_error"]))
     counts = result.get("images_per_class", {}).get("test")
@@ -102,14 +101,18 @@ def _of_a_classifier(result: dict[str, Any]) -> list[tuple[str, str]]:
     return [("test error", percent(result["test_error"])), *balanced, *further, validation]
 
 
-def _of_an_autoencoder(config: Experiment, result: dict[str, Any]) -> list[tuple[str, str]]:
+def _autoencoder_facts(config: Experiment, result: dict[str, Any]) -> list[tuple[str, str]]:
     what = "squared error of an image" if not config.consistency else "loss: squared error and inconsistency"
     loss = (what, f"{result['test_loss']:.1f}")
     if "test_follows" not in result:
         return [loss]
     follows = [(f"R² of {name}", f"{found['r2']:.3f}") for name, found in result["test_follows"].items()]
-    told = result["test_told"]
-    return [*follows, loss, ("error, of that without T", "–" if told is None else percent(told))]
+    consistency = result["test_told"]
+    return [
+        *follows,
+        loss,
+        ("consistency error, of that with T ignored", "–" if consistency is None else percent(consistency)),
+    ]
 
 
 def _time(seconds: float) -> str:
@@ -121,13 +124,13 @@ def _time(seconds: float) -> str:
 
 
 def _commit(result: dict[str, Any]) -> str:
-    """Of each process that took part, oldest first."""
+    """Format the commits of all processes that took part, oldest first."""
     commits = (result.get("commit") or "unknown").split()
     return ", ".join(commit[:10] + "-dirty" * commit.endswith("-dirty") for commit in commits)
 
 
 def _name(run: Run) -> str:
-    """The folder's name, which tells seeds of one recipe apart."""
+    """Return the folder's name, which tells seeds of one recipe apart."""
     return run.path.resolve().name
 
 
@@ -153,11 +156,11 @@ def _comparison(results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
         )
     head = ("run", "test error", "validation error", "parameters", "with decoder", "seconds", "device")
     text = (
-        "The same measures for each run. The decoder takes no part in classification, so networks are of equal "
-        "size if their parameters without it are. A run on pairs is wrong unless it finds both classes."
+        "The same metrics for each run. The decoder takes no part in classification, so compare sizes by the "
+        "parameters without it. A prediction for a pair is wrong unless both classes are correct."
     )
     if len(tested) > 1:
-        text += f" Their test images are not the same ones: {'; '.join(sorted(tested))}."
+        text += f" Their test images differ: {'; '.join(sorted(tested))}."
     return page.section("Side by side", page.paragraph(text), page.table(head, rows))
 
 
@@ -175,19 +178,18 @@ def _curves(album: Album, results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
     seen = any(if_seen(result) for _, result in results)
     alike = not seen and len({run.experiment().data.pairs for run in runs}) == 1
     text = (
-        "How training went, epoch by epoch. "
+        "Training, epoch by epoch. "
         + (
-            "Validation images that were trained on too say nothing of others. "
+            "These validation images were trained on too, so they do not measure generalization. "
             if seen
-            else "Where the training loss goes on falling and the validation loss does not, the network learns its "
-            "examples by heart. "
+            else "Where the training loss keeps falling and the validation loss does not, the network overfits. "
         )
-        + f"Losses of different kinds of network have different scales{'; their errors can be compared' * alike}."
+        + f"Different kinds of network have losses on different scales{'; their errors are comparable' * alike}."
     )
     if any(run.experiment().loss == "spread" for run in runs):
         text += (
-            " The spread loss asks for a margin that grows while the network learns, so its training loss may rise; "
-            "for validation the last margin is taken all along."
+            " The margin of the spread loss grows during training, so the training loss may rise; the validation loss "
+            "uses the final margin throughout."
         )
     return page.section("Training", album.add("curves", figure, text))
 
