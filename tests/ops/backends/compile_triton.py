@@ -59,6 +59,6 @@ for kind, extras in ((torch.bfloat16, False), (torch.float64, True)):
     poses, matrices = torch.zeros(2, 3, 5, 5, 4, 4, dtype=kind), torch.zeros(3, 3, 3, 4, 4, 4, dtype=kind)
     activation, beta = torch.zeros(2, 3, 5, 5, dtype=wide), torch.zeros(4, dtype=wide)
     given = poses, activation, matrices, beta, beta, torch.zeros(3, 3, 3, 4, 4, dtype=wide) if extras else None
-    rest = [2, 2], extras, False, False, 0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, [0.1, 0.2]
+    rest = [2, 2], extras, False, False, [0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2]
     mu, a, coupling, states, masses = em.forward_op(*given, *rest, extras)
     em.backward_op(mu, a, coupling if extras else None, *given, states, masses, *rest)

@@ -219,7 +219,7 @@ def test_torch_accepts_the_operators_of_em() -> None:
     from torchcaps.ops.em.triton import forward_op
 
     leaves = [x.requires_grad_() for x in em.inputs((1, (2, 2, 2), (2, 1), 2, (1, 1))).values() if x is not None]
-    settings = False, True, False, 0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, [0.1, 0.2]
+    settings = False, True, False, [0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2]
     torch.library.opcheck(forward_op, (*leaves, None, [1, 1], *settings, True))
 
 

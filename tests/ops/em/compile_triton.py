@@ -85,6 +85,6 @@ for name, (n, shape, kernel, n_out, stride, n_iters) in SIZES.items():
     weight, beta = torch.zeros(shape[0], kernel, kernel, n_out, 4, 4), torch.zeros(n_out)
     offset = torch.zeros(shape[0], kernel, kernel, 4, 4) if kernel == 1 else None
     given = pose, activation, weight, beta, beta, offset
-    rest = [stride, stride], False, False, False, 0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, [0.1] * n_iters
+    rest = [stride, stride], False, False, False, [0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, *[0.1] * n_iters]
     mu, a, _, states, masses = em.forward_op(*given, *rest, False)
     em.backward_op(mu, a, None, *given, states, masses, *rest)

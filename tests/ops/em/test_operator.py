@@ -20,7 +20,7 @@ from torchcaps.ops.em.cpu import backward_op, forward_op
 pytestmark = needs_cpu
 
 #: Settings of the operator itself, and λ of three iterations.
-NUMBERS = 0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, [0.1, 0.2, 0.3]
+NUMBERS = [0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2, 0.3]
 
 
 def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
@@ -36,7 +36,7 @@ def test_torch_accepts_the_operators(poses: str, positions: bool, last: bool, re
     given = inputs((2, (2, 5, 4), (3, 2), 3, (2, 1)), torch.float64, poses)
     leaves = [x.requires_grad_() for x in given.values() if x is not None]
     offset = torch.randn(2, 3, 2, *POSES[poses][0], dtype=torch.float64) if positions else None
-    rest = [2, 1], positions, True, last, *NUMBERS
+    rest = [2, 1], positions, True, last, NUMBERS
     torch.library.opcheck(forward_op, (*leaves, offset, *rest, return_coupling))
     mu, a, coupling, states = (x.detach() for x in forward_op(*leaves, offset, *rest, return_coupling))
     plain = [x.detach() for x in leaves]

@@ -43,14 +43,14 @@ def forward_op(
         beta_a: ``[J]``.
         offset: ``[T, K_h, K_w, 4, 4]``, ``[T, K_h, K_w, 16]`` or None.
         stride: of rows and of columns.
-        rest: :class:`~torchcaps.ops.em.operator.Settings`, and ``return_coupling``.
+        rest: :class:`~torchcaps.ops.em.operator.Settings` as packed, and ``return_coupling``.
 
     Returns:
         pose ``[B, J, H', W', 4, 4]`` or ``[B, J, H', W', 16]``, activation ``[B, J, H', W']``, coupling
         ``[B, H', W', T·K_h·K_w, J]`` or ``[0]`` unless asked for, and the parents' states
         ``[B, H', W', n_iters · STATE + FIRST, J]`` for the backward pass.
     """
-    settings, return_coupling = Settings(*rest[:-1]), rest[-1]
+    settings, return_coupling = Settings.unpack(*rest[:-1]), rest[-1]
     refuse_forward_derivative(pose, activation, weight, beta_u, beta_a, offset)
     results = _allocate(pose, weight, stride, settings.n_iters, return_coupling)
     mu, a, coupling, states = results
@@ -98,7 +98,7 @@ def backward_op(
         _as_one_map(x, n) for x in (pose, activation, d_mu, d_a, *results[:2])
     )
     given = pose, activation, weight, beta_u, beta_a, offset, states, d_mu, d_a, d_coupling
-    _call("backward", stride, Settings(*settings), *given, d_pose, d_activation, *results[2:])
+    _call("backward", stride, Settings.unpack(*settings), *given, d_pose, d_activation, *results[2:])
     if n > 1:
         results[0].copy_(_as_images(d_pose))
         results[1].copy_(_as_images(d_activation))
@@ -109,18 +109,16 @@ register(forward_op, backward_op, "cpu", _allocate)
 
 
 class _Sizes(ctypes.Structure):
-    """``Sizes`` of problem.h."""
+    """``Sizes`` of problem.h: extents, then the choices in the order of :class:`Settings`."""
 
-    _names = ("B", "C", "H", "W", "Kh", "Kw", "J", "sh", "sw", "n_iters", "n_threads")
-    _flags = ("compete_positions", "start_types", "last_only")
-    _fields_ = tuple((name, ctypes.c_int64) for name in (*_names, *_flags))
+    _extents = ("B", "C", "H", "W", "Kh", "Kw", "J", "sh", "sw", "n_iters", "n_threads")
+    _fields_ = tuple((name, ctypes.c_int64) for name in (*_extents, *Settings._fields[:3]))
 
 
 class _Settings(ctypes.Structure):
-    """``Settings`` of problem.h."""
+    """``Settings`` of problem.h: the numbers of :class:`Settings` in their order."""
 
-    _names = ("damping", "variance_floor", "mass_floor", "ratio", "scale_a", "scale_u", "scale_variance")
-    _fields_ = tuple((name, ctypes.c_double) for name in _names)
+    _fields_ = tuple((name, ctypes.c_double) for name in Settings._fields[3:-1])
 
 
 def _side_by_side(pose: Tensor, stride: list[int]) -> tuple[int, list[int]]:
@@ -151,9 +149,8 @@ def _call(name: str, stride: list[int], settings: Settings, *tensors: Tensor | N
     assert pose is not None
     assert weight is not None
     extents = [*pose.shape[:4], *weight.shape[1:4], *stride, settings.n_iters]
-    flags = (getattr(settings, name) for name in _Sizes._flags)
-    sizes = _Sizes(*extents, torch.get_num_threads(), *flags)
-    numbers = _Settings(*(getattr(settings, name) for name in _Settings._names))
+    sizes = _Sizes(*extents, torch.get_num_threads(), *settings[:3])
+    numbers = _Settings(*settings[3:-1])
     lambdas = (ctypes.c_double * settings.n_iters)(*settings.lambdas)
     pointers = [ctypes.c_void_p() if x is None else ctypes.c_void_p(x.data_ptr()) for x in kept]
     library = load("em" if pose.dim() == 6 else "em_vectors")

@@ -24,7 +24,10 @@ from torchcaps.ops.precision import computed_in
 
 
 class Settings(NamedTuple):
-    """The settings as an operator takes them, each an argument of its own.
+    """The settings of a call.
+
+    An operator takes the choices by name and all numbers as one list: torch's work for an operator that is
+    differentiated grows with the square of the number of its arguments.
 
     Attributes:
         compete_positions: whether responsibilities are shared among places, instead of among all parents.
@@ -56,12 +59,20 @@ class Settings(NamedTuple):
     def n_iters(self) -> int:
         return len(self.lambdas)
 
+    def pack(self) -> tuple[bool, bool, bool, list[float]]:
+        """Write the arguments of an operator."""
+        *numbers, lambdas = self[3:]
+        return *self[:3], [*numbers, *lambdas]
+
+    @classmethod
+    def unpack(cls, compete_positions: bool, start_types: bool, last_only: bool, numbers: list[float]) -> Settings:
+        """Read the arguments of an operator."""
+        n = len(cls._fields) - 4
+        return cls(compete_positions, start_types, last_only, *numbers[:n], numbers[n:])
+
 
 _INPUTS = "Tensor pose, Tensor activation, Tensor weight, Tensor beta_u, Tensor beta_a, Tensor? offset"
-_SETTINGS = (
-    "SymInt[] stride, bool compete_positions, bool start_types, bool last_only, float damping, float variance_floor, "
-    "float mass_floor, float ratio, float scale_a, float scale_u, float scale_variance, float[] lambdas"
-)
+_SETTINGS = "SymInt[] stride, bool compete_positions, bool start_types, bool last_only, float[] numbers"
 
 
 def schemas(n_kept: int) -> tuple[str, str]:
@@ -125,7 +136,7 @@ def register(forward_op: Any, backward_op: Any, impl: str, allocate: Callable[..
     @forward_op.register_fake
     def _(pose: Tensor, _a: Any, weight: Tensor, _u: Any, _b: Any, _o: Any, stride: Any, *rest: Any) -> Any:
         *settings, return_coupling = rest
-        return allocate(pose, weight, stride, Settings(*settings).n_iters, return_coupling)
+        return allocate(pose, weight, stride, Settings.unpack(*settings).n_iters, return_coupling)
 
     @backward_op.register_fake
     def _(*arguments: Any) -> tuple[Tensor, ...]:

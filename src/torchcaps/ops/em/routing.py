@@ -333,7 +333,7 @@ def _run_operator(
         lambdas=[given.lambda_at(t) for t in range(n_iters)],
     )
     tensors = pose, activation, weight, beta_u, beta_a, offset
-    mu, a, coupling, *_ = _OPERATORS[impl](*tensors, list(stride), *settings, return_coupling)
+    mu, a, coupling, *_ = _OPERATORS[impl](*tensors, list(stride), *settings.pack(), return_coupling)
     if not return_coupling:
         return Routed(mu, a, None)
     # Without an E-step, or with one that is taken as a constant, the responsibilities are constants.

@@ -42,7 +42,7 @@ def forward_op(
         beta_a: ``[J]``.
         offset: ``[T, K_h, K_w, 4, 4]`` or None.
         stride: of rows and of columns.
-        rest: :class:`~torchcaps.ops.em.operator.Settings`, and ``return_coupling``.
+        rest: :class:`~torchcaps.ops.em.operator.Settings` as packed, and ``return_coupling``.
 
     Returns:
         pose ``[B, J, H', W', 4, 4]``, activation ``[B, J, H', W']``, coupling ``[B, H', W', T·K_h·K_w, J]`` or
@@ -50,7 +50,7 @@ def forward_op(
         Σ r (V − μ) / mass by damping and rounding, and variance, ``[n_iters, 3, B, P, J, 16]``; logit, mass and the
         next logits' constant, ``[n_iters, 3, B, P, J]``.
     """
-    settings, return_coupling = Settings(*rest[:-1]), rest[-1]
+    settings, return_coupling = Settings.unpack(*rest[:-1]), rest[-1]
     refuse_forward_derivative(pose, activation, weight, beta_u, beta_a, offset)
     results = _allocate(pose, weight, stride, settings.n_iters, return_coupling)
     out_pose, out_activation, coupling, states, masses = results
@@ -107,7 +107,7 @@ def backward_op(
     """Compute the gradients of :func:`forward_op`: pose, activation, weight, beta_u and beta_a."""
     if not d_a.numel():
         return tuple(x.zero_() for x in gradients(pose, activation, weight, beta_u, beta_a))  # type: ignore[return-value]
-    settings = Settings(*rest)
+    settings = Settings.unpack(*rest)
     choices = settings.compete_positions, settings.start_types
     passes = Passes.of(pose, activation, weight, offset, stride, *choices, backward=True)
     d_coupling = None if d_coupling is None else d_coupling.contiguous()

@@ -21,7 +21,7 @@ struct Backward {
   typedef Vec<T> V;
   static constexpr int L = kLanes<T>;
 
-  const Problem<T, Pose>& problem;
+  const Problem<T, Pose> problem;  // behind a reference its members would be loaded again and again
   const T *saved, *grad_pose, *grad_act, *d_coupling;  // the last may be null
   T *d_pose, *d_act;
 
@@ -313,8 +313,7 @@ int32_t backward(const Sizes& sizes, const Settings& settings, const double* lam
                  const T* grad_pose, const T* grad_act, const T* d_coupling, T* d_pose, T* d_act, T* d_weight,
                  T* d_beta_u, T* d_beta_a) {
   try {
-    const Problem<T, Pose> problem(sizes, settings, lambda, pose, act, weight, beta_u, beta_a, offset);
-    const Backward<T, Pose> op{problem, saved, grad_pose, grad_act, d_coupling, d_pose, d_act};
+    const Backward<T, Pose> op{Problem<T, Pose>(sizes, settings, lambda, pose, act, weight, beta_u, beta_a, offset), saved, grad_pose, grad_act, d_coupling, d_pose, d_act};
     return op.run(d_weight, d_beta_u, d_beta_a) ? 0 : 1;
   } catch (const std::exception&) {
     return 1;

@@ -23,7 +23,7 @@ struct Forward {
   typedef Vec<T> V;
   static constexpr int L = kLanes<T>;
 
-  const Problem<T, Pose>& problem;
+  const Problem<T, Pose> problem;  // behind a reference its members would be loaded again and again
   T *out_pose, *out_act, *saved, *coupling;  // the last two may be null
 
   // The mean and the variance of every parent; two passes, hence exact.
@@ -311,8 +311,7 @@ int32_t forward(const Sizes& sizes, const Settings& settings, const double* lamb
                 const T* weight, const T* beta_u, const T* beta_a, const T* offset, T* out_pose, T* out_act, T* saved,
                 T* coupling) {
   try {
-    const Problem<T, Pose> problem(sizes, settings, lambda, pose, act, weight, beta_u, beta_a, offset);
-    return Forward<T, Pose>{problem, out_pose, out_act, saved, coupling}.run() ? 0 : 1;
+    return Forward<T, Pose>{Problem<T, Pose>(sizes, settings, lambda, pose, act, weight, beta_u, beta_a, offset), out_pose, out_act, saved, coupling}.run() ? 0 : 1;
   } catch (const std::exception&) {
     return 1;
   }

@@ -67,6 +67,9 @@ struct Problem : Sizes {
         to_lanes(w + (i * J + jv * L) * Pose::kNumbers, Pose::kNumbers, width(jv), Pose::kNumbers, weight + at(i, jv));
   }
 
+  Problem(const Problem&) = delete;  // walk holds its address
+  Problem& operator=(const Problem&) = delete;
+
   int64_t n_weights() const { return C * K * JV * Pose::kNumbers; }
 
   // Where the transformations to L types of parents begin. A row of weights: a type of child at a kernel's position.
