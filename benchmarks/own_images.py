@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw
 
 from torchcaps import build, load
 from torchcaps.cli.train_command import parse_experiment
-from torchcaps.models.baseline_cnn import count_parameters
+from torchcaps.models.baselines import count_parameters
 from torchcaps.training.environment import commit, versions
 from torchcaps.training.recipes import recipe
 from torchcaps.training.train import train

@@ -19,7 +19,7 @@ from study.data import disarrange, faces
 from torchcaps import data, explain
 from torchcaps.data import augment
 from torchcaps.models import CapsNet
-from torchcaps.models.baseline_cnn import BaselineCNN
+from torchcaps.models.baselines import BaselineCNN
 
 IMAGES, LABELS = torch.rand(6, 1, 20, 20), torch.tensor([0, 1, 2, 0, 1, 2])
 POINTS = torch.randn(40, 3)

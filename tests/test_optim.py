@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 from torchcaps.layers import ConvCaps, DenseCaps, MatrixPrimaryCaps, PrimaryCaps
-from torchcaps.layers.local import Local
 from torchcaps.models import capsnet, matched_cnn, matrix_capsnet_small
+from torchcaps.models.windows import Local
 from torchcaps.optim import Layout, Muon, groups, is_weight, layouts, orthogonalized, orthogonalized_each
 from torchcaps.training import Experiment, Optim
 

@@ -12,7 +12,7 @@ import torch
 from study.recipes import RECIPES, recipe
 from torchcaps.data import DATASETS, Dataset, Images
 from torchcaps.models import MODELS, build
-from torchcaps.models.baseline_cnn import BaselineCNN, count_parameters
+from torchcaps.models.baselines import BaselineCNN, count_parameters
 from torchcaps.training.batches import split
 from torchcaps.training.config import smoke
 from torchcaps.training.train import train

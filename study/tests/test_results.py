@@ -19,7 +19,7 @@ from study.tables import TABLES
 from study.tables.kept import is_of
 from study.tests.test_recipes import SHAPES
 from torchcaps.models import build
-from torchcaps.models.baseline_cnn import count_parameters
+from torchcaps.models.baselines import count_parameters
 
 ROOT = Path(__file__).resolve().parents[1]
 CLAIMS, STUDY = ((ROOT / name).read_text(encoding="utf-8") for name in ("claims.md", "README.md"))

@@ -16,8 +16,7 @@ import torch
 from torchcaps.data import Images, load, smallnorb
 from torchcaps.data.binary_matrix import read_matrix
 from torchcaps.data.images import resized
-from torchcaps.data.smallnorb import halved, in_degrees
-from torchcaps.data.smallnorb_splits import SPLITS, TOYS, divide, plan
+from torchcaps.data.smallnorb import SPLITS, TOYS, divide, halved, in_degrees, plan
 
 #: The tiny files' viewpoints: a familiar and two novel azimuths, a familiar and a novel elevation, one lighting.
 ELEVATIONS, AZIMUTHS = (0, 8), (34, 6, 28)

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from torchcaps.data.stratify import stratify
+from torchcaps.data.splits import stratify
 
 SHARES = {"test": 0.2, "val": 0.1}
 

@@ -22,8 +22,8 @@ from torchcaps.layers import (
     MatrixPrimaryCaps,
     PrimaryCaps,
 )
-from torchcaps.layers.local import Local
 from torchcaps.models import build
+from torchcaps.models.windows import Local
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "primary": lambda: PrimaryCaps(3, 2, 4, 5, bias_init=0.1, scale=0.5),

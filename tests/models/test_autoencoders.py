@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchcaps.layers.local import Windows
 from torchcaps.models import build
-from torchcaps.models.baseline_cnn import count_parameters
+from torchcaps.models.baselines import count_parameters
+from torchcaps.models.windows import Windows
 from torchcaps.ops import transform_pose
 
 NAMES = (

@@ -17,10 +17,10 @@ from torchcaps.data import load
 from torchcaps.data.images import to_float
 from torchcaps.layers import ClassCaps, DynamicRouting, Standardize
 from torchcaps.layers.base import RoutedLayer
+from torchcaps.layers.convolution import ReLUConv2d
 from torchcaps.layers.init import truncated_normal_
-from torchcaps.layers.plain_conv import ReLUConv2d
 from torchcaps.models import MODELS, CapsNet, HiddenConv, build
-from torchcaps.models.baseline_cnn import BaselineCNN, count_parameters
+from torchcaps.models.baselines import BaselineCNN, count_parameters
 
 #: Those that take long to build.
 BIG = ("capsnet", "baseline_cnn", "matrix_capsnet", "multimnist_cnn")

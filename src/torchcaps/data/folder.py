@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchcaps.data.groups import check_apart, find_groups
 from torchcaps.data.images import Dataset, Images, fixed_order
-from torchcaps.data.stratify import stratify
+from torchcaps.data.splits import check_apart, find_groups, stratify
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_choice
 from torchcaps.explain.models import as_capsnet
-from torchcaps.layers.sizes import WINDOW, conv_size, receptive_field
+from torchcaps.layers.shapes import WINDOW, conv_size, receptive_field
 
 
 class ReceptiveField(NamedTuple):

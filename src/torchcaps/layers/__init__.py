@@ -4,16 +4,14 @@ Every capsule layer takes the :class:`~torchcaps.ops.Routed` of the layer before
 poses) and returns a ``Routed``, so that layers stack in a ``torch.nn.Sequential``.
 """
 
-from torchcaps.layers.classes import ClassCaps
+from torchcaps.layers.class_caps import ClassCaps
 from torchcaps.layers.conv import ConvCaps
+from torchcaps.layers.convolution import Conv2d, Standardize
 from torchcaps.layers.decoder import Decoder
 from torchcaps.layers.dense import DenseCaps
-from torchcaps.layers.matrix_primary import MatrixPrimaryCaps
-from torchcaps.layers.plain_conv import Conv2d
-from torchcaps.layers.primary import PrimaryCaps
+from torchcaps.layers.primary import MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.layers.routings import ROUTINGS, DynamicRouting, EMRouting
-from torchcaps.layers.standardize import Standardize
 
 __all__ = [
     "ROUTINGS",

@@ -8,7 +8,7 @@ from torch import Tensor
 from torchcaps.checks import check_at_least
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.routing import Routing
-from torchcaps.layers.sizes import Two, conv_size, windows
+from torchcaps.layers.shapes import Two, conv_size, windows
 from torchcaps.ops import Routed
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_classes, check_int64, check_positive, check_shapes
 from torchcaps.layers.init import Scaled, truncated_normal_
-from torchcaps.layers.sizes import as_image_shape
+from torchcaps.layers.shapes import as_image_shape
 from torchcaps.ops import Routed, mask_capsules
 from torchcaps.ops.backends.tracing import can_look
 from torchcaps.ops.precision import at_least_float32

@@ -1,4 +1,4 @@
-"""From a feature map to the first capsules."""
+"""From a feature map to the first capsules, of vectors and of matrices."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_number, check_positive
+from torchcaps.checks import check_choice, check_flag, check_number, check_positive
 from torchcaps.layers.init import Scaled, step_scale, truncated_normal_
-from torchcaps.layers.sizes import Two, check_capsules, conv_size, require_map, windows
+from torchcaps.layers.routings import POSES
+from torchcaps.layers.shapes import Two, check_capsules, conv_size, require_map, windows
 from torchcaps.ops import Routed, conv2d, safe_norm, squash
 
 
@@ -115,4 +116,124 @@ class PrimaryCaps(Scaled):
         return (
             f"[B, {self.in_channels}, H, W] -> [B, {self.n_types}, H', W', {self.d_out}], "
             f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, scale={self.scale_repr()}"
+        )
+
+
+class MatrixPrimaryCaps(nn.Module):
+    """Matrix capsules read off any feature map by one convolution: pose linear, activation a sigmoid.
+
+    Args:
+        in_channels: channels C of the feature map.
+        n_types: types of capsule T at every place.
+        kernel_size: of the convolution, or (rows, columns); 1 in the paper.
+        stride: of the convolution, or (rows, columns).
+        padding: zeros on every side, or (above and below, left and right).
+        pose: "matrix" for n×n, or "vector".
+        d_out: numbers in a pose; n² for matrices, 16 in the paper.
+        pose_std: standard deviation of the initial weights of the poses. By default 1/√(C·K²), so that
+            features of mean square 1 make poses of deviation 1; 0.44 in the released code.
+        activation_std: of the activations'; by default twice as much; 2.64 in the released code.
+        activation_bias: added to the activations' logits, not learned; −1 in the released code.
+        normalize: batch normalization of poses and logits (not in the paper), which makes them spread as
+            ``pose_std`` and ``activation_std`` would have it of features of mean square 1, whatever these are.
+
+    Attributes:
+        pose_scale: deviation that the poses have at first, for features of mean square 1: hand it to the layer above.
+
+    Input:
+        x: ``[B, C, H, W]``, any height and width of at least the kernel.
+
+    Output:
+        :class:`~torchcaps.ops.Routed` with pose ``[B, T, H', W', 4, 4]`` (vectors ``[B, T, H', W', d_out]``)
+        and activation ``[B, T, H', W']``, 0 … 1.
+
+    Raises:
+        ValueError: sizes below 1, matrices of other than 16 numbers, initial values that are none; another number of
+            channels, a map smaller than the kernel.
+
+    Source: Hinton, Sabour, Frosst 2018, section 4.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        n_types: int,
+        *,
+        kernel_size: Two = 1,
+        stride: Two = 1,
+        padding: Two = 0,
+        pose: str = "matrix",
+        d_out: int = 16,
+        pose_std: float | None = None,
+        activation_std: float | None = None,
+        activation_bias: float = 0.0,
+        normalize: bool = False,
+    ) -> None:
+        super().__init__()
+        check_capsules(in_channels, n_types, d_out)
+        self.kernel_size, self.stride, self.padding = windows(kernel_size, stride, padding)
+        check_choice("pose", pose, POSES)
+        if pose == "matrix" and math.isqrt(d_out) ** 2 != d_out:
+            raise ValueError(f"d_out must be a square number for matrices, got {d_out}; or take pose='vector'")
+        check_number("activation_bias", activation_bias)
+        check_flag("normalize", normalize)
+        for name, value in {"pose_std": pose_std, "activation_std": activation_std}.items():
+            if value is not None:
+                check_positive(name, value)
+        self.in_channels, self.n_types, self.d_out, self.pose = in_channels, n_types, d_out, pose
+        # Not learned, but a part of the function all the same: kept with the weights.
+        self.register_buffer("activation_bias", torch.empty(()))
+        self.weight = nn.Parameter(torch.empty(n_types * (d_out + 1), in_channels, *self.kernel_size))
+        default = 1 / math.sqrt(in_channels * math.prod(self.kernel_size))
+        self._pose_std = default if pose_std is None else pose_std
+        self._activation_std = 2 * default if activation_std is None else activation_std
+        self._activation_bias = float(activation_bias)
+        self._spreads = self._pose_std / default, self._activation_std / default
+        self.pose_scale = self._spreads[0]
+        self.norm = nn.BatchNorm2d(n_types * (d_out + 1)) if normalize else nn.Identity()
+        self.reset_parameters()
+
+    @property
+    def _parts(self) -> tuple[int, int]:
+        """How many channels are numbers of poses, and how many logits."""
+        return self.n_types * self.d_out, self.n_types
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
+        poses, activations = self.weight.split(self._parts)
+        truncated_normal_(poses, self._pose_std, "pose_std")
+        truncated_normal_(activations, self._activation_std, "activation_std")
+        self.weight.copy_(torch.cat((poses, activations)))  # of a sharded weight the parts are copies
+        assert isinstance(self.activation_bias, Tensor)
+        self.activation_bias.fill_(self._activation_bias)
+        if isinstance(self.norm, nn.BatchNorm2d):
+            self.norm.reset_parameters()
+            self.set_spreads(*self._spreads)
+
+    @torch.no_grad()
+    def set_spreads(self, pose: float, logit: float) -> None:
+        """Set in place how far normalized poses and logits spread."""
+        assert isinstance(self.norm, nn.BatchNorm2d)
+        poses, logits = self.norm.weight.split(self._parts)
+        self.norm.weight.copy_(torch.cat((torch.full_like(poses, pose), torch.full_like(logits, logit))))
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the capsule map made from a feature map of this size."""
+        return conv_size((height, width), self.kernel_size, self.stride, self.padding)
+
+    def forward(self, x: Tensor) -> Routed:
+        require_map(x, self.in_channels, self.kernel_size, self.padding)
+        made = self.norm(conv2d(x, self.weight, stride=self.stride, padding=self.padding))
+        pose, logit = made.split(self._parts, dim=1)
+        pose = pose.unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, T, H', W', D]
+        if self.pose == "matrix":
+            pose = pose.unflatten(-1, (math.isqrt(self.d_out),) * 2)
+        assert isinstance(self.activation_bias, Tensor)
+        return Routed(pose, (logit + self.activation_bias).sigmoid())
+
+    def extra_repr(self) -> str:
+        return (
+            f"[B, {self.in_channels}, H, W] -> [B, {self.n_types}, H', W', {self.d_out}], pose={self.pose}, "
+            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
         )

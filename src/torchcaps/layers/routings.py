@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_choice, check_flag, check_number, check_positive
-from torchcaps.layers.em_init import EMInit, em_init
-from torchcaps.layers.init import routing_std, step_scale, truncated_normal_, votes_reach
+from torchcaps.layers.init import EMInit, em_init, routing_std, step_scale, truncated_normal_, votes_reach
 from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.ops import Routed, conv_em_routing, dynamic_routing, em_routing
 from torchcaps.ops.backends.dispatch import IMPLS

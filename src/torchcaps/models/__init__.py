@@ -17,15 +17,15 @@ from torch import nn
 
 from torchcaps.checks import check_choice
 from torchcaps.layers.routings import as_routing
-from torchcaps.models.baseline_cnn import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
+from torchcaps.models.baselines import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
-from torchcaps.models.hidden import HiddenCaps, HiddenConv
 from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_deep, matrix_capsnet_small
 from torchcaps.models.output import Output, Transformed
 from torchcaps.models.plain_autoencoder import PlainAutoencoder, plain_autoencoder
+from torchcaps.models.specs import HiddenCaps, HiddenConv
 from torchcaps.models.template_autoencoder import TemplateAutoencoder, template_autoencoder
-from torchcaps.models.transforming import Transforming
 from torchcaps.models.transforming_autoencoder import (
+    Transforming,
     TransformingAutoencoder,
     affine_autoencoder,
     local_autoencoder,

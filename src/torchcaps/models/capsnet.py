@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_flag, check_positive
 from torchcaps.layers import ConvCaps, Decoder, DenseCaps, PrimaryCaps, Standardize
+from torchcaps.layers.convolution import ReLUConv2d, channels_last
 from torchcaps.layers.init import reset_layers
-from torchcaps.layers.layout import channels_last
-from torchcaps.layers.plain_conv import ReLUConv2d
 from torchcaps.layers.routing import Routing
 from torchcaps.layers.routings import as_routing
-from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, require_images
-from torchcaps.models.hidden import HiddenCaps, HiddenConv, read_layers, stacked
+from torchcaps.layers.shapes import as_image_shape, conv_size, fitting, require_images
 from torchcaps.models.output import Output
+from torchcaps.models.specs import HiddenCaps, HiddenConv, read_layers, stacked
 from torchcaps.ops import Routed
 
 

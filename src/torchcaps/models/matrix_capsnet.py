@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_choice, check_flag
 from torchcaps.layers import ClassCaps, ConvCaps, MatrixPrimaryCaps, PrimaryCaps, Standardize
+from torchcaps.layers.convolution import ReLUConv2d
 from torchcaps.layers.init import LEFT, reset_layers, truncated_normal_
-from torchcaps.layers.plain_conv import ReLUConv2d
 from torchcaps.layers.routing import Routing, understood
 from torchcaps.layers.routings import EMRouting, as_routing
-from torchcaps.layers.sizes import as_image_shape, conv_size, fitting, receptive_field, require_images
-from torchcaps.models.hidden import HiddenConv, read_layers, stacked
+from torchcaps.layers.shapes import as_image_shape, conv_size, fitting, receptive_field, require_images
 from torchcaps.models.output import Output
+from torchcaps.models.specs import HiddenConv, read_layers, stacked
 from torchcaps.ops import Routed
 from torchcaps.ops.em.settings import em_settings
 from torchcaps.ops.votes import PLACEMENTS
@@ -48,7 +48,7 @@ class MatrixCapsNet(nn.Module):
             :class:`~torchcaps.models.HiddenConv`, or dicts of its fields. The paper has none.
         normalize: batch normalization behind every convolution, of poses and logits too; the paper has none. In
             training an image's capsules depend on its batch then.
-        initial: initial values, "half-active" (:mod:`torchcaps.layers.em_init`) or "released" (those of the
+        initial: initial values, "half-active" (:mod:`torchcaps.layers.init`) or "released" (those of the
             authors' released code, of whose capsules few are active; of half the width for vectors). With these the
             variance floor and the scale of the coordinates are the same in every layer, as in that code; with others
             they follow the poses, which shrink from layer to layer: weights are for networks of the same ``initial``.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.layers.init import reset_layers
-from torchcaps.layers.sizes import as_image_shape, require_images
+from torchcaps.layers.shapes import as_image_shape, require_images
 from torchcaps.models.output import Transformed
 from torchcaps.ops import Routed
 from torchcaps.ops.backends.tracing import can_look

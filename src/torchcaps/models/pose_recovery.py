@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_shapes
 from torchcaps.layers.modes import inspects_model, unwrap
-from torchcaps.models.transforming import Transforming
+from torchcaps.models.transforming_autoencoder import Transforming
 from torchcaps.ops.affine import affine_parts, shift_matrix
 from torchcaps.ops.precision import without_autocast
 

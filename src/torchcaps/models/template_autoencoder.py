@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_number, check_two
-from torchcaps.layers.sizes import as_image_shape, require_images
-from torchcaps.models.transforming import Transforming
+from torchcaps.layers.shapes import as_image_shape, require_images
+from torchcaps.models.transforming_autoencoder import Transforming
 from torchcaps.ops import Routed
 from torchcaps.ops.affine import affine_inverse, affine_matrix, affine_parts_of, sample
 from torchcaps.ops.precision import at_least_float32, constant

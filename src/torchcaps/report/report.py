@@ -9,7 +9,7 @@ from typing import Any
 
 from torchcaps import explain
 from torchcaps.checks import check_several
-from torchcaps.models.baseline_cnn import count_parameters
+from torchcaps.models.baselines import count_parameters
 from torchcaps.report import page
 from torchcaps.report.autoencoders import pictures_of_autoencoder
 from torchcaps.report.capsnet import pictures, pictures_of_pairs

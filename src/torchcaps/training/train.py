@@ -19,7 +19,7 @@ from torch import nn
 from torchcaps.checks import check_choice
 from torchcaps.data import SAME_EVERYWHERE, Dataset, load
 from torchcaps.models import MODELS, PlainAutoencoder
-from torchcaps.models.baseline_cnn import count_parameters
+from torchcaps.models.baselines import count_parameters
 from torchcaps.training import cuda_graph
 from torchcaps.training.batches import Batches, split
 from torchcaps.training.build import check_model, compile_capsules, refuse_what_does_nothing, require_compiler

@@ -26,7 +26,7 @@ from study.analysis import (
 from study.analysis.attacks import gradient
 from torchcaps.explain import extract_features
 from torchcaps.models import CapsNet, MatrixCapsNet, Output
-from torchcaps.models.baseline_cnn import BaselineCNN
+from torchcaps.models.baselines import BaselineCNN
 from torchcaps.ops import Routed, margin_loss
 
 ATTACKS = (fgsm, bim, pgd)

@@ -13,7 +13,7 @@ from study.data.transform import rotate
 from torchcaps.explain import extract_features
 from torchcaps.layers import DenseCaps
 from torchcaps.models import CapsNet, MatrixCapsNet, Output
-from torchcaps.models.baseline_cnn import BaselineCNN
+from torchcaps.models.baselines import BaselineCNN
 from torchcaps.ops import Routed
 
 

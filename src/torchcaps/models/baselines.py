@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_flag, check_number
 from torchcaps.layers import Conv2d, Standardize
+from torchcaps.layers.convolution import channels_last
 from torchcaps.layers.init import reset_layers
-from torchcaps.layers.layout import channels_last
-from torchcaps.layers.sizes import as_image_shape, require_images
+from torchcaps.layers.shapes import as_image_shape, require_images
 from torchcaps.models.output import Output
 
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from torch import nn
 
 from torchcaps.checks import as_two, check_at_least, check_choice
-from torchcaps.layers.plain_conv import ReLUConv2d
-from torchcaps.layers.sizes import conv_size
+from torchcaps.layers.convolution import ReLUConv2d
+from torchcaps.layers.shapes import conv_size
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least
-from torchcaps.layers.sizes import as_image_shape, conv_size
+from torchcaps.layers.shapes import as_image_shape, conv_size
 
 
 class Windows:
