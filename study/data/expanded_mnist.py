@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from study.data.affine_mnist import SHA256, affine_mnist
 from study.data.affnist import load_affnist
+from torchcaps.checks import check_flag
 from torchcaps.data.augment import shift
 from torchcaps.data.images import Dataset, Images
 from torchcaps.data.mnist import load_mnist
@@ -44,6 +45,7 @@ def load_expanded_mnist(
     """
     if image_size is not None:
         raise ValueError(f"data.image_size must be None for expanded-mnist, which is 40×40; got {image_size}")
+    check_flag("data.options.affnist", affnist)
     mnist = load_mnist(_within(root, "mnist"))
     further = {"affine_mnist": affine_mnist(mnist.test)}
     if affnist:

@@ -21,6 +21,8 @@ from torchcaps.training.train import train
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: Rows of metrics have been through float32.
+_ROUNDING = 5e-7
 _ERRORS = ("val_error", "test_error", "novel_error")
 #: Validations in each epoch of the training that is stopped by them.
 LOOKS = 10
@@ -90,10 +92,21 @@ def _errors(result: dict[str, Any]) -> dict[str, float | None]:
     return {name: number(result[name]) for name in _ERRORS}
 
 
+def _met(values: dict[str, Any]) -> str:
+    """Say whether training again came down to the other's validation error; else the pair is not matched."""
+    again = values["again"]
+    if again is None:
+        return "yes"
+    other = "beside" if again == "run" else "run"
+    got, wanted = values[again]["matched"]["val_error"], values[other]["matched"]["val_error"]
+    return "yes" if got <= wanted + _ROUNDING else f"no: {100 * got:.2f} % instead of {100 * wanted:.2f} %"
+
+
 def headline(values: dict[str, Any], part: str) -> dict[str, Said]:
     """What to read first."""
     words = ("validation error, matched", "familiar viewpoints: error, matched", "novel viewpoints: error, matched")
     said = {text: per_cent(values[part]["matched"][name]) for text, name in zip(words, _ERRORS, strict=True)}
+    said["at one validation error"] = Said(_met(values))
     return said | {"novel viewpoints: error, each trained to its end": per_cent(values[part]["whole"]["novel_error"])}
 
 

@@ -83,10 +83,10 @@ def _images(dataset: Dataset, sizes: tuple[int, int, int], device: torch.device)
 
 
 def _untrained(tested: EvaluatedRun) -> nn.Module:
-    """The same network as it was born."""
+    """Return the same architecture with the initial weights of the run: its seed draws them."""
     model = tested.config.model
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
+        torch.manual_seed(tested.config.seed)
         born = build(model.name, image_shape(tested.config, tested.data), len(tested.classes), **model.options)
     return born.to(tested.images.device)
 

@@ -82,7 +82,7 @@ def test_folder_of_somebody_else(tmp_path: Path) -> None:
 def test_a_configuration_of_somebody_else(tmp_path: Path) -> None:
     """The name is a common one."""
     (tmp_path / "config.json").write_text('{"my": "project"}')
-    with pytest.raises(ValueError, match=r"not the configuration of a run .*: name another folder by --out"):
+    with pytest.raises(ValueError, match=r"not the configuration of a run .*: name another folder by out"):
         Run(tmp_path).open(Experiment("x"))
     assert (tmp_path / "config.json").read_text() == '{"my": "project"}'
     ours = Run(tmp_path / "ours")

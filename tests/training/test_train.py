@@ -588,7 +588,7 @@ def test_a_finished_run_is_of_its_own_images(tmp_path: Path) -> None:
     assert train(moved, tmp_path / "run", progress="none")["val_loss"] == result["val_loss"]
     others = replace(config, data=replace(config.data, root=str(tmp_path / "others")))
     with pytest.raises(
-        ValueError, match=r"holds the run of other images, .*mine: name another folder by --out, got .*"
+        ValueError, match=r"holds the run of other images, .*mine: name another folder by out, got .*"
     ):
         train(others, tmp_path / "run", progress="none")
     gone = replace(config, data=replace(config.data, root=str(tmp_path / "nowhere")))
@@ -705,7 +705,7 @@ def test_a_finished_run_is_of_its_own_form_of_the_data(tmp_path: Path, monkeypat
     result = fit(config, tmp_path / "run")
     again = fit(replace(config, data=Data("forms")), tmp_path / "run")  # wherever they are
     assert again["val_loss"] == result["val_loss"]
-    with pytest.raises(ValueError, match="holds the run of other images, .*a: name another folder by --out, got .*b"):
+    with pytest.raises(ValueError, match="holds the run of other images, .*a: name another folder by out, got .*b"):
         fit(replace(config, data=Data("forms", root=str(tmp_path / "b"))), tmp_path / "run")
 
 
@@ -916,7 +916,7 @@ def test_modes_and_dtypes_around_it_change_no_training(unbroken: Path, tmp_path:
 
 def test_compiling_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    with pytest.raises(ValueError, match="compile needs a C\\+\\+ compiler and found none: .* --compile false"):
+    with pytest.raises(ValueError, match="compile needs a C\\+\\+ compiler and found none: .* compile=False"):
         fit(replace(TINY, compile=True), tmp_path / "a")
 
 

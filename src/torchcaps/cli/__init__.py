@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -49,7 +50,7 @@ def main(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as of a program that the closed pipe ends
     except (ValueError, OSError) as error:
-        print(f"torchcaps: {error}", file=sys.stderr)
+        print(f"torchcaps: {_by_options(str(error))}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         print(f"torchcaps: {error}; the command line needs the extra 'train': see Install in README", file=sys.stderr)
@@ -64,3 +65,10 @@ def main(
         more = "; the same command goes on from what was last saved, if anything was" * resumed
         print(f"torchcaps: stopped{more}", file=sys.stderr)
         return 130
+
+
+def _by_options(text: str) -> str:
+    """Name the options of the command line where a message names arguments of Python."""
+    for name in ("out", "runs"):
+        text = re.sub(rf"\bby {name}\b", f"by --{name}", text)
+    return text.replace("with compile=False", "with --compile false")

@@ -117,7 +117,7 @@ def require_compiler() -> None:
     """
     names = (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")
     if not any(shutil.which(name) for name in names):
-        raise ValueError("compile needs a C++ compiler and found none: install one, or train with --compile false")
+        raise ValueError("compile needs a C++ compiler and found none: install one, or train with compile=False")
 
 
 def compile_capsules(model: nn.Module) -> None:

@@ -64,7 +64,7 @@ class Metrics(L.Callback):
         now = {name: self.data[name] for name in before}
         if before != now:
             raise ValueError(
-                f"{self.run.path} was begun on other data ({before}), now {now}: name another folder by --out"
+                f"{self.run.path} was begun on other data ({before}), now {now}: name another folder by out"
             )
         self.befores = sorted({*state_dict.get("befores", []), *self.befores})
         self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]

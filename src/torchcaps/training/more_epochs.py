@@ -57,7 +57,7 @@ def require_same_data(run: Run, dataset: Dataset) -> None:
     trained = load_model(run if run.model.is_file() else run.before(run.experiment().epochs))
     then, now = (trained.data, trained.splits), (dataset.note, splits_in_words(dataset))
     if trained.classes != dataset.classes or then != now:
-        raise ValueError(f"{run.path} was trained on other data {then}, now {now}: name another folder by --out")
+        raise ValueError(f"{run.path} was trained on other data {then}, now {now}: name another folder by out")
 
 
 def put_aside(run: Run, config: Experiment) -> None:
@@ -108,5 +108,5 @@ def going_on_in_words(run: Run, config: Experiment, there: int) -> str:
     )
     return (
         f"{said}Its learning rate ended at {last:.2g} and goes on as that of {config.epochs} epochs, from {first:.2g} "
-        f"to {end:.2g}. That is not what {config.epochs} epochs in one go give: for those name another folder by --out."
+        f"to {end:.2g}. That is not what {config.epochs} epochs in one go give: for those name another folder by out."
     )

@@ -78,7 +78,7 @@ class Run:
             ValueError: the folder holds a run of another experiment, or files that are no run.
         """
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"{self.path} is a file: name a folder by --out")
+            raise ValueError(f"{self.path} is a file: name a folder by out")
         if not (self.config.is_file() and self.started()):
             self._require_free()
             return
@@ -87,7 +87,7 @@ class Run:
             more = f", and {len(what) - 5} more" if len(what) > 5 else ""
             raise ValueError(
                 f"{self.path} holds a run of another experiment ({', '.join(what[:5])}{more}): name another folder by "
-                f"--out (of reproduce and tune by --runs){self._may_go_on(config)}"
+                f"out (of tune by runs){self._may_go_on(config)}"
             )
 
     def differences(self, config: Experiment) -> dict[str, tuple[str, str]]:
@@ -115,12 +115,12 @@ class Run:
         files = (path for path in self.path.rglob("*") if path.is_file())
         other = next((path for path in files if path.name not in (".lock", "config.json") and not _partial(path)), None)
         if other is not None:
-            raise ValueError(f"{self.path} is not empty and holds no run, but {other}: name another folder by --out")
+            raise ValueError(f"{self.path} is not empty and holds no run, but {other}: name another folder by out")
         if self.config.is_file():
             try:
                 self.experiment()
             except ValueError as error:
-                raise ValueError(f"{error}: name another folder by --out") from error
+                raise ValueError(f"{error}: name another folder by out") from error
 
     def started(self) -> bool:
         """Whether there is anything here that another experiment must not touch."""
@@ -149,7 +149,7 @@ class Run:
             lock.acquire(timeout=0)
         except Timeout:
             raise ValueError(
-                f"another process trains in {self.path}: wait for it, or name another folder by --out"
+                f"another process trains in {self.path}: wait for it, or name another folder by out"
             ) from None
         try:
             yield

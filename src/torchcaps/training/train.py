@@ -333,7 +333,7 @@ def _require_same_data(config: Experiment, run: Run, given: Dataset | None) -> N
     dataset = load(config.data.name, here, config.data.image_size, **config.data.options)
     now = dataset.note, dataset.classes, splits_in_words(dataset)
     if now != (trained.data, trained.classes, trained.splits or now[2]):  # older models lack them
-        raise ValueError(f"{run.path} holds the run of other images, {there}: name another folder by --out, got {here}")
+        raise ValueError(f"{run.path} holds the run of other images, {there}: name another folder by out, got {here}")
 
 
 def _fit(run: Run, task: Task, device: torch.device, progress: Progress, callbacks: list[L.Callback]) -> int:

@@ -112,7 +112,7 @@ def tune(
     if written.is_file() and _read(written)["config"] != flat(config.to_dict()):
         raise ValueError(
             f"{written} holds the outcome of other settings or epochs: remove it to tune anew, or name another folder "
-            "by --runs"
+            "by runs"
         )
     if kept is not None and kept.is_file():  # before hours of work: what is trained anew is never the same
         if _read(kept)["config"] != flat(config.to_dict()):
