@@ -81,6 +81,8 @@ def test_the_library_does_not_know_its_benchmarks() -> None:
             ("lightning", "sklearn", "matplotlib", "PIL", "torch._dynamo"),
         ),
         ("from torchcaps.cli import main; main(['--version'])", ("torch", "numpy")),
+        ("import torchcaps.explain", ("matplotlib", "lightning", "sklearn", "PIL")),
+        ("import torchcaps.training.train", ("torchcaps.explain", "torchcaps.report")),
         ("from torchcaps.training.recipes import recipe; recipe('digits')", ("torch", "lightning")),
     ],
 )

@@ -1,4 +1,4 @@
-"""Analyses that the study's measures are made of."""
+"""Analyses that the study's measures use."""
 
 from study.analysis.attacks import bim, cross_entropy, fgsm, margin_gap, pgd
 from study.analysis.equivariance import Responses, pose_follows, responses

@@ -1,4 +1,4 @@
-"""Images changed by little such that a classifier errs."""
+"""Adversarial attacks: small changes of images that make a classifier err."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from torch import Tensor, nn
 from torchcaps.checks import check_at_least, check_classes, check_int64, check_number, check_shapes
 from torchcaps.explain.models import eval_mode, full_gradient, inspects_model, scores_of
 
-#: Of scores ``[B, J]`` and classes ``[B]``: one number for the batch, a sum or mean over its images. Its
-#: gradient's sign is all that is used, so that its scale does not matter. (That of a mean over many images may vanish
-#: in half precision.)
+#: Maps scores ``[B, J]`` and classes ``[B]`` to one number for the batch, a sum or mean over its images. Only the sign
+#: of its gradient is used, so its scale does not matter. (The gradient of a mean over many images may vanish in half
+#: precision.)
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of the softmax over the scores, sum over the batch."""
+    """Sum the cross-entropy of the softmax over the scores over the batch."""
     return F.cross_entropy(scores, labels, reduction="sum")
 
 
 def margin_gap(scores: Tensor, labels: Tensor) -> Tensor:
-    """The largest other score minus that of the class, sum over the batch: positive of an image where the class has
-    lost.
+    """Sum the largest other score minus the class's own over the batch: positive for a misclassified image.
 
-    Where cross-entropy is flat because all scores but one are far away, this is not.
+    Cross-entropy is flat where all scores but one are far away; this loss is not.
 
-    Source: Carlini, Wagner 2017 ("Towards Evaluating the Robustness of Neural Networks"), section V.A, f₆ (there of
+    Source: Carlini, Wagner 2017 ("Towards Evaluating the Robustness of Neural Networks"), section V.A, f₆ (there for
     logits).
     """
     own = scores.gather(1, labels[:, None]).squeeze(1)
@@ -54,23 +53,23 @@ def fgsm(
     targeted: bool = False,
     loss: Loss = cross_entropy,
 ) -> Tensor:
-    """One step of ε along the sign of the gradient: the fast gradient sign method.
+    """Take one step of ε along the sign of the gradient: the fast gradient sign method.
 
     Args:
-        model: any module that returns scores ``[B, J]``, or an output that has them as ``.scores``.
+        model: any module that returns scores ``[B, J]``, or an output with ``.scores``.
         images: ``[B, C, H, W]``, values 0 … 1.
-        labels: the true classes, whose loss is raised; with ``targeted`` wrong ones, whose loss is lowered;
+        labels: the true classes, whose loss is raised; with ``targeted`` the wrong classes whose loss is lowered;
             ``[B]`` int64.
         epsilon: largest change of a pixel, on the scale of 0 … 1.
-        targeted: what ``labels`` are.
-        loss: cross-entropy over the scores by default, for lengths too: capsules' own margin loss is flat
-            where the margin is kept, and so would tell an attacker nothing.
+        targeted: whether ``labels`` are targets.
+        loss: cross-entropy over the scores by default, even for lengths: the margin loss of capsules is flat where
+            the margin is kept, so its gradient would lead an attack nowhere.
 
     Returns:
-        Images within ``epsilon`` of these, but for rounding, and within 0 … 1.
+        Images within ``epsilon`` of the given ones, up to rounding, and within 0 … 1.
 
     Raises:
-        ValueError: shapes that do not fit, pixels outside 0 … 1, or a negative ``epsilon``.
+        ValueError: the shapes do not fit, a pixel is outside 0 … 1, or ``epsilon`` is negative.
 
     Source: Goodfellow, Shlens, Szegedy 2015 ("Explaining and Harnessing Adversarial Examples"), section 4.
     """
@@ -89,15 +88,15 @@ def bim(
     n_steps: int = 10,
     step: float | None = None,
 ) -> Tensor:
-    """Several small steps of :func:`fgsm`, cut back to the ball of ε after each: the basic iterative method.
+    """Take several small steps of :func:`fgsm`, each clipped to the ball of ε: the basic iterative method.
 
     Args:
-        n_steps: how many.
-        step: of what size; by default 1.25 ε in all, as its authors have it up to ε = 16/255. (Beyond, theirs is
-            ε + 4/255, here 1.25 ε still.) The others as :func:`fgsm`.
+        n_steps: number of steps.
+        step: size of a step; by default all steps add up to 1.25 ε, as the authors have it up to ε = 16/255. (Beyond,
+            theirs add up to ε + 4/255, here still to 1.25 ε.) The other arguments are those of :func:`fgsm`.
 
     Raises:
-        ValueError: as :func:`fgsm`; no steps, or a negative one.
+        ValueError: as :func:`fgsm`; there are no steps, or ``step`` is negative.
 
     Source: Kurakin, Goodfellow, Bengio 2017 ("Adversarial examples in the physical world"), section 2.2.
     """
@@ -118,20 +117,20 @@ def pgd(
     n_restarts: int = 2,
     seed: int = 0,
 ) -> Tensor:
-    """:func:`bim` from random points of the ball, over again for the images that withstood: projected gradient descent.
+    """Run :func:`bim` from random points of the ball, repeatedly for images that withstand: projected gradient descent.
 
     A network that only hides its gradient, near the images or in one loss, withstands :func:`bim` and not this.
 
     Args:
-        n_restarts: starts at most of each image.
-        seed: of the starts, which are drawn for a whole batch: in another batch an image starts elsewhere. The others
-            as :func:`bim`; 2.5 ε in all by default.
+        n_restarts: largest number of starts for each image.
+        seed: seed of the starts. They are drawn for a whole batch: in another batch an image starts elsewhere. The
+            other arguments are those of :func:`bim`, but by default all steps add up to 2.5 ε.
 
     Returns:
-        The first that succeeded of each image, else the last that was tried.
+        The first success for each image, else the last attempt.
 
     Raises:
-        ValueError: as :func:`bim`; no start.
+        ValueError: as :func:`bim`; ``n_restarts`` is below 1.
 
     Source: Madry et al. 2018 ("Towards Deep Learning Models Resistant to Adversarial Attacks"), section 2.
     """
@@ -152,13 +151,14 @@ def pgd(
 
 
 def gradient(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> Tensor:
-    """Of the loss with respect to the images, ``[B, C, H, W]``, without dropout. The weights gather none.
+    """Compute the gradient of the loss with respect to the images, ``[B, C, H, W]``, without dropout.
 
-    Through all iterations of every routing, whatever the layers do in training (``gradient="last"``).
+    It goes through all iterations of every routing, even where training uses ``gradient="last"``. The weights gather no
+    gradient.
 
     Raises:
-        ValueError: labels that are no classes of the model, or a gradient that is not finite: no attack could follow
-            it, so that the model would seem to withstand all.
+        ValueError: a label is no class of the model, or the gradient is not finite: no attack could follow it, so the
+            model would seem to withstand all.
     """
     with torch.inference_mode(False), torch.enable_grad(), eval_mode(model), full_gradient(model):
         x, labels = images.detach().clone().requires_grad_(), labels.clone()  # of inference mode none is derivable
@@ -172,7 +172,7 @@ def gradient(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = cros
 
 @inspects_model
 def predict(model: nn.Module, images: Tensor) -> Tensor:
-    """The class with the largest score, ``[B]``, without dropout."""
+    """Predict the class with the largest score, ``[B]``, without dropout."""
     return scores_of(model, images).argmax(dim=1)
 
 
@@ -199,7 +199,7 @@ def _climb(
 def check_attack(
     images: Tensor, labels: Tensor, epsilon: float, n_steps: int = 1, step: float | None = None, budget: float = 1.25
 ) -> float:
-    """See that what every attack is given fits, and choose the step: by default so many ε for all steps together."""
+    """Check the arguments of every attack, and choose the step: by default all steps add up to ``budget`` · ε."""
     check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
     check_int64("labels", labels)
     check_at_least("n_steps", n_steps, 1)

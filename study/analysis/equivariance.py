@@ -1,4 +1,4 @@
-"""How a class capsule answers as its object is turned, moved, scaled or thickened."""
+"""Responses of a class capsule as its object is rotated, shifted, scaled or thickened."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torchcaps.checks import check_shapes
 from torchcaps.explain.features import extract_features
 from torchcaps.explain.pca import principal_components
 
-#: Of the images of a class: these shares fit a probe, choose its penalty, and test it.
+#: Shares of the images of a class that fit a probe, choose its penalty, and test it.
 SHARES = (0.5, 0.25, 0.25)
 
-#: With fewer images of a class than this its probe would say nothing.
+#: Fewest images of a class for a meaningful probe.
 LEAST = 6
 
 
 class Responses(NamedTuple):
-    """What a classifier reads in B images at each of K values of a parameter.
+    """Confidences and features of a classifier for B images at each of K values of a parameter.
 
     Attributes:
-        values: of the parameter, ``[K]``.
+        values: values of the parameter, ``[K]``.
         labels: the true classes, ``[B]``.
-        confidence: in the true class, ``[K, B]`` (see :class:`torchcaps.explain.Features`).
-        right: whether it is the class of most confidence, ``[K, B]``.
-        features: pose of the true class's capsule, or features of a network without, ``[K, B, D]``.
-        origin: the same of the images that nothing was done to, ``[B, D]``.
+        confidence: confidence in the true class, ``[K, B]`` (see :class:`torchcaps.explain.Features`).
+        right: whether the true class has the most confidence, ``[K, B]``.
+        features: pose of the true class's capsule, or features of a network without capsules, ``[K, B, D]``.
+        origin: the same for the untransformed images, ``[B, D]``.
     """
 
     values: Tensor
@@ -40,7 +40,7 @@ class Responses(NamedTuple):
     origin: Tensor
 
     def within(self, least: float, most: float) -> Responses:
-        """The same at values between these alone."""
+        """Return the responses at values between ``least`` and ``most`` alone."""
         kept = (self.values >= least) & (self.values <= most)
         every = (self.values, self.confidence, self.right, self.features)
         values, confidence, right, features = (part[kept.to(part.device)] for part in every)
@@ -57,24 +57,24 @@ def responses(
     *,
     neutral: float | None = None,
 ) -> Responses:
-    """Show a classifier the same images at every value of a parameter.
+    """Run a classifier on the same images at every value of a parameter.
 
     Args:
         model: any classifier, see :func:`torchcaps.explain.extract_features`.
         images: ``[B, C, H, W]``, values 0 … 1.
         labels: the true classes, ``[B]`` int64.
-        transform: of images and one value, such as :func:`study.data.transform.rotate`.
-        values: of the parameter; a progress bar over them shows how far it is.
-        batch_size: images at a time.
-        neutral: the value that changes nothing, where the transformation resamples even so (as all of
-            :data:`study.data.transform.TRANSFORMATIONS` do): the origin is read there. None reads it from the
-            images as they are.
+        transform: transforms images by one value, such as :func:`study.data.transform.rotate`.
+        values: values of the parameter; a progress bar may wrap them.
+        batch_size: number of images at a time.
+        neutral: the value that changes nothing, where the transformation resamples even then (as all of
+            :data:`study.data.transform.TRANSFORMATIONS` do): the origin is extracted there. None extracts it from
+            the images as they are.
 
     Returns:
         :class:`Responses`.
 
     Raises:
-        ValueError: as :func:`torchcaps.explain.extract_features`; no values.
+        ValueError: as :func:`torchcaps.explain.extract_features`; there are no values.
 
     Source: Sabour et al. 2017, section 1: a capsule's length is to stay where its pose changes.
     """
@@ -102,25 +102,25 @@ def responses(
 
 
 def pose_follows(found: Responses, *, change: bool = False, n_components: int | None = None, seed: int = 0) -> Tensor:
-    """How well the parameter can be read off the pose: R² of a ridge probe, class by class.
+    """Measure how well a ridge probe predicts the parameter from the pose: R², class by class.
 
-    A probe a class, because each class capsule has its own frame. It is tested on images of which it saw no
-    view, and its penalty is chosen on others again.
+    Each class has its own probe, because each class capsule has its own frame. The probe is tested on images of which
+    it saw no view, and its penalty is chosen on others again.
 
     Args:
-        found: as :func:`responses` gives it, at several values.
-        change: read the difference from the pose of the image as it is, which the image's own slant,
-            place or size does not disturb.
-        n_components: reduce features to so many principal ones first, so that networks compare by as many
-            numbers; None takes all.
-        seed: of the division of the images.
+        found: those of :func:`responses`, at several values.
+        change: predict from the difference to the pose of the untransformed image, which the image's own shear,
+            position or size does not disturb.
+        n_components: number of principal components to reduce the features to, so that networks are compared by as
+            many numbers; None keeps all features.
+        seed: seed of the split of the images.
 
     Returns:
         R² of each class, ``[J]`` with J the largest label + 1; NaN where there are fewer than
         :data:`LEAST` images.
 
     Raises:
-        ValueError: one value only.
+        ValueError: there is only one value.
     """
     if len(found.values.unique()) < 2:
         raise ValueError(f"values must be at least two to tell apart, got {found.values.tolist()}")
@@ -135,7 +135,7 @@ def pose_follows(found: Responses, *, change: bool = False, n_components: int | 
 
 
 def _r_squared(features: Tensor, values: Tensor, n_components: int | None, seed: int) -> float:
-    """Of views ``[K, n, D]`` of n images, by a probe that was fitted and chosen on others than it is tested on."""
+    """Compute R² on views ``[K, n, D]`` of n images; the probe is fitted, chosen and tested on different images."""
     n = features.shape[1]
     parts = [features[:, part.to(features.device)].flatten(0, 1) for part in divided(n, SHARES, seed)]
     target = [values.to(features).repeat_interleave(len(x) // len(values))[:, None] for x in parts]

@@ -44,23 +44,24 @@ class FactorMixture(NamedTuple):
 def fit_factor_mixture(
     x: Tensor, n_components: int, n_factors: int, n_iters: int = 30, seed: int = 0
 ) -> tuple[FactorMixture, list[float]]:
-    """Fit by EM, from clusters that k-means finds.
+    """Fit a mixture by EM, starting from the clusters of k-means.
 
-    A component that less than D/2 points are for keeps its analyser of the pass before.
+    A component with fewer than D/2 points keeps its analyser of the iteration before.
 
     Args:
         x: points ``[N, D]``, N at least ``n_components`` and at least 2. The axes in comparable units: the clusters of
             the start are Euclidean.
         n_components: K.
         n_factors: Q, below D.
-        n_iters: passes of EM.
-        seed: of the clusters' start.
+        n_iters: number of iterations of EM.
+        seed: seed of k-means.
 
     Returns:
-        the mixture; mean log-likelihood of a point before every pass, which never falls (but for the floor of Ψ).
+        The mixture, and the mean log-likelihood of a point before every iteration. It never falls, except through the
+        floor of Ψ.
 
     Raises:
-        ValueError: too few points or dimensions; points that are not finite floats; no passes.
+        ValueError: there are too few points or dimensions, points that are not finite floats, or no iterations.
 
     Source: Ghahramani and Hinton 1996, "The EM algorithm for mixtures of factor analyzers".
     """
@@ -93,7 +94,7 @@ def fit_factor_mixture(
 
 
 def _k_means(x: Tensor, k: int, seed: int, n_iters: int = 10) -> Tensor:
-    """The nearest of k centres, of each point."""
+    """Assign each point to the nearest of k centres, by k-means."""
     centres = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed), device="cpu")[:k].to(x.device)]
     nearest = torch.cdist(x, centres).argmin(dim=1)
     for _ in range(n_iters):
@@ -105,7 +106,7 @@ def _k_means(x: Tensor, k: int, seed: int, n_iters: int = 10) -> Tensor:
 
 
 def _first(x: Tensor, responsibility: Tensor, n_factors: int, floor: Tensor, seed: int) -> FactorMixture:
-    """Clusters with the variances of all points, and small random loadings."""
+    """Initialize components with the variances of all points, and small random loadings."""
     n_components, d = responsibility.shape[1], x.shape[1]
     mass = responsibility.sum(dim=0) + 1.0
     overall = x.mean(dim=0)
@@ -117,7 +118,7 @@ def _first(x: Tensor, responsibility: Tensor, n_factors: int, floor: Tensor, see
 
 
 def _m_step(x: Tensor, responsibility: Tensor, old: FactorMixture, floor: Tensor) -> FactorMixture:
-    """One component after the other, each from the covariance S of its points."""
+    """Update one component after the other, each from the covariance S of its points."""
     made = [_analyser(x, r, old.mean[k], old.loading[k], old.noise[k], floor) for k, r in enumerate(responsibility.T)]
     mean, loading, noise = (torch.stack(parts) for parts in zip(*made, strict=True))
     mass = responsibility.sum(dim=0).clamp_min(1e-6)
@@ -127,7 +128,7 @@ def _m_step(x: Tensor, responsibility: Tensor, old: FactorMixture, floor: Tensor
 def _analyser(
     x: Tensor, weight: Tensor, mean: Tensor, loading: Tensor, noise: Tensor, floor: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """μ, Λ and Ψ of one component after a step."""
+    """Compute μ, Λ and Ψ of one component after a step."""
     mass = weight.sum()
     if mass < x.shape[1] / 2:  # too few points to say anything new of
         return mean, loading, noise

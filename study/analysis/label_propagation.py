@@ -1,4 +1,4 @@
-"""From a few labelled points to all the others, along what is near to what."""
+"""Propagate a few labels to all other points along a graph of nearest neighbours."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torchcaps.checks import check_at_least, check_shapes
 
 
 class Neighbours(NamedTuple):
-    """The k nearest points of each, nearest first.
+    """The k nearest neighbours of each point, nearest first.
 
     Attributes:
-        places: ``[N, k]`` int64.
-        squared: their squared distances, ``[N, k]``.
+        places: indices of the neighbours, ``[N, k]`` int64.
+        squared: squared distances to them, ``[N, k]``.
     """
 
     places: Tensor
     squared: Tensor
 
     def weights(self) -> Tensor:
-        """exp(−4 d² / d_k²), where d_k is the distance of the last of the nearest, ``[N, k]``.
+        """Compute exp(−4 d² / d_k²), where d_k is the distance of the farthest neighbour, ``[N, k]``.
 
         Source: Calder, Cook, Thorpe, Slepčev 2020.
         """
@@ -31,14 +31,14 @@ class Neighbours(NamedTuple):
 
 
 def nearest(x: Tensor, points: Tensor, k: int, *, same: bool = False, chunk: int = 1000) -> Neighbours:
-    """The k nearest of ``points`` ``[M, D]`` of each of ``x`` ``[N, D]``.
+    """Find the k nearest ``points`` of each ``x``.
 
     Args:
-        x: whose neighbours.
-        points: among which.
-        k: how many.
-        same: ``x`` are the points themselves, none of which is its own neighbour.
-        chunk: how many at a time.
+        x: points whose neighbours are searched, ``[N, D]``.
+        points: candidates, ``[M, D]``.
+        k: number of neighbours.
+        same: whether ``x`` are the candidates themselves; none is its own neighbour.
+        chunk: number of points at a time.
 
     Raises:
         ValueError: the shapes do not fit, or there are too few points.
@@ -62,7 +62,7 @@ def nearest(x: Tensor, points: Tensor, k: int, *, same: bool = False, chunk: int
 
 
 def affinity(found: Neighbours) -> Tensor:
-    """A graph of points: the sparse matrix ``[N, N]``, symmetric and normalised by the degrees.
+    """Build the graph of neighbours: a sparse matrix ``[N, N]``, symmetric and normalized by the degrees.
 
     Two points are joined if one is among the other's nearest, with the mean of their weights for each other.
     """
@@ -79,17 +79,17 @@ def affinity(found: Neighbours) -> Tensor:
 
 
 def propagate_labels(graph: Tensor, places: Tensor, labels: Tensor, n_classes: int, n_iters: int = 100) -> Tensor:
-    """Let the labelled points hand their labels on to their neighbours, and these to theirs.
+    """Propagate labels from the labelled points to their neighbours, and from these to theirs.
 
     Args:
-        graph: as :func:`affinity` gives it, ``[N, N]``.
-        places: which n points are labelled, for R draws at once, ``[R, n]``.
-        labels: of these, ``[R, n]`` int64.
+        graph: graph from :func:`affinity`, ``[N, N]``.
+        places: indices of the n labelled points, for R draws at once, ``[R, n]``.
+        labels: labels of these points, ``[R, n]`` int64.
         n_classes: K.
-        n_iters: how often.
+        n_iters: number of iterations.
 
     Returns:
-        scores ``[R, N, K]``: 0 where no label arrives. Each class has the same total, so that one with well-placed
+        Scores ``[R, N, K]``: 0 where no label arrives. Each class has the same total, so that one with well-placed
         examples does not take over.
 
     Source: Zhou et al. 2003, "Learning with local and global consistency", with α = 0.99; the totals after Zhu,
@@ -108,18 +108,18 @@ def propagate_labels(graph: Tensor, places: Tensor, labels: Tensor, n_classes: i
 def classes_from_anchors(
     shares: Tensor, index: Tensor, labels: Tensor, n_classes: int, smoothness: float = 0.01
 ) -> Tensor:
-    """Classes of clusters, from a few labelled points and from which clusters share points.
+    """Classify clusters from a few labelled points and from the points that clusters share.
 
     Args:
-        shares: to which clusters each point belongs, ``[N, K]`` with rows that sum to 1.
-        index: which points are labelled, ``[n]``.
-        labels: of these, ``[n]`` int64.
+        shares: membership of each point in the clusters, ``[N, K]`` with rows that sum to 1.
+        index: indices of the labelled points, ``[n]``.
+        labels: labels of these points, ``[n]`` int64.
         n_classes: C.
-        smoothness: γ, how much clusters that share points must agree.
+        smoothness: γ, the weight of agreement between clusters that share points.
 
     Returns:
-        ``[K, C]``: scores of points are ``shares @`` that; of each class with labels they sum to 1 over all points, so
-        that classes are taken to be about equally frequent (where their sum is not positive they stay as they are).
+        ``[K, C]``: its product ``shares @`` gives scores of points. For each class with labels they sum to 1 over all
+        points, which assumes about equally frequent classes (a sum that is not positive is left as it is).
 
     Source: Liu, He, Chang 2010, "Large graph construction for scalable semi-supervised learning".
     """

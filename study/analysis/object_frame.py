@@ -1,4 +1,4 @@
-"""The whole that parts belong to: its frame in each image, and the parts' poses as seen from it."""
+"""Object frames: the frame of the whole object in each image, and the poses of its parts in that frame."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torchcaps.ops.affine import affine_inverse, shift_matrix, transform_pose
 
 
 def mean_layout(pose: Tensor, presence: Tensor, unit: float, n_iters: int = 5) -> Tensor:
-    """Where the parts of a typical whole are: mean poses, after every image was brought into one frame.
+    """Compute the mean poses of the parts, after every image is aligned to one frame.
 
-    Frames and means are found in turn, as in generalised Procrustes analysis.
+    Frames and means are computed in turn, as in generalized Procrustes analysis.
 
     Args:
         pose: points ``[N, J, 2]`` or matrices ``[N, J, 3, 3]``, in pixels.
-        presence: ``[N, J]``.
-        unit: pixels that count as much as a difference of 1 in a matrix.
-        n_iters: how often; after the first time frames are those of the layout so far.
+        presence: presences, ``[N, J]``.
+        unit: number of pixels that weigh as much as a difference of 1 in a matrix.
+        n_iters: number of iterations; frames are aligned to the layout of the iteration before.
 
     Returns:
         ``[J, 2]`` or ``[J, 3, 3]``.
@@ -37,17 +37,17 @@ def mean_layout(pose: Tensor, presence: Tensor, unit: float, n_iters: int = 5) -
 
 
 def object_frames(pose: Tensor, presence: Tensor, layout: Tensor, unit: float, stiffness: float = 0.5) -> Tensor:
-    """The transformation G of each image that brings the layout nearest to the poses: G·M_j ≈ A_j.
+    """Fit the transformation G of each image that maps the layout to the poses: G·M_j ≈ A_j.
 
-    Least squares over the capsules, weighted by their presence; of points a shift, of matrices any affine
-    transformation.
+    The fit is least squares over the capsules, weighted by their presences. For points G is a shift, for matrices any
+    affine transformation.
 
     Args:
-        pose: A, ``[N, J, 2]`` or ``[N, J, 3, 3]``.
-        presence: ``[N, J]``.
-        layout: M, ``[J, 2]`` or ``[J, 3, 3]``.
-        unit: as in :func:`mean_layout`.
-        stiffness: how strongly frames are drawn to the identity: as much as that many capsules.
+        pose: poses A, ``[N, J, 2]`` or ``[N, J, 3, 3]``.
+        presence: presences, ``[N, J]``.
+        layout: layout M, ``[J, 2]`` or ``[J, 3, 3]``.
+        unit: unit of :func:`mean_layout`.
+        stiffness: weight of the identity, in numbers of capsules.
 
     Returns:
         ``[N, 3, 3]``, in pixels.
@@ -66,27 +66,27 @@ def object_frames(pose: Tensor, presence: Tensor, layout: Tensor, unit: float, s
 
 
 def parts_in_frame(pose: Tensor, presence: Tensor, layout: Tensor, unit: float) -> Tensor:
-    """How each image's parts differ from the typical ones, seen from the frame of its whole.
+    """Compute how each image's parts differ from the mean layout, in the frame of its object.
 
-    What an absent capsule says of its pose counts for nothing: differences are scaled by presence.
+    Differences are scaled by presence, so that the pose of an absent capsule has no effect.
 
     Args:
-        pose: ``[N, J, 2]`` or ``[N, J, 3, 3]``.
-        presence: ``[N, J]``.
-        layout: as :func:`mean_layout` gives it.
-        unit: as there.
+        pose: poses, ``[N, J, 2]`` or ``[N, J, 3, 3]``.
+        presence: presences, ``[N, J]``.
+        layout: layout from :func:`mean_layout`.
+        unit: unit of :func:`mean_layout`.
 
     Returns:
-        ``[N, J (D + 1)]``: of every capsule presence · (G⁻¹ A − M), pixels divided by ``unit``, and presence.
+        ``[N, J (D + 1)]``: presence · (G⁻¹ A − M) of every capsule, with pixels divided by ``unit``, and its presence.
 
-    Source: Tieleman 2014: poses are normalised for each image before they are clustered.
+    Source: Tieleman 2014: poses are normalized for each image before they are clustered.
     """
     seen = transform_pose(pose, affine_inverse(object_frames(pose, presence, layout, unit)))
     return pose_code(seen - layout, presence, unit)
 
 
 def pose_code(pose: Tensor, presence: Tensor, unit: float) -> Tensor:
-    """Poses scaled by presence, pixels divided by ``unit``, and presences, as one vector ``[N, J (D + 1)]``."""
+    """Join presences and poses scaled by them, pixels divided by ``unit``, into vectors ``[N, J (D + 1)]``."""
     per_unit = pose.new_tensor(((1 / unit,), (1 / unit,), (1.0,)) if pose.dim() == 4 else 1 / unit)
     pose = pose * per_unit
     numbers = torch.cat((presence.unsqueeze(-1) * pose.flatten(2), presence.unsqueeze(-1)), dim=2)

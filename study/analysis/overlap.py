@@ -1,4 +1,4 @@
-"""How well overlapping images are taken apart, and what happens to two of the same class."""
+"""Segmentation quality of overlapping images, and the case of two images of the same class."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torchcaps.explain.models import class_capsules, decoder_of, inspects_model
 
 
 def intersection_over_union(first: Tensor, second: Tensor, threshold: float = 0.5) -> Tensor:
-    """Of the pixels that are bright in both images, as a share of those bright in either.
+    """Compute the intersection over union of the bright pixels of two images.
 
     Args:
         first: ``[..., C, H, W]``, values 0 … 1; bright where the mean of the channels is at least ``threshold``.
-        second: of the same shape.
-        threshold: above 0.
+        second: images of the same shape.
+        threshold: brightness above 0.
 
     Returns:
         ``[...]``, 0 … 1; 1 where neither has a bright pixel.
 
     Raises:
-        ValueError: shapes that differ, or a threshold that is not above 0.
+        ValueError: the shapes differ, or ``threshold`` is not above 0.
     """
     if first.shape != second.shape or first.dim() < 3:
         raise ValueError(
@@ -36,11 +36,11 @@ def intersection_over_union(first: Tensor, second: Tensor, threshold: float = 0.
 
 
 class SameClassOverlap(NamedTuple):
-    """What one class capsule says of B pairs of images of its class, beside what it says of each alone.
+    """One class capsule for B pairs of images of its class, and for each image alone.
 
     Attributes:
-        length_pair: of the class's capsule, ``[B]``.
-        length_single: of the same capsule when one of the two is shown alone, ``[B, 2]``.
+        length_pair: length of the class's capsule, ``[B]``.
+        length_single: length of the same capsule when one of the two is shown alone, ``[B, 2]``.
         strongest_other: length of the longest capsule of another class, ``[B]``.
         overlap: IoU of the class's reconstruction with each of the two, ``[B, 2]``.
         overlap_single: IoU of each one's reconstruction with itself, when it is shown alone, ``[B, 2]``.
@@ -54,8 +54,10 @@ class SameClassOverlap(NamedTuple):
 
     @property
     def told_apart(self) -> float:
-        """Chance that of a random pair and a random single image the pair has the longer capsule: ½ where the
-        length does not tell that there are two (the area under the ROC curve)."""
+        """Compute the probability that a random pair has a longer capsule than a random single image.
+
+        This is the area under the ROC curve: ½ where the length does not reveal that there are two objects.
+        """
         pair, single = self.length_pair[:, None], self.length_single.flatten()[None]
         return float(((pair > single).double() + 0.5 * (pair == single)).mean())
 
@@ -64,21 +66,21 @@ class SameClassOverlap(NamedTuple):
 def same_class_overlap(
     model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor, threshold: float = 0.5, batch_size: int = 100
 ) -> SameClassOverlap:
-    """Show a network two objects of the same class, for which it has one capsule.
+    """Run a network on two objects of the same class, for which it has one capsule.
 
     Args:
-        model: with a decoder.
+        model: network with a decoder.
         images: the pairs, ``[B, C, H, W]``, values 0 … 1; see ``Pairs(…, same=True)``.
-        labels: their classes ``[B]`` int64.
+        labels: classes of the pairs, ``[B]`` int64.
         parts: the two images alone, ``[B, 2, C, H, W]``.
-        threshold: of :func:`intersection_over_union`.
-        batch_size: pairs at a time.
+        threshold: threshold of :func:`intersection_over_union`.
+        batch_size: number of pairs at a time.
 
     Returns:
         :class:`SameClassOverlap`.
 
     Raises:
-        ValueError: the model has no decoder or one class only, or the shapes do not fit.
+        ValueError: the model has no decoder or only one class, or the shapes do not fit.
 
     Source: Sabour et al. 2017, section 8: capsules assume that a place holds one object of a type at most.
     """

@@ -1,4 +1,4 @@
-"""Linear probes: what can be read off features by one matrix."""
+"""Linear probes: what one matrix can predict from features."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class LinearProbe(NamedTuple):
     bias: Tensor
 
     def __call__(self, features: Tensor) -> Tensor:
-        """What it says of features ``[N, D]``: ``[N, K]`` (float64, as it was fitted)."""
+        """Predict ``[N, K]`` from features ``[N, D]``, in the float64 of the fit."""
         return features.to(self.weight) @ self.weight + self.bias
 
 
 def ridge(features: Tensor, target: Tensor, penalty: float) -> LinearProbe:
-    """Fit numbers: the least mean squared error plus ``penalty`` · ‖W‖², in closed form.
+    """Fit numbers by ridge regression: the least mean squared error plus ``penalty`` · ‖W‖², in closed form.
 
     Features are centred and all divided by one number, so that their mean variance is 1. A frame of their own
     axes is thus given no meaning: a turned pose, or all of its principal components, give the same probe.
@@ -92,12 +92,12 @@ def logistic(features: Tensor, labels: Tensor, n_classes: int, penalty: float, n
 
 
 def choose(fit: Callable[[float], LinearProbe], score: Callable[[LinearProbe], float]) -> LinearProbe:
-    """Of one probe for each of :data:`PENALTIES` the one whose score on other examples is highest."""
+    """Fit one probe for each of :data:`PENALTIES`, and return the one with the highest score on other examples."""
     return max((fit(penalty) for penalty in reversed(PENALTIES)), key=score)  # of equals the most strongly penalised
 
 
 def r_squared(predicted: Tensor, target: Tensor) -> Tensor:
-    """1 − Σ (y − ŷ)² / Σ (y − ȳ)², for each column: 1 is perfect, 0 as good as the mean, and it can be below.
+    """Compute R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)² per column: 1 is perfect, 0 as good as the mean; it may be negative.
 
     Args:
         predicted: ``[N, K]``.
@@ -114,7 +114,7 @@ def r_squared(predicted: Tensor, target: Tensor) -> Tensor:
 
 
 def divided(n: int, shares: Sequence[float], seed: int = 0) -> list[Tensor]:
-    """Indices 0 … n − 1 in random order, divided into parts of these shares of n.
+    """Split the indices 0 … n − 1 at random into parts of these shares.
 
     Raises:
         ValueError: shares that are not positive or do not add up to 1, or a part that would be empty.
@@ -130,7 +130,7 @@ def divided(n: int, shares: Sequence[float], seed: int = 0) -> list[Tensor]:
 
 
 def _scaled(features: Tensor, penalty: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Features in float64 with mean 0 and, over all of them, mean variance 1; and what was done to them."""
+    """Scale features to mean 0 and, over all of them, mean variance 1, in float64; return mean and scale too."""
     check_at_least("the number of examples", len(features), 1)
     check_positive("penalty", penalty)
     x = features.detach().double()

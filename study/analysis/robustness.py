@@ -1,4 +1,4 @@
-"""How well a classifier withstands attacks of growing strength."""
+"""Robustness of a classifier against attacks of growing strength."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchcaps.explain.models import eval_mode, scores_of
 
 
 class UnderAttack(NamedTuple):
-    """What became of B images under attacks of E strengths.
+    """Results of attacks of E strengths on B images.
 
     Attributes:
         epsilon: strengths, ``[E]``.
@@ -38,7 +38,7 @@ def accuracy_under_attack(
     targets: Tensor | None = None,
     batch_size: int = 50,
 ) -> UnderAttack:
-    """Accuracy, and success of a targeted attack, against ε.
+    """Measure accuracy, and success of a targeted attack, against ε.
 
     Args:
         model: any module that returns scores, or an output that has them as ``.scores``.
@@ -97,9 +97,9 @@ def robust_accuracy(
     *,
     batch_size: int = 50,
 ) -> UnderAttack:
-    """Share of the images that no attack fools, at this ε or at a smaller one.
+    """Measure the share of the images that no attack fools, at this ε or at a smaller one.
 
-    The balls lie in each other, so an image that was lost once stays lost, and only the others are attacked again.
+    The balls are nested, so an image that is fooled once stays fooled, and only the others are attacked again.
 
     Args:
         epsilons: ascending.
@@ -139,7 +139,7 @@ def zero_gradients(
     loss: Loss | Sequence[Loss] = cross_entropy,
     batch_size: int = 50,
 ) -> float:
-    """Share of the images at which the loss has no gradient at all: attacks that follow it cannot move them.
+    """Measure the share of the images at which the loss has no gradient: attacks that follow it cannot change them.
 
     Args:
         model: as of :func:`~study.analysis.fgsm`, like ``images`` and ``labels``.
@@ -166,7 +166,7 @@ def zero_gradients(
 
 
 def random_targets(labels: Tensor, n_classes: int, seed: int = 0) -> Tensor:
-    """For each image one of the other classes, all alike likely, ``[B]`` int64."""
+    """Draw one of the other classes for each image, all with equal probability, ``[B]`` int64."""
     check_shapes(labels=(labels, "B"))
     check_at_least("n_classes", n_classes, 2)
     check_classes("labels", labels, n_classes)

@@ -1,4 +1,4 @@
-"""What the number of iterations does to dynamic routing: how decided it is, and how well votes agree."""
+"""Statistics of dynamic routing over its iterations: how decided the couplings are, and how well votes agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchcaps.ops import Routed, dense_votes
 
 
 class RoutingStatistics(NamedTuple):
-    """Of the routing to the classes of B images, for R numbers of iterations.
+    """Statistics of the routing to the classes of B images, for R numbers of iterations.
 
     Attributes:
         n_iters: ``[R]``.
@@ -47,7 +47,7 @@ def routing_statistics(
         model: a CapsNet.
         images: ``[B, C, H, W]``, values 0 … 1.
         n_iters: numbers of iterations of the class capsules; the layers below keep their own.
-        batch_size: images at a time; all their votes are held in memory.
+        batch_size: number of images at a time; all their votes are held in memory.
 
     Returns:
         :class:`RoutingStatistics`. With leaky routing what goes to nothing counts as one more parent in the
@@ -83,7 +83,7 @@ def routing_statistics(
 
 
 def _statistics(classes: DenseCaps, lower: Routed, directions: Tensor, n_iters: int) -> tuple[Tensor, ...]:
-    """Both entropies ``[B]``, agreement ``[B]`` and scores ``[B, J]``."""
+    """Compute both entropies ``[B]``, agreement ``[B]`` and scores ``[B, J]``."""
     routed = classes(lower, n_iters=n_iters, return_coupling=True)
     coupling, shares = routed.coupling, routed.coupling  # [B, I, J]
     assert isinstance(classes.routing, DynamicRouting)
