@@ -15,6 +15,7 @@ import torch
 
 pytest.importorskip("matplotlib")
 
+from study.cli import main as study
 from study.few_labels import compare, write
 from study.few_labels.draws import draw_labelled
 from study.few_labels.finished import Finished
@@ -163,7 +164,7 @@ def test_few_labels_beside_all_alternatives(
 ) -> None:
     run = folder / "templates"
     arguments = ["--beside", str(folder / "plain"), "--labels", "10", "25", "--draws", "2", "--steps", "1"]
-    assert main(["few-labels", str(run), *arguments, "--unlabelled", "300"]) == 0
+    assert study(["few-labels", str(run), *arguments, "--unlabelled", "300"]) == 0
     found = json.loads((run / "few-labels.json").read_text())
     named = [(row["code"], row["readout"]) for row in found["rows"]]
     assert len(set(named)) == len(named) == 1 + 6 * 3 + 2
@@ -207,7 +208,7 @@ def test_few_labels_go_on_where_they_were_broken_off(
     def call(n: int, labels: str = "10", *out: str) -> int:
         asked.clear()
         monkeypatch.setattr(compare, "_errors", partial(killed_at, n))
-        return main(["few-labels", str(run), "--labels", labels, "--draws=2", "--steps=1", "--unlabelled=300", *out])
+        return study(["few-labels", str(run), "--labels", labels, "--draws=2", "--steps=1", "--unlabelled=300", *out])
 
     assert call(4) == 130 and not (run / "few-labels.json").exists()
     three = json.loads(left.read_text())["rows"]
@@ -229,7 +230,7 @@ def test_few_labels_go_on_where_they_were_broken_off(
 def test_few_labels_wants_an_autoencoder_that_is_finished(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["few-labels", str(tmp_path)]) == 2
+    assert study(["few-labels", str(tmp_path)]) == 2
     assert "must hold a finished run" in capsys.readouterr().err
 
 
@@ -245,15 +246,15 @@ def test_few_labels_wants_all_runs_on_the_same_data(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
-    ask = ["few-labels", str(folder / "templates"), "--out", str(tmp_path / "found")]
+    ask = [str(folder / "templates"), "--out", str(tmp_path / "found")]
     resized = "--data.image_size=[20, 20]"
     assert main(["train", "digits-plain-autoencoder", "--out", str(other), "--epochs=1", *SMALL, resized]) == 0
-    assert main([*ask, "--beside", str(other)]) == 2
+    assert study(["few-labels", *ask, "--beside", str(other)]) == 2
     assert "beside must be runs on the same data" in capsys.readouterr().err
-    assert main([*ask, "--beside", str(folder / "templates")]) == 2
+    assert study(["few-labels", *ask, "--beside", str(folder / "templates")]) == 2
     assert "beside must be runs in folders of other names" in capsys.readouterr().err
     for n in ("-1", "0"):
-        assert main([*ask, "--unlabelled", n]) == 2
+        assert study(["few-labels", *ask, "--unlabelled", n]) == 2
         assert "unlabelled images must be at least one" in capsys.readouterr().err
 
 
