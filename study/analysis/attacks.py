@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_classes, check_int64, check_number, check_shapes
-from torchcaps.explain.models import eval_mode, full_gradient, inspects_model, scores_of
+from torchcaps.explain import eval_mode, full_gradient, inspects_model, scores_of
 
 #: Maps scores ``[B, J]`` and classes ``[B]`` to one number for the batch, a sum or mean over its images. Only the sign
 #: of its gradient is used, so its scale does not matter. (The gradient of a mean over many images may vanish in half

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from study.analysis.probes import choose, divided, r_squared, ridge
 from torchcaps.checks import check_shapes
-from torchcaps.explain.features import extract_features
-from torchcaps.explain.pca import principal_components
+from torchcaps.explain import extract_features, principal_components
 
 #: Shares of the images of a class that fit a probe, choose its penalty, and test it.
 SHARES = (0.5, 0.25, 0.25)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_classes, check_positive, check_shapes
-from torchcaps.explain.models import class_capsules, decoder_of, inspects_model
+from torchcaps.explain import class_capsules, decoder_of, inspects_model
 
 
 def intersection_over_union(first: Tensor, second: Tensor, threshold: float = 0.5) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from study.analysis.attacks import Attack, Loss, check_attack, cross_entropy, gradient, predict
 from torchcaps.checks import check_at_least, check_classes, check_int64, check_shapes
-from torchcaps.explain.models import eval_mode, scores_of
+from torchcaps.explain import eval_mode, scores_of
 
 
 class UnderAttack(NamedTuple):

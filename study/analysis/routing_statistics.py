@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_shapes
-from torchcaps.explain.models import as_capsnet, inspects_model
+from torchcaps.explain import as_capsnet, inspects_model
 from torchcaps.layers import DenseCaps, DynamicRouting
 from torchcaps.ops import Routed, dense_votes
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from study.analysis.object_frame import mean_layout, object_frames, parts_in_frame, pose_code
 from torchcaps.data.images import to_float
-from torchcaps.explain.pca import principal_components
+from torchcaps.explain import principal_components
 from torchcaps.models import PlainAutoencoder, Transforming
 from torchcaps.ops import Routed, affine_inverse, warp
 

@@ -13,7 +13,7 @@ from study.measures.said import Said, per_cent
 from study.measures.sample import bar, choose, name_of, networks, number
 from study.tables.kept import is_of
 from torchcaps.data.augment import CROPS_13
-from torchcaps.report.evaluated import EvaluatedRun
+from torchcaps.report import EvaluatedRun
 from torchcaps.training.batches import Batches, evaluated, split
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.objective import wrong

@@ -13,7 +13,7 @@ from study.draw.charts import Bars, Lines, draw_charts
 from study.measures.said import Said
 from study.measures.sample import bar, name_of, networks, number, numbers, sample
 from torchcaps import explain
-from torchcaps.report.evaluated import EvaluatedRun
+from torchcaps.report import EvaluatedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from study.draw.charts import Bars, draw_charts
 from study.measures.said import Said, per_cent
 from study.measures.sample import name_of, networks, number
-from torchcaps.report.evaluated import EvaluatedRun
+from torchcaps.report import EvaluatedRun
 from torchcaps.training.train import train
 
 if TYPE_CHECKING:

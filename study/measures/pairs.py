@@ -17,8 +17,8 @@ from study.measures.said import Said, per_cent
 from study.measures.sample import name_of, networks, number, spaced
 from torchcaps import explain
 from torchcaps.data import Pairs
-from torchcaps.explain.models import class_capsules, decoder_of
-from torchcaps.report.evaluated import N_PAIRS, EvaluatedRun
+from torchcaps.explain import class_capsules, decoder_of
+from torchcaps.report import N_PAIRS, EvaluatedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

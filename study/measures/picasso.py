@@ -17,7 +17,7 @@ from study.measures.said import Said, per_cent
 from study.measures.sample import bar, name_of, networks, number, sample
 from torchcaps import explain
 from torchcaps.data.images import to_float
-from torchcaps.report.evaluated import EvaluatedRun
+from torchcaps.report import EvaluatedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ import torch
 from study.measures import MEASURES
 from study.tables.kept import require_recipe
 from torchcaps.checks import check_at_least, check_choice
-from torchcaps.report.evaluated import EvaluatedRun, evaluate_run
+from torchcaps.report import EvaluatedRun, evaluate_run
 from torchcaps.training.environment import choose_device, commit, device_in_words, versions
 from torchcaps.training.files import read_json, require_place, write_json, write_picture
 from torchcaps.training.run import Run

@@ -24,7 +24,7 @@ from study.analysis import (
 from study.draw.charts import Lines, draw_charts
 from study.measures.said import Said, per_cent
 from study.measures.sample import bar, name_of, networks, number, numbers, sample
-from torchcaps.report.evaluated import EvaluatedRun
+from torchcaps.report import EvaluatedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from study.analysis import routing_statistics
 from study.draw.charts import Lines, draw_charts
 from study.measures.said import Said
 from study.measures.sample import bar, choose, name_of, networks, numbers, spaced
-from torchcaps.report.evaluated import EvaluatedRun
+from torchcaps.report import EvaluatedRun
 from torchcaps.training.objective import wrong
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from torchcaps.data.images import fixed_order
-from torchcaps.report.evaluated import EvaluatedRun
+from torchcaps.report import EvaluatedRun
 
 T = TypeVar("T")
 

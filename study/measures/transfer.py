@@ -17,7 +17,7 @@ from torchcaps import explain
 from torchcaps.data import Dataset, Images, load
 from torchcaps.data.images import to_float
 from torchcaps.models import build
-from torchcaps.report.evaluated import EvaluatedRun
+from torchcaps.report import EvaluatedRun
 from torchcaps.training.batches import image_shape
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ from torchcaps.data.augment import CROPS_13, central_crop
 from torchcaps.data.images import fixed_order, to_float
 from torchcaps.explain import extract_features, segment
 from torchcaps.models import build
-from torchcaps.report.evaluated import evaluate_run
+from torchcaps.report import evaluate_run
 from torchcaps.training import Data, Experiment, files
 from torchcaps.training.build import make_model
 from torchcaps.training.checkpoint import save_model

@@ -1,4 +1,4 @@
-"""What was done to images, read off poses that are known; and what is painted."""
+"""Transformations recovered from known poses, and reconstructions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchcaps.ops import Routed, transform_pose
 
 
 class Knowing(TransformingAutoencoder):
-    """Capsules that are told their poses: image k is a number, the place of its poses in a list."""
+    """Capsules with given poses: image k is a number, the place of its poses in a list."""
 
     def __init__(self, pose: Tensor, presence: Tensor) -> None:
         kind = "translation" if pose.dim() == 3 else "affine"
@@ -138,10 +138,10 @@ def test_told_compares_with_the_same_model_that_ignores() -> None:
 
 def test_a_sweep_has_the_image_itself_where_nothing_is_done() -> None:
     model, image = build("template_autoencoder", (1, 28, 28), 10), torch.rand(1, 28, 28)
-    true, painted = transformation_sweep(model, image, torch.stack((torch.eye(3), drawn(1)[0])))
+    true, reconstructed = transformation_sweep(model, image, torch.stack((torch.eye(3), drawn(1)[0])))
     torch.testing.assert_close(true[0], image)
-    torch.testing.assert_close(painted[0], model(image[None]).images[0])
-    assert (painted[1] - painted[0]).abs().max() > 1e-4
+    torch.testing.assert_close(reconstructed[0], model(image[None]).images[0])
+    assert (reconstructed[1] - reconstructed[0]).abs().max() > 1e-4
 
 
 def test_other_models_are_refused() -> None:

@@ -17,7 +17,7 @@ def tiny(**options: Any) -> CapsNet:
 
 
 class Says(CapsNet):
-    """A CapsNet that gives the scores that it was told to."""
+    """A CapsNet that gives the scores that it is given."""
 
     scores: torch.Tensor
 

@@ -1,4 +1,4 @@
-"""Reports of matrix capsules, on toys whose viewpoints are known, or are not."""
+"""Reports of matrix capsules, on objects whose viewpoints are known, or are not."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from torchcaps.training import files
 SIZES = {"A": 2, "B": 2, "C": 2, "D": 2}
 
 
-def toys(names: tuple[str, ...] = ("instance", "elevation", "azimuth", "lighting"), novel: bool = False) -> Dataset:
-    """Two toys of two classes, seen from 2×3 viewpoints (of which the first azimuth alone is familiar, if any
+def objects(names: tuple[str, ...] = ("instance", "elevation", "azimuth", "lighting"), novel: bool = False) -> Dataset:
+    """Two objects of two classes, seen from 2×3 viewpoints (of which the first azimuth alone is familiar, if any
     are novel) under 2 lightings."""
     views = torch.tensor(
         list(product((0, 1), (0, 1), (0, 2, 4), (0, 1), (0, 1)))
@@ -43,19 +43,19 @@ def toys(names: tuple[str, ...] = ("instance", "elevation", "azimuth", "lighting
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A function that gives the folder of a finished run on toys."""
+    """A function that gives the folder of a finished run on objects."""
     monkeypatch.setattr(files, "DPI", 30)
 
     def run(dataset: Dataset, loss: str = "spread", **options: Any) -> Path:
-        monkeypatch.setitem(DATASETS, "toys", lambda root, image_size: dataset)
-        data = Data("toys", shift=0, crop=(24, 26), test_crops=1)
+        monkeypatch.setitem(DATASETS, "objects", lambda root, image_size: dataset)
+        data = Data("objects", shift=0, crop=(24, 26), test_crops=1)
         return finished(tmp_path / "em", data, Model("matrix_capsnet", SIZES | options), loss=loss)
 
     return run
 
 
 def test_every_section_is_there_and_its_picture_too(make):
-    path = make(toys())
+    path = make(objects())
     html = write_report(path).read_text(encoding="utf-8")
     assert titles(html) == [
         "Training",
@@ -75,30 +75,30 @@ def test_every_section_is_there_and_its_picture_too(make):
         assert grey[0] < 100 and grey[1] == 255, f"{name} is empty"
     assert "The margin of the spread loss grows" in html
     assert "new to it" not in html
-    assert "which training has, from every azimuth" in html  # these toys are in every split
+    assert "which training has, from every azimuth" in html  # these objects are in every split
     assert write_report(path).read_text(encoding="utf-8") == html
 
 
 def test_angles_of_ones_own_data_are_in_degrees_already(make):
-    toy = _sides_of(evaluate_run(Run(make(replace(toys(), name="mine")))), 0)
-    assert set(toy.azimuth.tolist()) == {0, 2, 4} and set(toy.elevation.tolist()) == {0, 1}
+    thing = _sides_of(evaluate_run(Run(make(replace(objects(), name="mine")))), 0)
+    assert set(thing.azimuth.tolist()) == {0, 2, 4} and set(thing.elevation.tolist()) == {0, 1}
 
 
 def test_a_toy_that_was_not_trained_on_is_called_so(make):
-    every = toys()
+    every = objects()
     first = every.train.factors["instance"] == 0
     html = write_report(make(replace(every, train=every.train.take(first), test=every.test.take(~first))))
     assert "which training does not have, from every azimuth" in html.read_text(encoding="utf-8")
 
 
 def test_of_toys_that_training_does_not_name_nothing_is_said(make):
-    every = toys()
+    every = objects()
     nameless = replace(every.train, factors={})
     assert _sides_of(evaluate_run(Run(make(replace(every, train=nameless)))), 0).known == ""
 
 
 def test_without_viewpoints_the_section_says_why_it_is_empty(make):
-    path = make(toys(("instance", "height", "azimuth", "lighting")), loss="margin")
+    path = make(objects(("instance", "height", "azimuth", "lighting")), loss="margin")
     html = write_report(path).read_text(encoding="utf-8")
     assert "Not shown: these data lack the elevation of each test image." in html
     assert not list((path / "pictures").glob("views*"))
@@ -106,7 +106,7 @@ def test_without_viewpoints_the_section_says_why_it_is_empty(make):
 
 
 def test_dynamic_routing_has_no_clusters_to_show(make):
-    path = make(toys(), loss="margin", routing="dynamic")
+    path = make(objects(), loss="margin", routing="dynamic")
     html = write_report(path).read_text(encoding="utf-8")
     assert titles(html)[3:-1] == ["What a class is made of", "Votes that agree", "Seen from all sides"]
     assert "Not shown: EM does not route this network&#x27;s class capsules" in html
@@ -114,31 +114,31 @@ def test_dynamic_routing_has_no_clusters_to_show(make):
 
 
 def test_a_toy_is_seen_from_novel_viewpoints_too(make):
-    tested = evaluate_run(Run(make(toys(novel=True))))
+    tested = evaluate_run(Run(make(objects(novel=True))))
     k = 5
-    toy = _sides_of(tested, k)
+    thing = _sides_of(tested, k)
     every, here = tested.data.test, tested.data.test.factors["instance"][k]
-    assert len(toy.images) == 2 * 3 * 2
-    assert toy.familiar.tolist() == [True] * 4 + [False] * 8
-    assert toy.azimuth.tolist() == [0] * 4 + [20, 20, 40, 40] * 2
-    assert set(toy.elevation.tolist()) == {30, 35}
+    assert len(thing.images) == 2 * 3 * 2
+    assert thing.familiar.tolist() == [True] * 4 + [False] * 8
+    assert thing.azimuth.tolist() == [0] * 4 + [20, 20, 40, 40] * 2
+    assert set(thing.elevation.tolist()) == {30, 35}
     mine = (every.labels == tested.labels[k, 0]) & (every.factors["instance"] == here)
-    torch.testing.assert_close(toy.images[:4], tested.images[mine])  # cut as the network sees them
-    assert toy.images.shape[1:] == (2, 24, 26)
+    torch.testing.assert_close(thing.images[:4], tested.images[mine])  # cut as the network sees them
+    assert thing.images.shape[1:] == (2, 24, 26)
 
 
 def test_of_few_test_images_the_toy_is_still_that_of_the_image(make):
     """Those that are evaluated are drawn from all, so they are not the first."""
-    run = Run(make(toys()))
+    run = Run(make(objects()))
     config = run.experiment()
     write_json(run.config, replace(config, data=replace(config.data, n_eval=9)).to_dict())
     tested = evaluate_run(run)
     assert len(tested.images) == 9
     for k in range(9):
-        toy = _sides_of(tested, k)
-        assert any(torch.equal(image, tested.images[k]) for image in toy.images)
+        thing = _sides_of(tested, k)
+        assert any(torch.equal(image, tested.images[k]) for image in thing.images)
 
 
 def test_the_report_says_what_is_new_where_it_is(make):
-    html = write_report(make(toys(novel=True))).read_text(encoding="utf-8")
+    html = write_report(make(objects(novel=True))).read_text(encoding="utf-8")
     assert "Dots mark the viewpoints that training has" in html

@@ -11,6 +11,33 @@ from torch import Tensor
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+__all__ = [
+    "FIRST",
+    "HIGHLIGHT",
+    "INK",
+    "LINES",
+    "MAX_NAME",
+    "MUTED",
+    "RIGHT",
+    "SECOND",
+    "SERIES",
+    "SMALL",
+    "TEXT",
+    "TITLE",
+    "WRONG",
+    "bare",
+    "colour_bar",
+    "new_figure",
+    "numbers",
+    "overlay",
+    "pixels",
+    "scales",
+    "shortened",
+    "show",
+    "tiled",
+    "verdict",
+]
+
 INK, MUTED, LINES = "#1d2433", "#667085", "#d5dae3"
 RIGHT, WRONG = "#13804a", "#cc2f1d"
 FIRST, SECOND = "#d62f2f", "#1f8f3f"  # the red and the green of a pair, dark enough for text on white

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from study.analysis.probes import choose, divided, logistic, r_squared, ridge
-from torchcaps.explain.pca import principal_components
+from torchcaps.explain import principal_components
 
 
 def test_a_linear_map_is_found():
