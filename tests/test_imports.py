@@ -67,12 +67,6 @@ def test_data_flow_one_way(path: Path) -> None:
         assert (here, other) not in FORBIDDEN, f"{here} must not import {other}"
 
 
-def test_the_library_does_not_know_its_benchmarks() -> None:
-    """They lie beside it in a clone alone."""
-    for path in SOURCE.rglob("*.py"):
-        assert not re.search(r"^\s*(from|import) benchmarks\b", path.read_text(encoding="utf-8"), re.M), path
-
-
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
@@ -116,3 +110,23 @@ def test_what_type_checkers_and_the_docstring_name_is_what_there_is() -> None:
     }
     assert seen == {(name, name, f"torchcaps.{home}") for name, home in torchcaps._HOME.items()}
     assert set(re.findall(r"`(\w+)`", torchcaps.__doc__ or "")) == set(torchcaps.__all__)
+
+
+@pytest.mark.parametrize("folder", ["study", "benchmarks", "examples"])
+def test_what_stands_beside_takes_public_names_alone(folder: str) -> None:
+    """Of modules and of their names: none that begins with an underscore."""
+    private = []
+    for path in (SOURCE.parents[1] / folder).rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchcaps"):
+                parts = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+                private += [(path.name, part) for part in parts if part.startswith("_") and part != "__version__"]
+    assert not private
+
+
+def test_the_library_knows_nothing_that_stands_beside_it() -> None:
+    """It is in a clone alone."""
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"^\s*(from|import) (benchmarks|study|examples|tests)\b", text, re.M), path

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 OTHER = {"mnist": "fashion-mnist", "fashion-mnist": "mnist", "digits": "mnist"}
 #: Images that fit the probe, choose its penalty, and test it.
 SIZES = (5000, 1000, 2000)
-#: Of the initial values of the network that was not trained.
-SEED = 0
 
 
 def measure(tested: EvaluatedRun, *, beside: EvaluatedRun | None = None, n: int | None = None) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from study.cli import main
 from study.data.disarrange import shift_halves
 from study.data.faces import ARRANGEMENTS, draw_faces
 from study.data.transform import TRANSFORMATIONS
-from study.measures import Measure, equivariance, pairs, picasso, record, robustness, routing, transfer
+from study.measures import Measure, equivariance, matched, pairs, picasso, record, robustness, routing, transfer
 from study.measures.said import Said, in_words, mean, per_cent
 from study.measures.sample import choose, networks, sample, spaced
 from study.measures.write import as_markdown
@@ -282,6 +282,18 @@ def test_what_equivariance_probes(folder, monkeypatch):
     assert found["accuracy"][1:] == pytest.approx(probed.right.float().mean(dim=1).tolist(), abs=1e-4)
 
 
+def test_a_pair_that_never_matched_is_not_called_matched() -> None:
+    errors = {"test_error": 0.1, "novel_error": 0.2}
+    values = {
+        "again": "run",
+        "run": {"matched": {"val_error": 0.1957, **errors}, "whole": {"val_error": 0.1, **errors}},
+        "beside": {"matched": {"val_error": 0.1272, **errors}, "whole": {"val_error": 0.1272, **errors}},
+    }
+    assert str(matched.headline(values, "run")["at one validation error"][0]).startswith("no: 19.57 % instead of 12.72")
+    values["run"]["matched"]["val_error"] = 0.1272
+    assert matched.headline(values, "run")["at one validation error"][0] == "yes"
+
+
 def test_matched(folder, tmp_path, monkeypatch):
     images = Images(torch.randint(0, 256, (40, 1, 16, 16), dtype=torch.uint8), torch.arange(40) % 10)
     data = Dataset("digits", tuple("0123456789"), images, images, images, {"novel": images.take(slice(8))})
@@ -415,17 +427,18 @@ def test_pairs_of_one_class_by_hand():
     assert said == pytest.approx(wanted, abs=1e-4)
 
 
-def test_transfer(folder, monkeypatch):
+def test_transfer(tmp_path, monkeypatch):
+    """The untrained network is that of the run's seed, which here is not the one that drew its weights."""
+    folder = finished(tmp_path / "seven", DIGITS, CAPSULES, seed=7)
     monkeypatch.setitem(transfer.OTHER, "digits", "digits")
     monkeypatch.setattr("study.analysis.probes.PENALTIES", (0.01,))
-    monkeypatch.setattr(transfer, "SEED", 7)  # not that of the run, which was not trained either
-    values = measured("transfer", folder / "caps", n=300)["values"]
+    values = measured("transfer", folder, n=300)["values"]
     assert values["n"] == [300, 60, 120] and values["run"]["n_features"] == 10 * 4
     assert values["pixels"] > 0.7
-    tested, data = evaluate_run(Run(folder / "caps")), load("digits", image_size=(16, 16))
+    tested, data = evaluate_run(Run(folder)), load("digits", image_size=(16, 16))
     sizes = ((data.train, 300), (data.val, 60), (data.test, 120))
     some = [part.take(spaced(len(part), n, n)) for part, n in sizes]
-    torch.manual_seed(transfer.SEED)
+    torch.manual_seed(7)
     born = build(CAPSULES.name, (1, 16, 16), 10, **CAPSULES.options)
     for what, model in (("trained", tested.model), ("untrained", born)):
         fit, _, test = (

@@ -105,3 +105,10 @@ def test_a_run_of_before_there_were_factors_is_resumed(tmp_path: Path, monkeypat
     other = replace(config, model=Model("capsnet", config.model.options | {"vote_scale": 0.5}))
     with pytest.raises(ValueError, match=r"another experiment \(model.options.vote_scale = nothing there, 0.5 here"):
         train(other, run.path, progress="none")
+
+
+def test_options_of_the_recipes_data_are_not_those_of_ones_own() -> None:
+    """Such as which toy of small NORB validates; what is given besides counts."""
+    assert recipe("smallnorb-em-small").data.options == {"val_toy": None}
+    assert parsed("smallnorb-em-small", *FOLDER).data.options == {}
+    assert parsed("mnist", *FOLDER, "--data.options.groups", "^(p)").data.options == {"groups": "^(p)"}

@@ -587,9 +587,7 @@ def test_a_finished_run_is_of_its_own_images(tmp_path: Path) -> None:
     moved = replace(config, data=replace(config.data, root=str(tmp_path / "moved")))
     assert train(moved, tmp_path / "run", progress="none")["val_loss"] == result["val_loss"]
     others = replace(config, data=replace(config.data, root=str(tmp_path / "others")))
-    with pytest.raises(
-        ValueError, match=r"holds the run of other images, .*mine: name another folder by out, got .*"
-    ):
+    with pytest.raises(ValueError, match=r"holds the run of other images, .*mine: name another folder by out, got .*"):
         train(others, tmp_path / "run", progress="none")
     gone = replace(config, data=replace(config.data, root=str(tmp_path / "nowhere")))
     with pytest.raises(ValueError, match="nowhere"):

@@ -37,6 +37,8 @@ def test_splits(expanded: Dataset) -> None:
     assert "affine-MNIST too, sha256 1cf06d84" in expanded.note and "affNIST" not in expanded.note
     with pytest.raises(ValueError, match=r"data.image_size must be None for expanded-mnist, which is 40×40; got \(28"):
         load("expanded-mnist", image_size=(28, 28))
+    with pytest.raises(ValueError, match="data.options.affnist must be True or False, got 'no'"):
+        load("expanded-mnist", affnist="no")
 
 
 def places(images: torch.Tensor) -> torch.Tensor:
