@@ -163,11 +163,11 @@ _EM = {"floor": conv_equal_votes, "stored_votes": stored_votes}
 @contextmanager
 def torchs_convolutions() -> Iterator[None]:
     """No convolution goes by frequencies."""
-    before, conv.worthwhile = conv.worthwhile, lambda *_: False
+    before, conv.is_faster = conv.is_faster, lambda *_: False
     try:
         yield
     finally:
-        conv.worthwhile = before
+        conv.is_faster = before
 
 
 def take(model: nn.Module, contender: str) -> None:

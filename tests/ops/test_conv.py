@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from torchcaps.layers import Conv2d
 from torchcaps.ops import conv2d, spectral
-from torchcaps.ops.spectral import spectral_conv2d, worthwhile
+from torchcaps.ops.spectral import is_faster, spectral_conv2d
 
 BIG = (64, 64, 20, 20), (128, 64, 9, 9)  # large enough to go by frequencies
 
@@ -207,7 +207,7 @@ def test_a_few_images_at_a_time_without_autograd(monkeypatch: pytest.MonkeyPatch
     """Of large maps; the rest of the batch makes a smaller part."""
     x, weight = torch.randn(5, 4, 20, 19, dtype=torch.float64), torch.randn(6, 4, 5, 5, dtype=torch.float64)
     whole, taken = spectral_conv2d(x, weight, 2, 1), []
-    of_image = 4 * 4 * math.prod(cut.tiles * cut.tile for cut in spectral.cuts((22, 21), weight.shape, 2))
+    of_image = 4 * 4 * math.prod(x.tiles * x.tile for x in spectral.tilings((22, 21), weight.shape, 2))
     monkeypatch.setattr(spectral, "_AT_ONCE", 2 * of_image)
     transforms = spectral._transforms
     monkeypatch.setattr(spectral, "_transforms", lambda *given: taken.append(given[2].shape[0]) or transforms(*given))
@@ -238,7 +238,7 @@ def test_batch_of_nothing_and_strides_of_any_kind() -> None:
 
 @pytest.mark.parametrize("shape", [(0, 64, 20, 20), (64, 64, 8, 20)])
 def test_nothing_to_do_is_left_to_the_library(shape: tuple[int, ...]) -> None:
-    assert not worthwhile(shape, BIG[1], 2, gradients=True)
+    assert not is_faster(shape, BIG[1], 2, gradients=True)
 
 
 def test_autocast_takes_bfloat16_and_gives_float32_weights_theirs() -> None:

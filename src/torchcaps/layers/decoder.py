@@ -13,7 +13,7 @@ from torchcaps.checks import check_at_least, check_classes, check_int64, check_p
 from torchcaps.layers.init import Scaled, truncated_normal_
 from torchcaps.layers.shapes import as_image_shape
 from torchcaps.ops import Routed, mask_capsules
-from torchcaps.ops.backends.tracing import can_look
+from torchcaps.ops.backends.tracing import has_values
 from torchcaps.ops.precision import at_least_float32
 from torchcaps.ops.routed import poses_of
 
@@ -118,7 +118,7 @@ class Decoder(Scaled):
         pose = poses_of(capsules)
         check_shapes(pose=(pose, "B J D" if pose.dim() < 4 else "B J 4 4"), classes=(classes, "B K"))
         check_int64("classes", classes)
-        if can_look(classes):
+        if has_values(classes):
             check_classes("classes", classes, self.n_classes)
         images = self.forward(pose.repeat_interleave(classes.shape[1], dim=0), classes.flatten())
         return images.unflatten(0, classes.shape)

@@ -14,7 +14,7 @@ from torchcaps.layers.init import reset_layers
 from torchcaps.layers.shapes import as_image_shape, require_images
 from torchcaps.models.output import Transformed
 from torchcaps.ops import Routed
-from torchcaps.ops.backends.tracing import can_look
+from torchcaps.ops.backends.tracing import has_values
 
 
 class PlainAutoencoder(nn.Module):
@@ -73,7 +73,7 @@ class PlainAutoencoder(nn.Module):
 
 def _is_identity(transformation: Tensor) -> bool:
     """Whether nothing is to be done, of matrices ``[B, 3, 3]``; yes if none can look."""
-    if not can_look(transformation):
+    if not has_values(transformation):
         return True
     nothing = torch.eye(3, dtype=transformation.dtype, device=transformation.device)
     return torch.equal(transformation, nothing.expand_as(transformation))

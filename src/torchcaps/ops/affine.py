@@ -34,7 +34,7 @@ class AffineParts(NamedTuple):
 
 
 def affine_matrix(parts: AffineParts) -> Tensor:
-    """The matrix ``[..., 3, 3]`` of these parts."""
+    """Build the matrix ``[..., 3, 3]`` of these parts."""
     cos, sin = parts.angle.cos(), parts.angle.sin()
     (sx, sy), shear = parts.scale.unbind(-1), parts.shear
     linear = torch.stack((cos * sx, (cos * shear - sin) * sy, sin * sx, (sin * shear + cos) * sy), dim=-1)
@@ -42,7 +42,7 @@ def affine_matrix(parts: AffineParts) -> Tensor:
 
 
 def shift_matrix(by: Tensor) -> Tensor:
-    """The matrices ``[..., 3, 3]`` of shifts (x, y) in pixels, ``[..., 2]``."""
+    """Build the matrices ``[..., 3, 3]`` of shifts (x, y) in pixels, ``[..., 2]``."""
     linear = torch.eye(2, dtype=by.dtype, device=by.device).expand(*by.shape[:-1], 2, 2)
     return _with_last_row(torch.cat((linear, by.unsqueeze(-1)), dim=-1))
 
@@ -64,7 +64,7 @@ def affine_parts(matrix: Tensor) -> AffineParts:
 
 
 def affine_parts_of(numbers: Tensor, most_scale: float = 2.0) -> AffineParts:
-    """Parts from six numbers of any size, such that the matrix they make has an inverse.
+    """Make parts from six numbers of any size, such that their matrix has an inverse.
 
     Args:
         numbers: angle, two scales, shear and two shifts, ``[..., 6]``; zeros make the identity.
@@ -75,7 +75,7 @@ def affine_parts_of(numbers: Tensor, most_scale: float = 2.0) -> AffineParts:
 
 
 def affine_inverse(matrix: Tensor) -> Tensor:
-    """The inverse of matrices ``[..., 3, 3]`` with last row 0, 0, 1, in closed form.
+    """Invert matrices ``[..., 3, 3]`` with last row 0, 0, 1, in closed form.
 
     Raises:
         ValueError: another shape.
@@ -137,7 +137,7 @@ def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) ->
 
 
 def sample(images: Tensor, back: Tensor, size: tuple[int, int] | None = None) -> Tensor:
-    """As :func:`warp`, by the inverse T⁻¹ ``[B, 3, 3]``: where in the image each pixel of the result comes from."""
+    """Warp as :func:`warp` does, but by T⁻¹ ``[B, 3, 3]``: where in the image each pixel of the result comes from."""
     height, width = images.shape[2:]
     to = size or (height, width)
     dtype = torch.promote_types(images.dtype, back.dtype)
@@ -194,14 +194,14 @@ def _sample_by_products(images: Tensor, grid: Tensor, padding: str) -> Tensor:
 
 
 def _weights(at: Tensor, size: int, padding: str) -> Tensor:
-    """What each of a row of pixels counts at places ``[B, P]`` between them: ``[B, P, size]``."""
+    """Weigh each of a row of pixels at places ``[B, P]`` between them: ``[B, P, size]``."""
     at = (at.clamp(0, size - 1) if padding == "border" else at).unsqueeze(2)
     low, pixel = at.detach().floor(), torch.arange(size, device=at.device)
     return torch.where(pixel == low, low + 1 - at, 0) + torch.where(pixel == low + 1, at - low, 0)
 
 
 def _pixels(size: tuple[int, int], like: Tensor) -> Tensor:
-    """``[H·W, 3]``: x, y of each pixel's centre, as ``affine_grid`` counts and rounds, and 1.
+    """Return ``[H·W, 3]``: x, y of each pixel's centre, as ``affine_grid`` counts and rounds, and 1.
 
     torch's own cannot be compiled with its gradient where the batch's size may change.
     """
@@ -211,13 +211,13 @@ def _pixels(size: tuple[int, int], like: Tensor) -> Tensor:
 
 
 def _with_last_row(top: Tensor) -> Tensor:
-    """``[..., 2, 3]`` with the row 0, 0, 1 under it."""
+    """Append the row 0, 0, 1 to ``[..., 2, 3]``."""
     last = constant((0.0, 0.0, 1.0), top).expand(*top.shape[:-2], 1, 3)
     return torch.cat((top, last), dim=-2)
 
 
 def _entries(matrix: Tensor) -> tuple[Tensor, ...]:
-    """a, b, x, c, d, y of the first two rows."""
+    """Return a, b, x, c, d, y of the first two rows."""
     check_tensor("matrix", matrix)
     if matrix.shape[-2:] != (3, 3):
         raise ValueError(f"matrix must be [..., 3, 3], got shape {list(matrix.shape)}")

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
-from torchcaps.ops.backends.tracing import within_modes
-from torchcaps.ops.spectral import spectral_conv2d, worthwhile
+from torchcaps.ops.backends.tracing import in_dispatch_mode
+from torchcaps.ops.spectral import is_faster, spectral_conv2d
 
 
 def conv2d(
@@ -21,7 +21,7 @@ def conv2d(
     stride: int | tuple[int, int] = 1,
     padding: int | tuple[int, int] = 0,
 ) -> Tensor:
-    """Two-dimensional convolution, as :func:`torch.nn.functional.conv2d`.
+    """Convolve in two dimensions, as :func:`torch.nn.functional.conv2d` does.
 
     On a CPU, in float32 or bfloat16 (autocast's or the tensors' own), convolutions with large kernels, many channels
     and, where autograd is off, larger batches go by :func:`~torchcaps.ops.spectral.spectral_conv2d`: CapsNet's in half
@@ -47,7 +47,7 @@ def conv2d(
     if not isinstance(stride, int) or not isinstance(padding, int):
         return F.conv2d(x, weight, bias, stride=stride, padding=padding)
     dtype = _dtype(x, weight)
-    if dtype is not None and _by_frequencies(x, weight, bias, stride, padding):
+    if dtype is not None and _use_fft(x, weight, bias, stride, padding):
         with torch.autocast("cpu", enabled=False):
             y = spectral_conv2d(x.to(dtype), weight.to(dtype), stride, padding)
             return y if bias is None else y + bias.to(dtype)[:, None, None]
@@ -55,7 +55,7 @@ def conv2d(
 
 
 def _one(sizes: int | tuple[int, int]) -> int | tuple[int, int]:
-    """Of two that are the same, one."""
+    """Return the one number that both are."""
     if not isinstance(sizes, Sequence):
         return int(sizes)
     rows, columns = map(int, sizes)
@@ -63,7 +63,7 @@ def _one(sizes: int | tuple[int, int]) -> int | tuple[int, int]:
 
 
 def _dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
-    """In which the convolution is to be taken; None where that is left to the library."""
+    """Choose the dtype of the convolution; None where that is left to the library."""
     known = torch.float32, torch.bfloat16
     if x.dtype not in known or weight.dtype not in known:
         return None
@@ -73,9 +73,9 @@ def _dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
     return x.dtype if x.dtype == weight.dtype else None
 
 
-def _by_frequencies(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> bool:
-    """Whether it is possible and worthwhile. What the library refuses is left to it, for its message."""
-    watched = torch.compiler.is_compiling() or is_tracing() or within_modes()
+def _use_fft(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> bool:
+    """Tell whether an FFT is possible and faster. What the library refuses is left to it, for its message."""
+    watched = torch.compiler.is_compiling() or is_tracing() or in_dispatch_mode()
     if watched or not x.device.type == weight.device.type == "cpu":
         return False
     fits = x.dim() == weight.dim() == 4 and x.shape[1] == weight.shape[1] and stride >= 1 and padding >= 0
@@ -84,4 +84,4 @@ def _by_frequencies(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int,
     if bias is not None and bias.dtype != x.dtype and not torch.is_autocast_enabled("cpu"):
         return False
     height, width = (size + 2 * padding for size in x.shape[2:])
-    return worthwhile((*x.shape[:2], height, width), weight.shape, stride, torch.is_grad_enabled())
+    return is_faster((*x.shape[:2], height, width), weight.shape, stride, torch.is_grad_enabled())

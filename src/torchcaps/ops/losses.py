@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import check_choice, check_classes, check_number, check_positive, check_shapes, check_tensor
-from torchcaps.ops.backends.tracing import can_look, is_traced
+from torchcaps.ops.backends.tracing import has_values, is_traced
 from torchcaps.ops.precision import at_least_float32, constant
 from torchcaps.ops.routed import Routed, poses_of
 from torchcaps.ops.squash import safe_norm
@@ -72,7 +72,7 @@ def spread_loss(activations: Tensor, target: Tensor, margin: float | Tensor) -> 
     Source: Hinton, Sabour, Frosst 2018, section 4.1, equation 3.
     """
     sizes = check_shapes(activations=(activations, "B J"), target=(target, "B"))
-    if isinstance(margin, Tensor) and not can_look(margin):
+    if isinstance(margin, Tensor) and not has_values(margin):
         check_shapes(margin=(margin, ""))
     else:
         check_positive("margin", margin)
@@ -84,7 +84,7 @@ def spread_loss(activations: Tensor, target: Tensor, margin: float | Tensor) -> 
 
 
 def spread_margin(progress: float, schedule: str = "linear") -> float:
-    """The margin m of the spread loss in the course of training.
+    """Compute the margin m of the spread loss in the course of training.
 
     Args:
         progress: part of the run that is done, 0 … 1.
@@ -104,7 +104,7 @@ def spread_margin(progress: float, schedule: str = "linear") -> float:
 
 
 def reconstruction_loss(reconstruction: Tensor, image: Tensor) -> Tensor:
-    """Sum of squared differences over the pixels, mean over the batch.
+    """Sum squared differences over the pixels; mean over the batch.
 
     The paper adds it to the margin loss with weight 0.0005. Its authors' code divides the margin
     loss by 20 and not this one: on the paper's scale that is a weight of 0.01.
@@ -129,7 +129,7 @@ def reconstruction_loss(reconstruction: Tensor, image: Tensor) -> Tensor:
 
 
 def pose_loss(found: Tensor, wanted: Tensor, unit: float = 1.0) -> Tensor:
-    """Squared difference of poses, mean over the batch, the capsules and the columns of their matrices.
+    """Average the squared difference of poses over the batch, the capsules and the columns of their matrices.
 
     A direction counts relative to its own mean square over the batch, so that capsules do not come nearer by making
     their matrices small; a point (x, y, w) in units of (unit · w)², so that they do not by moving away from the centre.
@@ -175,7 +175,7 @@ def multi_hot(target: Tensor, n_classes: int) -> Tensor:
             traced or within ``torch.func``, which cannot look).
     """
     check_tensor("target", target)
-    look = can_look(target)
+    look = has_values(target)
     if target.dim() == 1 and target.dtype == torch.int64:
         if look:
             check_classes("target", target, n_classes)
@@ -191,7 +191,7 @@ def multi_hot(target: Tensor, n_classes: int) -> Tensor:
 
 
 def _one_hot(classes: Tensor, n_classes: int) -> Tensor:
-    """torch's own, which looks at the values, or where there may be none what does not have to."""
+    """Encode classes by torch's function, which reads the values, or without reading them where there may be none."""
     if is_traced():
         return (classes.unsqueeze(-1) == torch.arange(n_classes, device=classes.device)).long()
     return F.one_hot(classes, n_classes)

@@ -17,12 +17,12 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def computed_in(*tensors: Tensor) -> torch.dtype:
-    """The dtype that tensors are routed in: float64 where one of them has it, float32 otherwise."""
+    """Return the dtype that tensors are routed in: float64 where one of them has it, float32 otherwise."""
     return torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Where autocast rounds nothing on the device of x; some, such as "meta", know of no autocast.
+    """Make a context without autocast on the device of x; some, such as "meta", know of no autocast.
 
     Only where it is on: else programs of ``torch.export`` and ONNX would have regions that change nothing. What is
     exported without autocast has none, so that autocast rounds there: export under autocast what is to run under it.
@@ -37,7 +37,7 @@ def _autocasts(kind: str) -> bool:
 
 
 def constant(numbers: Sequence[float], like: Tensor) -> Tensor:
-    """A few numbers ``[n]``, of the dtype and on the device of ``like``, written there.
+    """Write a few numbers ``[n]``, of the dtype and on the device of ``like``, without a copy from the host.
 
     ``like.new_tensor(numbers)`` would copy them from the host: that waits for a GPU, and is an error while a CUDA graph
     is captured.

@@ -35,7 +35,7 @@ class Routed(NamedTuple):
 
 
 def poses_of(capsules: Routed | Tensor) -> Tensor:
-    """The poses of capsules, which may be all that there is of them.
+    """Return the poses of capsules; a tensor of poses alone is returned as it is.
 
     Raises:
         ValueError: neither capsules nor poses, as a whole network's output is.

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops.backends.tracing import within_func
+from torchcaps.ops.backends.tracing import in_functorch
 
 #: Outputs of a tile, in a row, where the kernel asks for no more. Larger tiles multiply and overlap less, but have more
 #: frequencies, each with fewer tiles to share its part of the kernel.
@@ -23,7 +23,7 @@ _OUTPUTS = 12
 _AT_ONCE = 2**25
 
 
-class Cut(NamedTuple):
+class Tiling(NamedTuple):
     """How one direction of a map is cut into overlapping tiles, of ``step + kernel - 1`` inputs: an even number.
 
     Attributes:
@@ -39,26 +39,26 @@ class Cut(NamedTuple):
     kernel: int
 
     @staticmethod
-    def of(size: int, kernel: int, stride: int) -> Cut:
-        """For a map and a kernel of these sizes."""
+    def of(size: int, kernel: int, stride: int) -> Tiling:
+        """Tile a map under a kernel of these sizes."""
         out, kernel = (size - kernel) // stride + 1, math.ceil(kernel / stride)
         tiles = math.ceil(out / max(_OUTPUTS, kernel - 1))
         step = math.ceil(out / tiles)
         step = step if tiles == 1 else max(step, kernel - 1)
-        return Cut(out, tiles, step + (step + kernel - 1) % 2, kernel)
+        return Tiling(out, tiles, step + (step + kernel - 1) % 2, kernel)
 
     @property
     def tile(self) -> int:
-        """Inputs of a tile."""
+        """Count the inputs of a tile."""
         return self.step + self.kernel - 1
 
     @property
     def inputs(self) -> int:
-        """Inputs of all tiles together, and what fills the last step."""
+        """Count the inputs of all tiles together, and what fills the last step."""
         return self.tile if self.tiles == 1 else (self.tiles + 1) * self.step
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``[inputs, …]`` to ``[tiles, tile, …]``."""
+        """Unfold ``[inputs, …]`` to ``[tiles, tile, …]``."""
         if self.tiles == 1:
             return x[None]
         blocks = x.unflatten(0, (self.tiles + 1, self.step))
@@ -69,9 +69,9 @@ class Cut(NamedTuple):
         return torch.cat((own, shared), 1)
 
 
-def cuts(x: Sequence[int], weight: Sequence[int], stride: int) -> tuple[Cut, Cut]:
-    """Rows and columns of images ``[…, H, W]`` under kernels ``[…, K_h, K_w]``."""
-    rows, columns = (Cut.of(x[dim], weight[dim], stride) for dim in (-2, -1))
+def tilings(x: Sequence[int], weight: Sequence[int], stride: int) -> tuple[Tiling, Tiling]:
+    """Tile rows and columns of images ``[…, H, W]`` under kernels ``[…, K_h, K_w]``."""
+    rows, columns = (Tiling.of(x[dim], weight[dim], stride) for dim in (-2, -1))
     return rows, columns
 
 
@@ -87,26 +87,26 @@ class Transform(NamedTuple):
     columns: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The matrix times x: ``[height, width, N]`` to ``[P, N]``."""
+        """Multiply x by the matrix: ``[height, width, N]`` to ``[P, N]``."""
         pairs = (self.rows @ x.flatten(1)).view(len(self.columns), self.columns.shape[2], x.shape[2])
         return torch.bmm(self.columns, pairs).flatten(0, 1)
 
     def transposed(self, x: Tensor) -> Tensor:
-        """Its transpose times x: ``[P, N]`` to ``[height, width, N]``."""
+        """Multiply x by the transpose: ``[P, N]`` to ``[height, width, N]``."""
         pairs = torch.bmm(self.columns.mT, x.unflatten(0, self.columns.shape[:2]))
         y = pairs.view(len(self.rows), self.columns.shape[2] // 2, x.shape[1])
         return (self.rows.T @ y.flatten(1)).unflatten(1, y.shape[1:])
 
 
-def worthwhile(x: Sequence[int], weight: Sequence[int], stride: int, gradients: bool) -> bool:
-    """Whether :func:`spectral_conv2d` multiplies so much less, for these shapes, that it is faster on a CPU.
+def is_faster(x: Sequence[int], weight: Sequence[int], stride: int, gradients: bool) -> bool:
+    """Tell whether :func:`spectral_conv2d` multiplies so much less, for these shapes, that it is faster on a CPU.
 
     That is little more than half as much, transforms included, as it moves more memory; and less than half without
     ``gradients``, for which the transforms of image and kernel would serve again.
     """
     if min(x) == 0 or min(weight) == 0 or x[2] < weight[2] or x[3] < weight[3]:
         return False
-    rows, columns = cuts(x, weight, stride)
+    rows, columns = tilings(x, weight, stride)
     images, n_in, n_out = x[0] * rows.tiles * columns.tiles, stride**2 * x[1], weight[0]
 
     def transform(height: int, width: int) -> int:
@@ -121,7 +121,7 @@ def worthwhile(x: Sequence[int], weight: Sequence[int], stride: int, gradients: 
 
 
 def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
-    """Two-dimensional convolution without bias, as :func:`torch.nn.functional.conv2d`.
+    """Convolve in two dimensions without bias, as :func:`torch.nn.functional.conv2d` does.
 
     A strided convolution is a sum of plain ones, of each phase of the stride. These are taken in tiles, by the
     convolution theorem: one product of matrices a frequency, for all tiles and images at once, and as the numbers are
@@ -146,11 +146,11 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0
 
     Source: Mathieu, Henaff, LeCun 2014 (products at frequencies); Lavin, Gray 2016 (tiles, and transforms as matrices).
     """
-    rows, columns = cuts([size + 2 * padding for size in x.shape], weight.shape, stride)
+    rows, columns = tilings([size + 2 * padding for size in x.shape], weight.shape, stride)
     of_image = stride**2 * x.shape[1] * math.prod(cut.tiles * cut.tile for cut in (rows, columns))
     n = max(1, _AT_ONCE // max(1, of_image))
     if n < len(x) and not torch.is_grad_enabled():
-        if within_func():  # where weights may be batched that a new tensor would not know of
+        if in_functorch():  # where weights may be batched that a new tensor would not know of
             return torch.cat([spectral_conv2d(some, weight, stride, padding) for some in x.split(n)])
         y = x.new_empty((len(x), rows.out, columns.out, len(weight))).permute(0, 3, 1, 2)
         for part, some in zip(y.split(n), x.split(n), strict=True):  # not put together: parts would lie between others
@@ -175,14 +175,14 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0
 
 
 def _phases(x: Tensor, rows: int, columns: int, stride: int, padding: int = 0) -> Tensor:
-    """``[H, W, …]``, padded, and cropped or filled up with zeros, to ``[rows, columns, stride, stride, …]``."""
+    """Split ``[H, W, …]``, padded, and cropped or filled up with zeros, to ``[rows, columns, stride, stride, …]``."""
     before, (height, width) = padding, (size - padding for size in (rows * stride, columns * stride))
     x = F.pad(x, (0, 0) * (x.dim() - 2) + (before, width - x.shape[1], before, height - x.shape[0]))
     return x.unflatten(1, (columns, stride)).unflatten(0, (rows, stride)).transpose(1, 2)
 
 
-def _transforms(rows: Cut, columns: Cut, like: Tensor) -> list[Transform]:
-    """The bilinear form y = inverseᵀ · ((signal · tile) ⊙ (response · kernel)), over P real products.
+def _transforms(rows: Tiling, columns: Tiling, like: Tensor) -> list[Transform]:
+    """Build the bilinear form y = inverseᵀ · ((signal · tile) ⊙ (response · kernel)), over P real products.
 
     Returns:
         signal: of tiles ``[height, width]``.
@@ -201,7 +201,7 @@ def _transforms(rows: Cut, columns: Cut, like: Tensor) -> list[Transform]:
 
 @functools.cache  # of arrays: a tensor belongs to the mode of its first call, such as inference
 def _matrices(height: int, width: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The rows of all three transforms, and the columns of each, uncropped and in float64; both sizes are even.
+    """Build the rows of all three transforms, and the columns of each, uncropped and in float64; both sizes are even.
 
     Images are real: the coefficient at (-u, -v) is the conjugate of that at (u, v), and one of the two is enough. Of
     rows these are u = 0 and height/2, which are real and make the first pair, and those between, whose pairs are real
@@ -228,6 +228,6 @@ def _factors(alone: np.ndarray, re: np.ndarray, im: np.ndarray) -> list[np.ndarr
 
 
 def _waves(frequencies: Sequence[int], size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Real and imaginary part of e^(-2πi·fx/size), each ``[frequencies, size]``."""
+    """Return real and imaginary part of e^(-2πi·fx/size), each ``[frequencies, size]``."""
     angle = -2 * np.pi * np.array(frequencies, dtype=np.float64)[:, None] * np.arange(size) / size
     return np.cos(angle), np.sin(angle)

@@ -10,7 +10,7 @@ from torchcaps.ops.precision import at_least_float32
 
 
 def safe_norm(s: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
-    """Euclidean norm whose gradient at the zero vector is 0 instead of NaN.
+    """Compute the Euclidean norm, with gradient 0 instead of NaN at the zero vector.
 
     Exact for the largest and the smallest numbers too: each vector is divided by its largest
     element before it is squared, so that nothing overflows or vanishes. Half-precision input is
@@ -34,7 +34,7 @@ def safe_norm(s: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
 
 
 def _direction_and_norm(s: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """The unit vector along each vector, 0 for the zero vector, and its length."""
+    """Split each vector into its unit vector, 0 for the zero vector, and its length."""
     largest = s.detach().abs().amax(dim, keepdim=True)
     zero = largest == 0
     scale = torch.where(zero | largest.isinf(), 1.0, largest)  # the norm of an infinite vector is infinite

@@ -16,7 +16,7 @@ PLACEMENTS = ("column", "row")
 
 
 def dense_votes(u: Tensor, weight: Tensor) -> Tensor:
-    """Every lower capsule votes for every upper one: û_ij = u_i W_ij.
+    """Let every lower capsule vote for every upper one: û_ij = u_i W_ij.
 
     Args:
         u: poses of the lower capsules, ``[B, I, d_in]``.
@@ -35,7 +35,7 @@ def dense_votes(u: Tensor, weight: Tensor) -> Tensor:
 
 
 def matrix_votes(pose: Tensor, weight: Tensor) -> Tensor:
-    """Every lower matrix capsule votes for every upper one: V_ij = M_i W_ij.
+    """Let every lower matrix capsule vote for every upper one: V_ij = M_i W_ij.
 
     Args:
         pose: M, ``[..., I, rows, d]``, any axes in front.
@@ -83,7 +83,7 @@ def receptive_fields(capsules: Tensor, kernel_size: tuple[int, int], stride: tup
 
 
 def check_fields(map_size: Sequence[int], kernel_size: Sequence[int], stride: Sequence[int]) -> None:
-    """Refuse sizes below 1 and a kernel larger than the map; each is rows and columns."""
+    """Reject sizes below 1 and a kernel larger than the map; each is rows and columns."""
     for axis, extent, kernel, step in zip("HW", map_size, kernel_size, stride, strict=True):
         check_at_least("kernel_size", kernel, 1)
         check_at_least("stride", step, 1)
@@ -92,7 +92,7 @@ def check_fields(map_size: Sequence[int], kernel_size: Sequence[int], stride: Se
 
 
 def check_overlap(map_size: Sequence[int], kernel_size: Sequence[int], stride: Sequence[int]) -> None:
-    """Refuse fields that do not fit, or of which no two see the same capsule; each argument is rows and columns."""
+    """Reject fields that do not fit, or of which no two see the same capsule; each argument is rows and columns."""
     check_fields(map_size, kernel_size, stride)
     axes = zip(map_size, kernel_size, stride, strict=True)
     if all(step >= kernel or extent - kernel < step for extent, kernel, step in axes):
@@ -114,7 +114,7 @@ def coordinate_offset(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Coordinate addition: what the place of a capsule adds to all its votes.
+    """Compute coordinate addition: what the place of a capsule adds to all its votes.
 
     Class capsules share their matrices over places. So that where a part was seen is not lost, the scaled
     row and column of its receptive field's centre are added to two elements of its votes.
@@ -190,7 +190,7 @@ class Fields:
 
     @property
     def child(self) -> Tensor:
-        """``[P, N]``, the number of each child in the flattened lower map."""
+        """Number each child in the flattened lower map, ``[P, N]``."""
         return self.gather(torch.arange(self.n_lower, device="cpu").reshape(1, *self.map_shape))[0]
 
     def seen_by(self, device: torch.device | str = "cpu") -> Tensor:
@@ -200,13 +200,13 @@ class Fields:
         return self.gather((rows[:, None] * columns).expand(1, *self.map_shape))[0]
 
     def gather(self, x: Tensor) -> Tensor:
-        """Something of each lower capsule, ``[B, T, H, W, ...]``, for each field: ``[B, P, N, ...]``."""
+        """Gather something of each lower capsule, ``[B, T, H, W, ...]``, for each field: ``[B, P, N, ...]``."""
         vectors = x.flatten(4) if x.dim() > 4 else x.unsqueeze(4)
         fields = receptive_fields(vectors, self.kernel_size, self.stride).flatten(1, 2)  # [B, P, N, ...]
         return fields.unflatten(-1, x.shape[4:]) if x.dim() > 4 else fields.squeeze(-1)
 
     def total(self, x: Tensor) -> Tensor:
-        """The other way: what each place says of its children, ``[B, P, N, J]``, summed for each lower capsule.
+        """Sum what each place says of its children, ``[B, P, N, J]``, for each lower capsule.
 
         Maps are laid over each other: a GPU adds in the same order each time, as it would not with scattered indices.
 
@@ -218,7 +218,7 @@ class Fields:
         return F.pad(seen, (0, 0, 0, columns, 0, rows))  # a negative size cuts off
 
     def logsumexp(self, x: Tensor) -> Tensor:
-        """Log of the sum of exponentials over all places that see a child.
+        """Take the log of the sum of exponentials over all places that see a child.
 
         Args:
             x: ``[B, P, N, J]``.
@@ -234,7 +234,7 @@ class Fields:
         return self.gather(highest + total.where(total != 0, 1).log())
 
     def _overlaid(self, x: Tensor, join: Callable[[Tensor, Tensor], Tensor], nothing: float) -> Tensor:
-        """``[B, P, N, J]`` as maps ``[B, T, h, w, J]`` that reach as far as fields do, or a little further."""
+        """Lay out ``[B, P, N, J]`` as maps ``[B, T, h, w, J]`` that reach as far as fields do, or a little further."""
         n_types, (height, width), (rows, columns) = self.map_shape[0], self.places, self.kernel_size
         x = x.unflatten(2, (n_types, rows, columns)).unflatten(1, (height, width))
         x = x.movedim(3, 1)  # [B, T, H', W', K_h, K_w, J]
@@ -262,7 +262,7 @@ def _along(x: Tensor, step: int, join: Callable[[Tensor, Tensor], Tensor], nothi
 
 
 def _seen(extent: int, kernel: int, stride: int, device: torch.device | str) -> Tensor:
-    """From how many receptive fields each of a row of places is seen."""
+    """Count the receptive fields that see each of a row of places."""
     first = torch.arange(0, extent - kernel + 1, stride, device=device)[:, None]
     place = torch.arange(extent, device=device)
     return ((first <= place) & (place < first + kernel)).sum(dim=0)

@@ -107,19 +107,19 @@ class Agreement(NamedTuple):
 
     @property
     def worst(self) -> Compared:
-        """What is wrong if anything is, else what comes nearest to it."""
+        """Return what is wrong if anything is, else what comes nearest to it."""
         return max(
             self.compared, key=lambda x: x.error / max(x.allowed, 1e-300) if x.error == x.error else float("inf")
         )
 
     @property
     def errors(self) -> tuple[float, float]:
-        """The largest error, and the reference's, beside the largest number of the same result or gradient."""
+        """Return the largest error and the reference's, relative to the largest number of the same tensor."""
         ours = max(x.error / max(x.largest, 1e-300) if x.error == x.error else float("inf") for x in self.compared)
         return ours, max(x.reference / max(x.largest, 1e-300) for x in self.compared)
 
     def fault(self) -> str | None:
-        """What is wrong, in words; None where nothing is."""
+        """Describe what is wrong; None where nothing is."""
         x = self.worst
         if not x.is_right:
             return f"{x.name} is off by {x.error:.2g} of {x.largest:.2g}, where {x.allowed:.2g} is let pass"
@@ -169,7 +169,7 @@ def _beside(problem: Problem, given: Tensors, ours: Tensors, tf32: bool) -> list
 
 
 def _draw(problem: Problem, dtypes: tuple[torch.dtype, torch.dtype]) -> Tensors:
-    """The same numbers every time, and none of the caller's random ones."""
+    """Draw the same numbers every time, without the caller's random state."""
     random = torch.Generator().manual_seed(0)
 
     def draw(name: str, shape: tuple[int, ...]) -> Tensor:
@@ -184,7 +184,7 @@ def _draw(problem: Problem, dtypes: tuple[torch.dtype, torch.dtype]) -> Tensors:
 
 
 def _outcome(problem: Problem, impl: str, given: Tensors, device: torch.device) -> Tensors:
-    """The results, and the gradients of a fixed weighting of them all, on the CPU."""
+    """Return the results, and the gradients of a fixed weighted sum of them, on the CPU."""
     from torchcaps.ops import conv_em_routing, dynamic_routing  # which stand on this package
 
     function: Callable[..., Any] = dynamic_routing if "u" in given else conv_em_routing
@@ -206,7 +206,7 @@ def _double(given: Tensors) -> Tensors:
 
 
 def _neighbour(given: Tensors, seed: int, tf32: bool) -> Tensors:
-    """Every number as it is, or one unit in the last place more or less."""
+    """Move every number by at most one unit in the last place."""
     random = torch.Generator().manual_seed(seed)
 
     def moved(x: Tensor) -> Tensor:

@@ -99,19 +99,19 @@ def _built(name: str, sources: dict[str, bytes], command: list[str], folder: Pat
 
 
 def _sources(name: str) -> dict[str, bytes]:
-    """The source, the headers beside it and the common ones: one that changed changes the library."""
+    """Read the source, the headers beside it and the common ones. A change of any of them changes the library."""
     files = (file for folder in source_folders(name) for file in folder.iterdir())
     return {file.name: file.read_bytes() for file in files if file.name.endswith(".h") or file.name == f"{name}.cpp"}
 
 
 def source_folders(name: str) -> list[Traversable]:
-    """The folders of ``<name>.cpp`` with its headers, and of the headers that all have in common."""
+    """Return the folder of ``<name>.cpp`` and its headers, and that of the common headers."""
     ops = resources.files("torchcaps.ops")
     return [ops / FOLDERS[name] / "csrc", ops / "backends" / "csrc"]
 
 
 def _compilers() -> list[list[str]]:
-    """Those that are there, the user's own alone where CXX names one."""
+    """List the compilers that are installed; only the user's own where CXX names one."""
     try:
         given = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
@@ -123,7 +123,7 @@ def _compilers() -> list[list[str]]:
 
 
 def compiler() -> str:
-    """The compiler that is tried first, and its version, in one line.
+    """Name the compiler that is tried first, and its version, in one line.
 
     Raises:
         Unavailable: there is none, or it does not run.
@@ -145,7 +145,7 @@ def _run(command: list[str], cwd: str | None = None) -> subprocess.CompletedProc
 
 
 def _processor() -> str:
-    """What -march=native depends on: a home folder may be shared by unlike machines."""
+    """Describe what -march=native depends on: a home folder may be shared by unlike machines."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -156,7 +156,7 @@ def _processor() -> str:
 
 
 def library_folder() -> Path:
-    """Where compiled code is kept, and what was found out about it."""
+    """Return the folder of compiled code and of the verdicts about it."""
     try:
         # A folder of its own: it is closed to others, with whom the data beside it may be shared.
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "torchcaps" / "lib"
@@ -165,7 +165,7 @@ def library_folder() -> Path:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether nobody but this user, or the administrator, can have put code there."""
+    """Tell whether only this user, or the administrator, can have put code there."""
     try:
         found = path.stat()
     except OSError:
@@ -174,7 +174,7 @@ def is_ours(path: Path) -> bool:
 
 
 def _writable(folder: Path) -> Path:
-    """The folder, closed to others, or where it cannot be had a private one for the time of this process."""
+    """Close the folder to others; where that fails, make a private one that this process removes."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_uid == os.geteuid() and not is_ours(folder):
@@ -200,7 +200,7 @@ def _temporary() -> Path:
 
 
 def _sweep(folder: Path, name: str) -> None:
-    """Remove what builds that were killed over a day ago have left."""
+    """Remove what is left of builds that were killed over a day ago."""
     for path in folder.glob(f"{name}-*"):
         if path.is_dir() and path.stat().st_mtime < time.time() - 86_400:
             shutil.rmtree(path, ignore_errors=True)

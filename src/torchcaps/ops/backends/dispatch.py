@@ -12,7 +12,7 @@ from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 from torchcaps.checks import check_choice
 from torchcaps.ops.backends import native, triton, trust
 from torchcaps.ops.backends.errors import Unavailable
-from torchcaps.ops.backends.tracing import constant_when_compiled, within_func
+from torchcaps.ops.backends.tracing import constant_when_compiled, in_functorch
 
 _BACKENDS = {"cpu": native, "triton": triton}
 #: "reference" is the paper's procedure in plain PyTorch; "auto" takes what ``_FASTEST`` says, where it can be had.
@@ -34,7 +34,7 @@ _NOTED: set[str] = set()
 
 
 def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
-    """Ask which implementation a call takes: the same arguments give the same answer.
+    """Tell which implementation a call takes: the same arguments give the same answer.
 
     On a CUDA device "auto" takes Triton's kernels if they are right there. They are checked the first time that a
     routing meets a GPU and dtypes, forward and every gradient against the reference in float64; this takes 5 to 20
@@ -96,7 +96,7 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
 
 
 def _is_read_elsewhere() -> bool:
-    """Whether a program is written for where torchcaps is not: ONNX, or by torch.jit, which knows no such operators."""
+    """Tell whether a program is being exported to ONNX or traced by torch.jit, which do not know these operators."""
     return _writes_onnx() if torch.compiler.is_compiling() else is_tracing()
 
 
@@ -106,8 +106,8 @@ def _writes_onnx() -> bool:
 
 
 def _is_transformed(tensors: tuple[Tensor, ...]) -> bool:
-    """Whether more is asked than backward derivatives: torch would take a forward one for 0 without a word."""
-    if within_func():
+    """Tell whether more than backward derivatives is needed: torch would silently take a forward one for 0."""
+    if in_functorch():
         return True
     if torch.compiler.is_compiling():
         return False

@@ -15,25 +15,28 @@ class Unavailable(RuntimeError):
 
 
 def found(got: Found | str) -> Found:
-    """What an attempt got; raises :class:`Unavailable` with the reason that it gave instead."""
+    """Return the result of an attempt, or raise :class:`Unavailable` with the reason that stands in its place."""
     if isinstance(got, str):
         raise Unavailable(got)
     return got
 
 
 def missing(got: object) -> str | None:
-    """The reason that an attempt gave; None where it got something."""
+    """Return the reason why an attempt failed; None where it did not."""
     return got if isinstance(got, str) else None
 
 
 def in_one_line(error: BaseException) -> str:
-    """Kind and text of an error, without the pages that compilers print."""
+    """Write type and text of an error in one line, without the pages that compilers print."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}{'…' * (len(text) > 300)}"
 
 
 def refuse_forward_derivative(*tensors: Tensor | None) -> None:
-    """Say that an operator has none where ``torch.compile`` hid from "auto" that one is asked for; torch would take 0.
+    """Raise ``NotImplementedError`` if an input carries a forward-mode tangent.
+
+    The compiled operator has no forward derivative. ``torch.compile`` hides from "auto" that one is needed, and PyTorch
+    would silently return zero.
 
     Raises:
         NotImplementedError: a tensor has a tangent.
@@ -43,7 +46,7 @@ def refuse_forward_derivative(*tensors: Tensor | None) -> None:
 
 
 def refuse_second_derivative(backward_op: Any, impl: str) -> None:
-    """Let the gradient of an operator say that it has none itself."""
+    """Make a second derivative of an operator raise ``NotImplementedError``."""
 
     def refuse(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         raise NotImplementedError(f"impl='{impl}' has no second derivative: take impl='reference' where one is needed")

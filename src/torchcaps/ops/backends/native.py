@@ -31,19 +31,19 @@ def load(name: str) -> ctypes.CDLL:
 
 @constant_when_compiled
 def why_not(name: str) -> str | None:
-    """Why ``<name>.cpp`` cannot be used here; None where it can."""
+    """Return the reason why ``<name>.cpp`` cannot be used here; None where it can."""
     return missing(_attempt(name))
 
 
 def wrong_devices(name: str, kinds: set[str], n_devices: int) -> str | None:
-    """What devices routing wants, if tensors on so many of these kinds are on others; None where they are right."""
+    """Name the device that this backend needs, if the tensors are elsewhere; None where they are right."""
     del name, n_devices  # there is one CPU
     return None if kinds == {"cpu"} else "the CPU"
 
 
 @cache
 def _attempt(name: str) -> ctypes.CDLL | str:
-    """The library, or why there is none: a failure is not tried again at every call."""
+    """Load the library, or return why there is none. A failure is not tried again at every call."""
     with _LOCK:  # threads that ask together wait for one compiler
         try:
             library = ctypes.CDLL(str(build(name)))
@@ -65,7 +65,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _openmp() -> ctypes.c_void_p:
-    """The entry to the OpenMP that torch runs on, or null.
+    """Return the entry to the OpenMP that torch runs on, or null.
 
     Its idle threads spin for a while: a second set of threads would fight them for the cores.
     """

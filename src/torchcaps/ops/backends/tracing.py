@@ -24,22 +24,22 @@ def constant_when_compiled(function: Function) -> Function:
 
 
 @constant_when_compiled  # and compiled anew for every transform
-def within_func() -> bool:
-    """Whether a transform of ``torch.func`` is at work, of a function that may be compiled."""
+def in_functorch() -> bool:
+    """Tell whether a transform of ``torch.func`` is active, of a function that may be compiled."""
     return peek_interpreter_stack() is not None
 
 
 @constant_when_compiled
-def within_modes() -> bool:
-    """Whether operations are watched one by one: by ``FakeTensorMode``, ``make_fx``, ``FlopCounterMode`` …"""
+def in_dispatch_mode() -> bool:
+    """Tell whether a dispatch mode is active: ``FakeTensorMode``, ``make_fx``, ``FlopCounterMode`` …"""
     return _len_torch_dispatch_stack() > 0
 
 
 def is_traced() -> bool:
-    """Whether tensors may have no values: within ``torch.func`` or such a mode."""
-    return within_func() or within_modes()
+    """Tell whether tensors may have no values: within ``torch.func`` or a dispatch mode."""
+    return in_functorch() or in_dispatch_mode()
 
 
-def can_look(x: Tensor) -> bool:
-    """Whether values can be looked at: on the CPU, where that stops no device, and not while code is transformed."""
+def has_values(x: Tensor) -> bool:
+    """Tell whether values can be read: on the CPU, where that stops no device, and not while code is transformed."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling() and not is_traced() and x.numel() > 0

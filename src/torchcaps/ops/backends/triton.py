@@ -39,7 +39,7 @@ APART = {"enable_fp_fusion": False}
 
 
 def load(name: str) -> ModuleType:
-    """The module ``<name>/triton_kernels.py``; triton is imported here and nowhere else.
+    """Import ``<name>/triton_kernels.py``; triton is imported here and nowhere else.
 
     Raises:
         Unavailable: triton cannot be imported; the message says why.
@@ -49,26 +49,26 @@ def load(name: str) -> ModuleType:
 
 @constant_when_compiled
 def why_not(name: str) -> str | None:
-    """Why kernels ``<name>`` cannot be used here; None where they can."""
+    """Return the reason why kernels ``<name>`` cannot be used here; None where they can."""
     return missing(_attempt(name))
 
 
 @constant_when_compiled
 def is_interpreted(name: str) -> bool:
-    """Whether kernels ``<name>`` run in triton's interpreter, and so on the CPU: very slowly, for tests."""
+    """Tell whether kernels ``<name>`` run in triton's interpreter, on the CPU: very slowly, for tests."""
     got = _attempt(name)
     return isinstance(got, ModuleType) and bool(got.INTERPRETED)
 
 
 def wrong_devices(name: str, kinds: set[str], n_devices: int) -> str | None:
-    """What devices routing wants, if tensors on so many of these kinds are on others; None where they are right."""
+    """Name the device that this backend needs, if the tensors are elsewhere; None where they are right."""
     if kinds == {"cpu"} and is_interpreted(name):
         return None
     return None if kinds == {"cuda"} and n_devices == 1 else "one CUDA device"
 
 
 def wrong_sizes(name: str, tensors: tuple[Tensor, ...]) -> str | None:
-    """What the kernels do not take of such tensors, in words; None where they do.
+    """Describe why the kernels do not take such tensors; None where they do.
 
     So that "auto" takes the reference where naming them raises.
     """
@@ -80,12 +80,12 @@ def wrong_sizes(name: str, tensors: tuple[Tensor, ...]) -> str | None:
 
 
 def roles(tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """Poses, which come first, and matrices, which are the next that has as many axes or more."""
+    """Find the poses, which come first, and the matrices: the next tensor with as many axes or more."""
     return tensors[0], next((x for x in tensors[1:] if x.dim() >= tensors[0].dim()), tensors[0])
 
 
 def unfit(device: torch.device) -> str | None:
-    """Why no kernel runs on this device, whatever is in it; None where it may."""
+    """Return the reason why no kernel runs on this device; None where one may."""
     if device.type != "cuda":
         return None  # the interpreter's
     if not torch.cuda.is_available():
@@ -100,7 +100,7 @@ def unfit(device: torch.device) -> str | None:
 
 
 def has_compiler() -> bool:
-    """Whether triton finds a C compiler, with which it builds what starts a kernel: as its ``runtime/build.py`` looks.
+    """Tell whether triton finds a C compiler to build its launchers, by the rules of its ``runtime/build.py``.
 
     On Windows it brings one.
     """
@@ -108,7 +108,7 @@ def has_compiler() -> bool:
 
 
 def allows_tf32() -> bool:
-    """Whether the user lets products of float32 be rounded, by the older or the newer of torch's switches."""
+    """Tell whether the user allows TF32 products, by the older or the newer of torch's switches."""
     matmul = torch.backends.cuda.matmul
     try:
         return matmul.fp32_precision == "tf32"
@@ -117,18 +117,18 @@ def allows_tf32() -> bool:
 
 
 def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """A context in which kernels start on the device of their tensors."""
+    """Make a context in which kernels start on the device of their tensors."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def cut(n: int, programs: int) -> int:
-    """Of n terms, how many a part has, at least 1, where each part is done by so many programs."""
+    """Cut n terms into parts, each done by so many programs; returns the terms of a part, at least 1."""
     parts = max(1, min(math.ceil(PROGRAMS / max(1, programs)), math.ceil(n / LEAST)))
     return max(1, math.ceil(n / parts))
 
 
 def power(n: int) -> int:
-    """The least power of two that is not below n, at least 1."""
+    """Round n up to a power of two, at least 1."""
     return 1 << max(0, n - 1).bit_length()
 
 

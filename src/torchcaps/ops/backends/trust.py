@@ -42,7 +42,7 @@ _LOCK = threading.Lock()
 
 @constant_when_compiled
 def switch() -> str | None:
-    """What the environment says of the kernels: "0", "1", or None.
+    """Read what the environment says of the kernels: "0", "1", or None.
 
     Raises:
         ValueError: it says something else.
@@ -54,7 +54,7 @@ def switch() -> str | None:
 
 
 def why_not_auto(routing: str, tensors: tuple[Tensor, ...]) -> str | None:
-    """Why "auto" does not take the kernels for such tensors; None where it does."""
+    """Return the reason why "auto" does not take the kernels for such tensors; None where it does."""
     wrong = wrong_sizes(routing, tensors)
     if wrong is not None:
         return wrong
@@ -64,7 +64,7 @@ def why_not_auto(routing: str, tensors: tuple[Tensor, ...]) -> str | None:
 
 @constant_when_compiled
 def why_not_trusted(routing: str, device: str, poses: torch.dtype, matrices: torch.dtype) -> str | None:
-    """Why the kernels are not trusted with such dtypes on this device; None where they are.
+    """Return the reason why the kernels are not trusted with such dtypes on this device; None where they are.
 
     The first time they are checked, which takes some seconds; the outcome is remembered, and kept for later processes.
     Under ``torch.compile`` and the like as well: the check has a thread of its own, and so none of the caller's modes.
@@ -93,7 +93,7 @@ def agreement(routing: str, device: torch.device, dtypes: tuple[torch.dtype, tor
 
 
 def alone(function: Callable[[], Result]) -> Result:
-    """What ``function`` gives in a thread of its own, on one CPU core; raises what it raises.
+    """Run ``function`` in a thread of its own, on one CPU core; returns and raises what it does.
 
     There are no modes, hooks, autocast or default device there, gradients are on, and the stream is the default one:
     torch keeps all of these by thread. Small problems are the fastest on one core.
@@ -135,7 +135,7 @@ def _found(kind: Kind, device: torch.device) -> Verdict:
 
 
 def _checked(kind: Kind, device: torch.device) -> Verdict:
-    """A number that is wrong is wrong tomorrow; what was merely missing may be there."""
+    """Check the kernels. A wrong number is kept as a verdict; what is merely missing may be there next time."""
     try:
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # what failed before is not the kernels' fault
@@ -161,7 +161,7 @@ def _compare(routing: str, device: torch.device, dtypes: tuple[torch.dtype, torc
 
 
 def in_words(error: BaseException) -> str:
-    """What went wrong, in one line, and what to do where that is known."""
+    """Describe an error in one line, with what to do where that is known."""
     if isinstance(error, torch.OutOfMemoryError):
         return "the GPU has no memory left for the check"
     if not has_compiler() and "compiler" in str(error):
@@ -173,7 +173,7 @@ def in_words(error: BaseException) -> str:
 
 
 def _is_alive(device: torch.device) -> bool:
-    """Whether the GPU still takes work: after some errors it takes none from this process."""
+    """Tell whether the GPU still takes work: after some errors it takes none from this process."""
     if device.type != "cuda":
         return True
     try:

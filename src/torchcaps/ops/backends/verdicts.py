@@ -41,7 +41,7 @@ class Kind(NamedTuple):
     tf32: bool
 
     def __str__(self) -> str:
-        """Such as "EM routing in float32 on NVIDIA H100 (9.0)"."""
+        """Write it as "EM routing in float32 on NVIDIA H100 (9.0)"."""
         kinds = dict.fromkeys(str(x).removeprefix("torch.") for x in (self.poses, self.matrices))
         name = {"em": "EM"}.get(self.routing, self.routing)
         return f"{name} routing in {' with '.join(kinds)}{' by TF32' * self.tf32} on {self.card}"
@@ -55,7 +55,7 @@ class Verdict(NamedTuple):
 
 
 def read(kind: Kind) -> Verdict | None:
-    """What an earlier process found, if it kept it."""
+    """Read the verdict of an earlier process, if it kept one."""
     try:
         path = _path(kind)
         if not (_is_ours(path.parent) and _is_ours(path)):
@@ -69,7 +69,7 @@ def read(kind: Kind) -> Verdict | None:
 
 
 def write(kind: Kind, verdict: Verdict) -> None:
-    """Keep it: wholly or not at all."""
+    """Write a verdict atomically."""
     scratch = None
     try:
         path = _path(kind)
@@ -98,7 +98,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _described(kind: Kind) -> dict[str, Any]:
-    """All that a verdict depends on."""
+    """List all that a verdict depends on."""
     return {
         **{name: str(x) for name, x in kind._asdict().items()},
         "torch": torch.__version__,
@@ -112,7 +112,7 @@ def _described(kind: Kind) -> dict[str, Any]:
 
 @cache
 def driver() -> str:
-    """Version of NVIDIA's driver, such as "580.65.06"; where the system does not say, that of its interface."""
+    """Return the version of NVIDIA's driver, such as "580.65.06", or of its interface where the system does not say."""
     try:
         line = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
         return next(word for word in line.split() if word[0].isdigit() and "." in word)
@@ -127,7 +127,7 @@ def _triton() -> str:
 
 @cache
 def _source() -> str:
-    """Digest of every file of ``torchcaps.ops``: kernels, reference, and how they are compared."""
+    """Hash every Python file of ``torchcaps.ops``: kernels, reference, and their comparison."""
     digest, folders = hashlib.sha256(), [resources.files("torchcaps.ops")]
     while folders:
         for item in sorted(folders.pop().iterdir(), key=lambda x: x.name):

@@ -23,7 +23,7 @@ class Cost(NamedTuple):
     rest: int
 
     def seconds(self, bandwidth: float, product_rate: float, rate: float) -> float:
-        """The least time, given bytes a second and operations a second of products and of the rest."""
+        """Bound the time from below, given bytes a second and operations a second of products and of the rest."""
         return max(self.bytes / bandwidth, self.products / product_rate + self.rest / rate)
 
 

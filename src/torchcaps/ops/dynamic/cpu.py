@@ -26,7 +26,7 @@ def forward_op(
     full: bool,  # noqa: ARG001 (for the backward pass)
     return_coupling: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Dynamic routing of tensors of one dtype, float32 or float64.
+    """Route tensors of one dtype, float32 or float64.
 
     Args:
         u: ``[B, I, d_in]``. The others are those of :func:`torchcaps.ops.dynamic_routing`; ``full`` says
@@ -56,7 +56,7 @@ def backward_op(
     leaky: bool,
     full: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of :func:`forward_op`: u, weight, bias and prior, the last ``[0]`` where there is none."""
+    """Compute the gradients of :func:`forward_op`: u, weight, bias and prior, the last ``[0]`` where there is none."""
     made = gradients(u, weight, prior)
     given = u, weight, prior, states, d_pose, d_activation, d_coupling
     d_prior = None if prior is None else made[3]

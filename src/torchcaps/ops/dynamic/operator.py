@@ -22,7 +22,7 @@ _Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def outputs(u: Tensor, weight: Tensor, n_iters: int, return_coupling: bool, kept: int) -> _Four:
-    """Memory for pose ``[B, J, d_out]``, activation ``[B, J]``, and coupling ``[B, I, J]`` or ``[0]``.
+    """Allocate pose ``[B, J, d_out]``, activation ``[B, J]``, and coupling ``[B, I, J]`` or ``[0]``.
 
     The last is for what the backward pass needs: ``kept`` tensors of the pose's size from each iteration,
     ``[kept, n_iters, B, J, d_out]``.
@@ -36,7 +36,7 @@ def outputs(u: Tensor, weight: Tensor, n_iters: int, return_coupling: bool, kept
 
 
 def gradients(u: Tensor, weight: Tensor, prior: Tensor | None) -> _Four:
-    """Memory for the gradients of u, weight, bias and prior, the last ``[0]`` where there is none."""
+    """Allocate the gradients of u, weight, bias and prior, the last ``[0]`` where there is none."""
     n_in, n_out, _, d_out = weight.shape
     dtype = computed_in(u, weight)
     shapes = (

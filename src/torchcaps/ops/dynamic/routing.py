@@ -95,7 +95,7 @@ def dynamic_routing_from_votes(
     impl: str = "auto",
     return_coupling: bool = False,
 ) -> Routed:
-    """Route votes that were made elsewhere: :func:`dynamic_routing` without its first line.
+    """Route given votes: :func:`dynamic_routing` without its first line.
 
     Args:
         votes: û, ``[B, I, J, d_out]``. The other arguments are those of :func:`dynamic_routing`, but
@@ -113,7 +113,7 @@ def dynamic_routing_from_votes(
 def _route(
     votes: Tensor, n_iters: int, bias: Tensor | None, prior: Tensor | None, leaky: bool, gradient: str
 ) -> Routed:
-    """Procedure 1 of the paper, line by line; û is ``votes``."""
+    """Run procedure 1 of the paper, line by line; û is ``votes``."""
     b0 = 0 if prior is None else prior.to(votes.dtype)
 
     def one_pass(agreement: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,7 +135,7 @@ def _route(
 
 
 def _leaky_softmax(b: Tensor) -> Tensor:
-    """Softmax over the last axis and one more logit, 0, whose share is dropped."""
+    """Take the softmax over the last axis and one more logit, 0, whose share is dropped."""
     leak = b.new_zeros((*b.shape[:-1], 1))
     return torch.cat((leak, b), dim=-1).softmax(dim=-1)[..., 1:]
 

@@ -84,7 +84,7 @@ class Launch(NamedTuple):
     programs: int
 
     def parts(self, terms: int, others: int, least: int = 2) -> tuple[int, int]:
-        """Parts of a sum, done by so many ``others`` each, and terms of a part, ``least`` of them if there are."""
+        """Cut a sum into parts, each done by ``others`` programs: their number, and the terms of each."""
         parts = max(1, min(math.ceil(self.programs / max(1, others)), terms // least))
         per_part = max(1, math.ceil(terms / parts))
         return math.ceil(terms / per_part), per_part
@@ -127,7 +127,7 @@ def launch(kernel: str, sizes: Sizes) -> Launch:
 
 
 def rows(sizes: Sizes, parts: int) -> tuple[tuple[int], dict[str, int]]:
-    """Programs of the passes over rows (image, upper capsule), and their constants."""
+    """Choose the programs of the passes over rows (image, upper capsule), and their constants."""
     elements = power(sizes.d_out)
     together = min(max(1, 1024 // elements), power(parts), 64)
     constants = {"E": sizes.d_out, "R": 4, "PP": together, "EP": elements, "num_warps": 4 if together > 4 else 1}

@@ -31,7 +31,7 @@ def forward_op(
     full: bool,  # noqa: ARG001 (for the backward pass)
     return_coupling: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Dynamic routing in float32, or in float64 where u or weight has it.
+    """Route in float32, or in float64 where u or weight has it.
 
     Args:
         u: ``[B, I, d_in]``. The others are those of :func:`torchcaps.ops.dynamic_routing`; ``full`` says
@@ -81,7 +81,7 @@ def backward_op(
     leaky: bool,
     full: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of :func:`forward_op`: u, weight, bias and prior, the last ``[0]`` where there is none."""
+    """Compute the gradients of :func:`forward_op`: u, weight, bias and prior, the last ``[0]`` where there is none."""
     if not d_pose.numel():
         return tuple(x.zero_() for x in gradients(u, weight, prior))  # type: ignore[return-value]
     passes = _Passes(u, weight, prior, states.dtype, leaky)
@@ -127,7 +127,7 @@ class _Passes:
         self.options = {"LEAKY": leaky, "PRECISION": mode}
 
     def empty(self, *shape: int) -> Tensor:
-        """Memory for numbers of each image and lower capsule, ``[*shape, B, I]``."""
+        """Allocate numbers of each image and lower capsule, ``[*shape, B, I]``."""
         return self.memory(*shape, self.sizes.images, self.sizes.lower)
 
     def memory(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -157,7 +157,7 @@ class _Passes:
     def sums(
         self, logits: Tensor | None, softmax: Tensor | None, coupling: Tensor | None, backward: bool = False
     ) -> Tensor:
-        """Parts ``[., B, J, d_out]`` of Σ_i c û; backward, of Σ_i db û, and ``logits`` becomes c and db."""
+        """Sum parts ``[., B, J, d_out]`` of Σ_i c û; backward, of Σ_i db û, and ``logits`` becomes c and db."""
         cuts = launch("sums_pass", self.sizes)
         n_parts, per_part = cuts.parts(cuts.chunks, cuts.blocks * self.sizes.upper)
         parts = self.memory(n_parts, self.sizes.images, self.sizes.upper, self.sizes.d_out)
@@ -179,20 +179,20 @@ class _Passes:
         return parts
 
     def squash(self, parts: Tensor, bias: Tensor | None, *rest: Tensor | None) -> None:
-        """s of an iteration from its parts, and v."""
+        """Compute s of an iteration from its parts, and v."""
         grid, constants = rows(self.sizes, len(parts))
         n_rows = self.sizes.images * self.sizes.upper
         self.kernels.squash_pass[grid](parts, bias, *rest, len(parts), n_rows, J=self.sizes.upper, **constants)
 
     def squash_backward(self, parts: Tensor | None, *rest: Tensor | None) -> None:
-        """ds of an iteration, from dv and the parts that are added to it."""
+        """Compute ds of an iteration, from dv and the parts that are added to it."""
         n_parts = 0 if parts is None else len(parts)
         grid, constants = rows(self.sizes, n_parts)
         n_rows = self.sizes.images * self.sizes.upper
         self.kernels.squash_backward_pass[grid](parts, *rest, n_parts, n_rows, **constants)
 
     def pose(self, v: Tensor, ds: Tensor, couplings: Tensor, span: dict[str, int]) -> Tensor:
-        """du of all iterations in ``span``."""
+        """Compute du of all iterations in ``span``."""
         cuts, du = launch("pose_gradient_pass", self.sizes), torch.empty_like(self.u)
         if cuts.chunks:
             self.kernels.pose_gradient_pass[(cuts.blocks * cuts.chunks,)](
@@ -211,7 +211,7 @@ class _Passes:
         return du
 
     def weight(self, v: Tensor, ds: Tensor, couplings: Tensor, span: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
-        """dW, and the gradients of bias and prior, the last ``[0]`` where there is none."""
+        """Compute dW, and the gradients of bias and prior, the last ``[0]`` where there is none."""
         if not self.sizes.lower:
             d_prior = self.memory(0) if self.prior is None else torch.empty_like(self.prior)
             return torch.empty_like(self.w), ds[span["FIRST"] :].sum(dim=(0, 1)), d_prior
@@ -251,7 +251,7 @@ def precision(u: Tensor, weight: Tensor) -> str:
 
 
 def _limit(poses: Tensor, matrices: Tensor) -> str | None:
-    """What of such tensors the kernels do not take, in words."""
+    """Describe why the kernels do not take such tensors; None where they do."""
     if matrices.dim() != 4:
         return None
     d_in, d_out = map(int, matrices.shape[2:])  # not symbols, of which no power can be found

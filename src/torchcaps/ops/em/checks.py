@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_choice, check_shapes, check_tensor
 from torchcaps.ops.backends.dispatch import IMPLS, which_impl
-from torchcaps.ops.backends.tracing import can_look
+from torchcaps.ops.backends.tracing import has_values
 from torchcaps.ops.dynamic.routing import GRADIENTS
 from torchcaps.ops.em.cpu import SIZE
 from torchcaps.ops.em.settings import EMSettings
@@ -30,7 +30,7 @@ def check_maps(
     *,
     matrices: bool,
 ) -> torch.dtype:
-    """See that all arguments fit; returns the dtype of the result."""
+    """Check that all arguments fit; returns the dtype of the result."""
     if matrices:
         sizes = check_shapes(
             pose=(pose, "B T H W rows columns"),
@@ -56,7 +56,7 @@ def check_maps(
 
 
 def check_dense(pose: Tensor, weight: Tensor, offset: Tensor | None) -> None:
-    """See that what dense routing is given fits, before axes join it that its caller never wrote."""
+    """Check the arguments of dense routing, before axes are added that its caller never wrote."""
     matrices = pose.dim() == 4
     if matrices:
         check_matrices("pose", pose)
@@ -67,14 +67,14 @@ def check_dense(pose: Tensor, weight: Tensor, offset: Tensor | None) -> None:
 
 
 def check_dense_choice(settings: EMSettings, n_iters: int) -> None:
-    """Refuse dense routing over positions, of which there is one: it would be no routing, without a word."""
+    """Reject dense routing over positions. There is one position, so nothing would be routed."""
     check_at_least("n_iters", n_iters, 1)
     if settings.compete == "positions" and n_iters > 1:
         raise ValueError("compete must be 'all' in dense routing, got 'positions': no child would have a choice")
 
 
 def check_offset(offset: Tensor | None, children: torch.Size, weight: Tensor, *, matrices: bool) -> None:
-    """Refuse anything but one vote's numbers for each lower capsule that a parent sees."""
+    """Reject anything but one vote's numbers for each lower capsule that a parent sees."""
     if offset is None:
         return
     check_tensor("offset", offset)
@@ -84,13 +84,13 @@ def check_offset(offset: Tensor | None, children: torch.Size, weight: Tensor, *,
 
 
 def check_matrices(name: str, tensor: Tensor) -> None:
-    """Refuse anything but 4×4 matrices on the last two axes."""
+    """Reject anything but 4×4 matrices on the last two axes."""
     if tuple(tensor.shape[-2:]) != (4, 4):
         raise ValueError(f"{name} must end in 4×4 matrices, got shape {list(tensor.shape)}")
 
 
 def check_betas(beta_u: Tensor, beta_a: Tensor, n_out: int) -> None:
-    """Refuse anything but one β for each upper capsule."""
+    """Reject anything but one β for each upper capsule."""
     for name, beta in (("beta_u", beta_u), ("beta_a", beta_a)):
         check_tensor(name, beta)
         if list(beta.shape) != [n_out]:
@@ -98,21 +98,21 @@ def check_betas(beta_u: Tensor, beta_a: Tensor, n_out: int) -> None:
 
 
 def check_activation(activation: Tensor) -> None:
-    """Refuse what is no probability: of logits, for one, NaN would come, without a word. (See :func:`can_look`.)"""
-    if can_look(activation) and bool(((activation < 0) | (activation > _ONE)).any()):
+    """Reject what is no probability, such as logits, which would silently give NaN. (See :func:`has_values`.)"""
+    if has_values(activation) and bool(((activation < 0) | (activation > _ONE)).any()):
         raise ValueError(
             f"activation must hold probabilities 0 … 1, got {activation.min():.4g} … {activation.max():.4g}"
         )
 
 
 def check_choices(n_iters: int, gradient: str) -> None:
-    """Refuse a number of iterations below 1 and unknown choices."""
+    """Reject a number of iterations below 1 and unknown choices."""
     check_at_least("n_iters", n_iters, 1)
     check_choice("gradient", gradient, GRADIENTS)
 
 
 def choose_impl(impl: str, *tensors: Tensor, offset: Tensor | None, vectors: Sequence[int] | None) -> str:
-    """The implementation to take. What none is made for is asked first, so that nothing is compiled in vain.
+    """Choose the implementation. Whether it can do the call is asked first, so that nothing is compiled in vain.
 
     ``vectors`` is their d_in and d_out, None for matrices.
     """
@@ -125,7 +125,7 @@ def choose_impl(impl: str, *tensors: Tensor, offset: Tensor | None, vectors: Seq
 
 
 def _not_made_for(impl: str, offset: Tensor | None, vectors: Sequence[int] | None) -> str | None:
-    """What compiled code lacks: vectors of other sizes, Triton's all of them; and the gradient of an offset."""
+    """Describe what compiled code lacks for a call: some sizes of vectors (Triton: all), and gradients of an offset."""
     if offset is not None and offset.requires_grad and torch.is_grad_enabled():
         return "gives no gradient of offset"
     if vectors is None:

@@ -122,7 +122,7 @@ class _Settings(ctypes.Structure):
 
 
 def _side_by_side(pose: Tensor, stride: list[int]) -> tuple[int, list[int]]:
-    """How many images of dense vectors are routed as the places of one map, under a kernel of 1×1; and its stride.
+    """Choose how many images of dense vectors become the places of one map, under a kernel of 1×1; and its stride.
 
     It is the same routing; but a row of weights, 16 times as long as that of matrices, comes from memory once for all
     of them. The number must not depend on that of threads, or results would.
@@ -133,12 +133,12 @@ def _side_by_side(pose: Tensor, stride: list[int]) -> tuple[int, list[int]]:
 
 
 def _as_one_map(x: Tensor, n: int) -> Tensor:
-    """``[B, C, 1, 1, …]`` as ``[B / n, C, n, 1, …]``, in memory of its own where n > 1."""
+    """Reshape ``[B, C, 1, 1, …]`` to ``[B / n, C, n, 1, …]``, a copy where n > 1."""
     return x if n == 1 else x.squeeze(3).unflatten(0, (-1, n)).transpose(1, 2).contiguous()
 
 
 def _as_images(x: Tensor) -> Tensor:
-    """The way back."""
+    """Undo :func:`_as_one_map`."""
     return x.transpose(1, 2).flatten(0, 1).unsqueeze(3)
 
 

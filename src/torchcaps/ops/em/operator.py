@@ -90,7 +90,7 @@ def schemas(n_kept: int) -> tuple[str, str]:
 
 
 def places(pose: Tensor, weight: Tensor, stride: list[int] | tuple[int, ...]) -> tuple[int, int]:
-    """H' and W' of the parents' map."""
+    """Compute H' and W' of the parents' map."""
     height, width = (
         (extent - kernel) // step + 1
         for extent, kernel, step in zip(pose.shape[2:4], weight.shape[1:3], stride, strict=True)
@@ -101,7 +101,7 @@ def places(pose: Tensor, weight: Tensor, stride: list[int] | tuple[int, ...]) ->
 def outputs(
     pose: Tensor, weight: Tensor, stride: list[int], return_coupling: bool, *kept: tuple[int, ...]
 ) -> list[Tensor]:
-    """Memory for the results, and for tensors of the shapes that are kept for the backward pass.
+    """Allocate the results, and tensors of the shapes that are kept for the backward pass.
 
     The results are pose ``[B, J, H', W', 4, 4]`` or ``[B, J, H', W', 16]``, activation ``[B, J, H', W']``, and coupling
     ``[B, H', W', T·K_h·K_w, J]`` or ``[0]``.
@@ -118,7 +118,7 @@ def outputs(
 
 
 def gradients(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Memory for the gradients of pose, activation, weight, beta_u and beta_a."""
+    """Allocate the gradients of pose, activation, weight, beta_u and beta_a."""
     pose, activation, weight, beta_u, beta_a = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in tensors)
     return pose, activation, weight, beta_u, beta_a
 

@@ -90,7 +90,7 @@ class Passes(NamedTuple):
         return passes
 
     def begin(self, activation: Tensor, ours: Tensor, begun: Tensor, types: bool) -> None:
-        """Activations in the kernels' order, and these times R of the first M-step."""
+        """Write activations in the kernels' order, and these times R of the first M-step."""
         block, n_programs = blocks("begin_pass", activation.numel(), activation.dtype)
         sizes = self.sizes | {"n_images": len(activation)}
         kernel_size = {name: self.constants[name] for name in ("KH", "KW")}
@@ -100,7 +100,7 @@ class Passes(NamedTuple):
             )
 
     def first_coupling(self, types: bool) -> Tensor:
-        """R of the first M-step, ``[H', W', T·K_h·K_w, 1]``."""
+        """Compute R of the first M-step, ``[H', W', T·K_h·K_w, 1]``."""
         s, c = self.sizes, self.constants
         shape = (1, s["T"], s["H"], s["W"])
         ours, begun = _empty(self.pose, *shape), _empty(self.pose, 1, *shape[2:], s["T"])
@@ -110,11 +110,11 @@ class Passes(NamedTuple):
 
     @property
     def n_parents(self) -> int:
-        """Of all images."""
+        """Count the parents of all images."""
         return math.prod(self.records.shape[:3])
 
     def children(self, *, backward: bool = False, d_coupling: Tensor | None = None) -> None:
-        """Highest logits and sums of exponentials; backward, mean slopes too."""
+        """Find the highest logits and sums of exponentials; backward, mean slopes too."""
         block, grid = self._over_children("child_pass", d_coupling)
         given = self.pose, self.activation, self.weight[0], self.offset, self.records, d_coupling, self.found
         with on(self.pose.device):
@@ -130,7 +130,7 @@ class Passes(NamedTuple):
         again: Tensor | None = None,
         coupling: Tensor | None = None,
     ) -> Sums:
-        """Sums over parts of each receptive field; not ``around`` the mean, but around 0, without squares."""
+        """Sum over parts of each receptive field. Unless ``around``, sums are around 0 and without squares."""
         n_rows = self.sizes["T"] * self.constants["KH"] * self.constants["KW"]
         extras = self._has_extras(d_coupling)
         states = "five" if backward else "three" if again is not None else "two"
@@ -174,7 +174,7 @@ class Passes(NamedTuple):
         more: bool = False,
         d_coupling: Tensor | None = None,
     ) -> None:
-        """Gradients of one iteration, in the kernels' order, added to those of others where there are ``more``."""
+        """Compute gradients of one iteration, in the kernels' order; add to earlier ones where there are ``more``."""
         rest = self.offset, self.records, d_coupling, self.found
         given = self.pose, self.begun if first else self.activation, self.weight[0], *rest
         choices: dict[str, Any] = {"more": int(more), **self.constants, "FIRST": first, "STOP": stop}
@@ -189,7 +189,7 @@ class Passes(NamedTuple):
             load("em").weight_pass[grid](*given, d_weight, **s, per_part=per_part, **choices, **block)
 
     def weight_parts(self) -> tuple[int, int]:
-        """Into how many parts the gradient of the weights is cut, and how many places of all images each has."""
+        """Choose into how many parts the gradient of the weights is cut, and how many places of all images each has."""
         s = self.sizes
         block, n_programs = blocks("weight_pass", s["J"] * s["T"], self.pose.dtype)
         n_places = s["n_images"] * s["HO"] * s["WO"]
@@ -198,7 +198,7 @@ class Passes(NamedTuple):
     def mean(
         self, sums: Sums, state: Tensor, numbers: Tensor, again: Tensor, settings: Settings, *, first: bool
     ) -> None:
-        """Mass, and how far the mean moved; later what is summed around it, and whether it must be summed again."""
+        """Compute the mass and the move of the mean; later the residual, and whether to sum again."""
         floors = [bits(x) for x in (settings.mass_floor, settings.variance_floor, settings.damping)]
         with on(self.pose.device):
             load("em").mean_pass[self._over_parents()](
@@ -221,7 +221,7 @@ class Passes(NamedTuple):
         first: bool,
         last: bool,
     ) -> None:
-        """Variance and logit, and with them the next E-step's records; the ``last`` time the results."""
+        """Compute variance and logit, and with them the next E-step's records; the ``last`` time the results."""
         n_images, n_places, n_out = self.records.shape[:3]
         with on(self.pose.device):
             load("em").fit_pass[self._over_parents()](
@@ -261,7 +261,7 @@ class Passes(NamedTuple):
         return self.offset is not None or d_coupling is not None
 
     def _over_children(self, kernel: str, d_coupling: Tensor | None) -> tuple[dict[str, int], tuple[int]]:
-        """A program for each place of the lower map, and for each block of images and types."""
+        """Start a program for each place of the lower map, and for each block of images and types."""
         s = self.sizes
         block, n_programs = blocks(kernel, s["n_images"] * s["T"], self.pose.dtype, extras=self._has_extras(d_coupling))
         return block, (n_programs * s["H"] * s["W"],)
@@ -274,7 +274,7 @@ class Passes(NamedTuple):
 
 
 def bits(number: float) -> int:
-    """Those of a float64, as an integer: triton would hand over a float32."""
+    """Return the bits of a float64 as an integer: triton would hand over a float32."""
     return struct.unpack("q", struct.pack("d", number))[0]
 
 
@@ -288,6 +288,6 @@ def _empty(like: Tensor, *shape: int) -> Tensor:
 
 
 def _laid(x: Tensor, dtype: torch.dtype, *axes: int) -> Tensor:
-    """A copy with its axes in this order."""
+    """Copy with the axes in this order."""
     x = x.permute(axes)
     return torch.empty(x.shape, dtype=dtype, device=x.device).copy_(x)

@@ -58,10 +58,10 @@ def em_routing(
             M_i W_ij with a row vector M_i (the paper's ablation has d_in = d_out = 16).
         activation: of the lower capsules, 0 … 1, ``[B, I]``.
         weight: transformation matrices, ``[I, J, 4, 4]``; for vectors ``[I, J, d_in, d_out]``.
-        beta_u: price of each component of a vote that an active capsule describes, ``[J]``: minus the paper's cost of
-            describing it by no capsule.
-        beta_a: what makes a capsule active of itself, ``[J]``: minus the paper's cost of activating it. (With
-            ``settings="released"`` it is a price, multiplied by −5000.)
+        beta_u: learned cost β_u, ``[J]``, added once per vote component. −β_u is the paper's cost of leaving a vote
+            unexplained.
+        beta_a: learned benefit of activating a capsule, ``[J]``: minus the paper's cost of activating it. (With
+            ``settings="released"`` it is a cost, multiplied by −5000.)
         n_iters: M-steps, at least 1, with an E-step between each two; the paper uses 3.
         settings: "paper", "released" or :class:`~torchcaps.ops.EMSettings`.
         offset: added to the votes of each lower capsule, ``[I, 4, 4]`` or ``[I, d_out]``
@@ -128,7 +128,7 @@ def conv_em_routing(
     return_coupling: bool = False,
     **changes: Any,
 ) -> Routed:
-    """:func:`em_routing` on maps: an upper capsule at a place sees a receptive field of the lower map.
+    """Route maps as :func:`em_routing` does; an upper capsule at a place sees a receptive field of the lower map.
 
     With ``compete="all"`` (the paper's) parents compete for a child wherever they stand: its responsibilities are
     shared among all parents, of all types at all places, whose receptive fields it lies in. With ``"positions"`` (the
@@ -200,7 +200,7 @@ def em_routing_from_votes(
     return_coupling: bool = False,
     **changes: Any,
 ) -> Routed:
-    """Route votes that were made elsewhere: :func:`em_routing` without its first line.
+    """Route given votes: :func:`em_routing` without its first line.
 
     Args:
         votes: V, ``[B, I, J, 4, 4]`` or ``[B, I, J, d_out]``.
@@ -234,7 +234,7 @@ def em_routing_from_votes(
 
 
 def _numbers(sizes: Sequence[int]) -> list[int]:
-    """Sizes, which are tensors while ``torch.jit`` traces."""
+    """Return sizes as integers; they are tensors while ``torch.jit`` traces."""
     return [int(n) if isinstance(n, Tensor) else n for n in sizes]
 
 
@@ -248,7 +248,7 @@ def _route(
     given: EMSettings,
     gradient: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Procedure 1 of the paper. Votes ``[B, P, N, J, D]`` of the N children in each of P receptive fields."""
+    """Run procedure 1 of the paper. Votes ``[B, P, N, J, D]`` are of the N children in each of P receptive fields."""
     ratio = len(beta_u) * fields.n_places / max(1, fields.n_lower) if given.normalise else 1.0
     one = votes.new_ones(votes.shape[1:3])  # [P, N]
     n_parents = len(beta_u) * (fields.seen_by(votes.device).to(one.dtype) if given.start == "parents" else one)

@@ -72,7 +72,7 @@ class EMSettings:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
 
     def lambda_at(self, t: int) -> float:
-        """λ of iteration t = 0, 1 …"""
+        """Compute λ of iteration t = 0, 1 …"""
         return self.final_lambda * (1 - self.lambda_decay ** (t + 1))
 
 
@@ -96,7 +96,7 @@ EM_SETTINGS = {
 
 
 def em_settings(settings: str | EMSettings, *, dense: bool, **changes: Any) -> EMSettings:
-    """Named settings, or given ones, with some of their fields changed.
+    """Look up named settings, or take given ones, and change some of their fields.
 
     Args:
         settings: one of :data:`EM_SETTINGS`, or settings.
