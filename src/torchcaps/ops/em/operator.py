@@ -68,7 +68,7 @@ class Settings(NamedTuple):
     def unpack(cls, compete_positions: bool, start_types: bool, last_only: bool, numbers: list[float]) -> Settings:
         """Read the arguments of an operator."""
         n = len(cls._fields) - 4
-        return cls(compete_positions, start_types, last_only, *numbers[:n], numbers[n:])
+        return cls(compete_positions, start_types, last_only, *numbers[:n], lambdas=numbers[n:])
 
 
 _INPUTS = "Tensor pose, Tensor activation, Tensor weight, Tensor beta_u, Tensor beta_a, Tensor? offset"
