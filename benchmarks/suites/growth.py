@@ -38,7 +38,7 @@ def growth(conditions: Conditions) -> Found:
     for name, (xs, work) in sizes.items():
         found.curves[name] = _curve(conditions, xs, work)
     # glibc gives blocks of 32 MB and more back to the system, so that the gradient of a large W costs page faults at
-    # every call: of large pages for our operator (ops/backends/csrc/pages.h), of small ones for the floor's.
+    # every call: of large pages for our operator (ops/backends/csrc/simd.h), of small ones for the floor's.
     floor = "lower capsules, the floor"
     for name, meaning in (("B", "batch"), ("I", "lower capsules"), ("I, the floor", floor)):
         first, last = found.curves[name][0], found.curves[name][-1]

@@ -21,7 +21,7 @@ from pathlib import Path
 from torchcaps.ops.backends.errors import Unavailable
 
 #: No -ffast-math, whatever CXX has: infinities, NaN and the order of sums are part of the result, and
-#: subnormal numbers but in EM routing (subnormal.h).
+#: subnormal numbers but in EM routing (parallel.h).
 FLAGS = (
     "-std=c++17",
     "-O3",

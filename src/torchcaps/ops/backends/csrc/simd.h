@@ -155,8 +155,8 @@ constexpr T one_over_factorial(int k) {
   return static_cast<T>(1 / product);
 }
 
-// e^x for x <= 0, to about one unit in the last place; NaN as it should be, and subnormal results where the thread makes
-// such.
+// e^x for x <= 0, to about one unit in the last place; NaN as it should be, and subnormal results where the thread
+// makes such.
 template <class T>
 inline Vec<T> exp_of_negative(Vec<T> x) {
   using E = Exp<T>;

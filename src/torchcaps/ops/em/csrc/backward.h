@@ -32,7 +32,8 @@ struct Backward {
   // From the gradients of μ, σ² and logit of iteration t to what a visit of the children needs.
   void prepare(int64_t b, int64_t t, Slope<V>* slopes, double* d_beta) const {
     const double lambda = problem.lambda[t];
-    const T keep = 1 - problem.damping, lag = problem.damping / keep, per_log = T(-lambda * problem.ratio * problem.scale_variance * 0.5);
+    const T keep = 1 - problem.damping, lag = problem.damping / keep;
+    const T per_log = T(-lambda * problem.ratio * problem.scale_variance * 0.5);
     const int64_t J = problem.J;
     std::vector<double> log_ap(problem.P * problem.JV * L, -std::numeric_limits<double>::infinity());
     for (int64_t i = 0; i < problem.P * problem.JV; ++i) {
@@ -196,7 +197,8 @@ struct Backward {
               dv[h] = ra * (slope.g1[h] + slope.twice[h] * (d[h] - slope.moved[h]));
               if (!kStop) dv[h] -= xa * d[h] * slope.w[h];
             }
-            Pose::template backward<T>(problem.pose + (base + visit.child) * D, problem.weights(row0 + visit.row, jv), dv,
+            Pose::template backward<T>(problem.pose + (base + visit.child) * D,
+                                       problem.weights(row0 + visit.row, jv), dv,
                                        dm + visit.i * D, d_weight + problem.at(row0 + visit.row, jv));
           }
       for (int64_t i = 0; i < block.n(); ++i)
@@ -295,7 +297,8 @@ struct Backward {
     }
     for (int64_t i = 0; i < problem.C * problem.K; ++i)
       for (int64_t jv = 0; jv < problem.JV; ++jv)
-        from_lanes<T>(total.get() + problem.at(i, jv), d_weight + (i * problem.J + jv * L) * Pose::kNumbers, Pose::kNumbers,
+        from_lanes<T>(total.get() + problem.at(i, jv), d_weight + (i * problem.J + jv * L) * Pose::kNumbers,
+                      Pose::kNumbers,
                       problem.width(jv), Pose::kNumbers);
     for (int64_t j = 0; j < problem.J; ++j) {
       double u = 0, a = 0;
@@ -313,7 +316,8 @@ int32_t backward(const Sizes& sizes, const Settings& settings, const double* lam
                  const T* grad_pose, const T* grad_act, const T* d_coupling, T* d_pose, T* d_act, T* d_weight,
                  T* d_beta_u, T* d_beta_a) {
   try {
-    const Backward<T, Pose> op{Problem<T, Pose>(sizes, settings, lambda, pose, act, weight, beta_u, beta_a, offset), saved, grad_pose, grad_act, d_coupling, d_pose, d_act};
+    const Backward<T, Pose> op{{sizes, settings, lambda, pose, act, weight, beta_u, beta_a, offset},
+                               saved, grad_pose, grad_act, d_coupling, d_pose, d_act};
     return op.run(d_weight, d_beta_u, d_beta_a) ? 0 : 1;
   } catch (const std::exception&) {
     return 1;

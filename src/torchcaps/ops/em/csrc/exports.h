@@ -1,9 +1,10 @@
 // The functions of a library of EM routing, for one kind of poses. A source includes it after all other headers.
 #pragma once
 
-// lambda: of every iteration. pose [B, C, H, W, 16], act [B, C, H, W], weight [C, Kh, Kw, J, Pose::kNumbers], offset
-// [C, Kh, Kw, 16] or null; out_pose [B, J, Ho, Wo, 16], out_act [B, J, Ho, Wo]; saved [B, Ho, Wo, 34 n_iters + 16, J] or
-// null; coupling and its gradient [B, Ho, Wo, C·Kh·Kw, J] or null. All contiguous. Returns 0, or 1 where memory ran out.
+// lambda [n_iters]; pose [B, C, H, W, 16], act [B, C, H, W], weight [C, Kh, Kw, J, Pose::kNumbers];
+// offset [C, Kh, Kw, 16] or null; out_pose [B, J, Ho, Wo, 16], out_act [B, J, Ho, Wo];
+// saved [B, Ho, Wo, 34 n_iters + 16, J] or null; coupling and its gradient [B, Ho, Wo, C·Kh·Kw, J] or null.
+// All contiguous. Returns 0, or 1 where memory ran out.
 #define TORCHCAPS_EXPORT extern "C" __attribute__((visibility("default")))
 #define TORCHCAPS_EM(Pose, T, suffix)                                                                               \
   TORCHCAPS_EXPORT int32_t forward_##suffix(                                                                        \

@@ -1,4 +1,4 @@
-// EM routing forward: the first M-step, then in one walk over the children an E-step, and the sums of the M-step after it.
+// EM routing forward: the first M-step; then, in one walk over the children, an E-step and the next M-step's sums.
 //
 // Sums of squares are centred on the mean of the iteration before. Where the mean moved so far that the variance
 // would cancel, that parent's variance is summed again around the new mean.
@@ -83,7 +83,8 @@ struct Forward {
             for (int64_t i = from; i < std::min(rows, from + Pose::kRows); ++i) {
               const int64_t child = problem.seen_child(i, p);
               V v[4];
-              quarter<T, Pose, kOffset>(poses + child * D, problem.weights(i, jv), parent.mu, problem.offset + i * D, c, v);
+              quarter<T, Pose, kOffset>(poses + child * D, problem.weights(i, jv), parent.mu, problem.offset + i * D, c,
+                                        v);
 #pragma GCC unroll 4
               for (int q = 0; q < 4; ++q) {
                 const V rv = r[child] * v[q];
@@ -226,7 +227,8 @@ struct Forward {
           else
             log_ap[i * L + l] = log_sigmoid(logit) - 0.5 * logs[l];
         }
-        if (last) from_lanes<T>(parent.mu, out_pose + ((b * problem.J + jv * L) * problem.P + p) * D, problem.P * D, n, D);
+        if (last)
+          from_lanes<T>(parent.mu, out_pose + ((b * problem.J + jv * L) * problem.P + p) * D, problem.P * D, n, D);
         if (saved) {
           T* all = saved + (b * problem.P + p) * problem.kept() * problem.J + jv * L;
           T* to = all + t * kState * problem.J;
@@ -311,7 +313,9 @@ int32_t forward(const Sizes& sizes, const Settings& settings, const double* lamb
                 const T* weight, const T* beta_u, const T* beta_a, const T* offset, T* out_pose, T* out_act, T* saved,
                 T* coupling) {
   try {
-    return Forward<T, Pose>{Problem<T, Pose>(sizes, settings, lambda, pose, act, weight, beta_u, beta_a, offset), out_pose, out_act, saved, coupling}.run() ? 0 : 1;
+    const Forward<T, Pose> op{{sizes, settings, lambda, pose, act, weight, beta_u, beta_a, offset},
+                              out_pose, out_act, saved, coupling};
+    return op.run() ? 0 : 1;
   } catch (const std::exception&) {
     return 1;
   }

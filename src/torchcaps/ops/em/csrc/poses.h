@@ -39,8 +39,8 @@ struct Matrices {
         for (int c = 0; c < 4; ++c) sum[4 * q + c] += m[4 * q + k] * weight[4 * k + c];
   }
 
-  // From the gradient of a vote to those of the pose and of the weights, which are added to: by columns of M and rows of
-  // W, so that every number is loaded once.
+  // From the gradient of a vote to those of the pose and of the weights, which are added to: by columns of M and rows
+  // of W, so that every number is loaded once.
   template <class T>
   static inline void backward(const T* m, const Vec<T>* weight, const Vec<T>* dv, Vec<T>* dm, Vec<T>* dw) {
 #pragma GCC unroll 4

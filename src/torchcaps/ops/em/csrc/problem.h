@@ -28,9 +28,10 @@ struct Settings {
   double damping, variance_floor, mass_floor, ratio, scale_a, scale_u, scale_variance;
 };
 
-// What is kept of a parent for the backward pass: of each iteration how far μ moved, σ², logit and mass. After these, the
-// residual of the first mean, Σ r (V − μ) / mass, which damping and rounding leave. (The first μ moves all the way from 0,
-// and its rounding may be large beside a small σ.) Backward needs it to differentiate the numbers that were computed.
+// What is kept of a parent for the backward pass: of each iteration how far μ moved, σ², logit and mass. After these,
+// the residual of the first mean, Σ r (V − μ) / mass, which damping and rounding leave. (The first μ moves all the way
+// from 0, and its rounding may be large beside a small σ.) Backward needs it to differentiate the numbers that were
+// computed.
 constexpr int kVariance = D, kLogit = 2 * D, kMass = 2 * D + 1, kState = 2 * D + 2;
 constexpr int64_t kRun = 256;  // types of children in a partial sum, so that long sums stay exact
 
@@ -77,10 +78,10 @@ struct Problem : Sizes {
 
   const V* weights(int64_t row, int64_t jv) const { return weight.get() + at(row, jv); }
 
-  // The constants of the logits, from log sigmoid(logit) − ½ Σ log σ² of each parent, less the maximum. The softmax does
-  // not change, and rounding loses less. The maximum is taken over all places, or over each where the kernel is 1×1 and
-  // no two places share a child. Lanes beyond the types hold −∞: they take no part in the softmax over all parents, and
-  // may in one over positions, which is their own.
+  // The constants of the logits, from log sigmoid(logit) − ½ Σ log σ² of each parent, less the maximum. The softmax
+  // does not change, and rounding loses less. The maximum is taken over all places, or over each where the kernel is
+  // 1×1 and no two places share a child. Lanes beyond the types hold −∞: they take no part in the softmax over all
+  // parents, and may in one over positions, which is their own.
   template <class Record>
   void subtract_max(const std::vector<double>& log_ap, Record* records) const {
     const double none = -std::numeric_limits<double>::infinity();
@@ -95,7 +96,9 @@ struct Problem : Sizes {
   }
 
   // β_u and Σ log σ² make the cost of describing one vote.
-  double cost(int64_t j, double logs) const { return ratio * (scale_u * D * double(beta_u[j]) + scale_variance * 0.5 * logs); }
+  double cost(int64_t j, double logs) const {
+    return ratio * (scale_u * D * double(beta_u[j]) + scale_variance * 0.5 * logs);
+  }
 
   int64_t kept() const { return n_iters * kState + D; }  // of a parent
 
@@ -110,7 +113,7 @@ struct Problem : Sizes {
     return coupling + ((b * P + place) * C * K + row) * J;
   }
 
-  // Of an image: the one at a row of weights that place p sees. It is asked for at every vote, where divisions are slow.
+  // The child of an image at a row of weights that place p sees. Every vote asks for it, and divisions are slow.
   int64_t seen_child(int64_t row, int64_t p) const { return of_row[row] + of_place[p]; }
 
   int seen_by(int64_t y, int64_t x, Seen* seen) const {
@@ -122,7 +125,8 @@ struct Problem : Sizes {
     return n;
   }
 
-  int64_t groups() const { return compete_positions ? JV : 1; }  // vectors of parents that a child is shared among, apart
+  // Groups of vectors of parents, among each of which a child is shared.
+  int64_t groups() const { return compete_positions ? JV : 1; }
 
   T start(int n_seen) const { return T(1) / T(J * (start_types ? 1 : n_seen)); }  // R of the first M-step
 };
