@@ -108,7 +108,7 @@ def groups(model: nn.Module, weight_decay: float | None = None) -> list[dict[str
     known, found = layouts(model), dict[tuple[Layout, float | None], list[nn.Parameter]]()
     if not any(weight.requires_grad for weight in known):
         raise ValueError(
-            "model must have convolutions or capsules that are trained, to be stepped by Muon; got one without"
+            "model must have convolutions or capsules that are trained, for Muon to train; got one without"
         )
     for name, parameter in model.named_parameters():
         kind = known.get(parameter, Layout(0)), weight_decay if is_weight(name) else 0.0
@@ -135,7 +135,7 @@ class Muon(torch.optim.Optimizer):
             changed in place.
 
     Raises:
-        ValueError: no group that is stepped by Muon, or a number out of range.
+        ValueError: no group that Muon trains, or a number out of range.
 
     Example:
         >>> from torchcaps.models import CapsNet

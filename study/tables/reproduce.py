@@ -73,7 +73,7 @@ def reproduce(
         The table as Markdown.
 
     Raises:
-        ValueError: unknown table or row, a number out of range, data that are not to be had; a result of another
+        ValueError: unknown table or row, a number out of range, data that are not available; a result of another
             experiment is kept under a run's name, or a run of one lies in its folder; what is kept or has run of a row
             is of other epochs or data; a smoke run is to be kept, or the folder to keep in cannot be written to. (A run
             that diverges is said to, and the others go on.)

@@ -200,4 +200,4 @@ def test_that_pairs_of_two_classes_cannot_be_misread_is_said(caplog: pytest.LogC
     split(config, whole, "train", torch.device("cpu"))
     assert not caplog.messages
     split(config, two, "train", torch.device("cpu"))
-    assert "both classes, 0 and 1, are in every pair: none can be misread" in caplog.text
+    assert "both classes, 0 and 1, are in every pair: none can be misclassified" in caplog.text

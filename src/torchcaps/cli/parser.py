@@ -80,7 +80,7 @@ def place(text: str) -> str:
 
 
 def add_place_of_runs(made: argparse.ArgumentParser) -> None:
-    """Options of commands that train several runs: where, on what, and whether in earnest."""
+    """Options of commands that train several runs: where, on what, and whether as a smoke test."""
     made.add_argument("--data.root", dest="root", type=place, help=ROOT)
     made.add_argument(
         "--runs", type=place, metavar="FOLDER", default="runs", help="where runs are kept (default: runs)"

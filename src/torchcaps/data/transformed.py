@@ -54,7 +54,7 @@ class Limits(NamedTuple):
 
 
 class TransformedPair(NamedTuple):
-    """What the network sees, what it is told, and what it is to paint.
+    """What the network sees, the transformation that it is given, and what it is to reconstruct.
 
     Attributes:
         images: ``[B, C, H, W]``.
@@ -72,8 +72,8 @@ def transformed_pairs(
 ) -> TransformedPair:
     """Transform each image in two ways, on the device where they live.
 
-    With random S and S' the network sees S x, is told T = S' S⁻¹, and is to paint S' x = T S x. Both are made from x,
-    so that each is interpolated once, and both go equally far, so that what it learns to see is also what it is
+    With random S and S' the network sees S x, is given T = S' S⁻¹, and is to reconstruct S' x = T S x. Both are made
+    from x, so that each is interpolated once, and both go equally far, so that what it learns to see is also what it is
     asked about when poses are compared. (Images of a data set are often centred and upright: shown as they are, they
     would all have the same pose.)
 

@@ -110,7 +110,7 @@ class RoutedLayer(Scaled):
         """Return what the routing named, as it is now: tensors, modules or None."""
         return {name: getattr(self, name) for name in self._names}
 
-    def told(self, return_coupling: bool, **given: Any) -> dict[str, Any]:
+    def call_arguments(self, return_coupling: bool, **given: Any) -> dict[str, Any]:
         """Return what one call tells the routing.
 
         Raises:

@@ -17,7 +17,7 @@ from torchcaps.ops.votes import PLACEMENTS
 class ClassCaps(RoutedLayer):
     """Capsules that see a whole map, each type with the same matrix wherever it stands.
 
-    What a type votes does not depend on its place, but for coordinate addition: the place itself is added to
+    What a type votes does not depend on its place, except for coordinate addition: the place itself is added to
     two elements of the vote.
 
     Args:
@@ -95,7 +95,7 @@ class ClassCaps(RoutedLayer):
         lower = self.routed_map(capsules, self.n_types)
         height, width = lower.pose.shape[2:4]
         offset = self.offset(height, width, lower.pose.dtype, lower.pose.device)
-        call = self.told(return_coupling, n_iters=n_iters, state=state, offset=offset)
+        call = self.call_arguments(return_coupling, n_iters=n_iters, state=state, offset=offset)
         parts = self.parts()
         for name in self.per_child:
             parts[name] = parts[name].repeat_interleave(height * width, dim=0)  # [T·H·W, J, ...]

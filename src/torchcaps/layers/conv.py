@@ -87,7 +87,7 @@ class ConvCaps(RoutedLayer):
             rows, columns = self.padding
             around = columns, columns, rows, rows
             lower = Routed(F.pad(lower.pose, (0, 0, *around)), F.pad(lower.activation, around))
-        call = self.told(return_coupling, n_iters=n_iters, state=state)
+        call = self.call_arguments(return_coupling, n_iters=n_iters, state=state)
         return self.routing.route_map(lower, self.parts(), kernel_size=self.kernel_size, stride=self.stride, **call)
 
     def extra_repr(self) -> str:

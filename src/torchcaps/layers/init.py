@@ -108,7 +108,7 @@ class Scaled(nn.Module):
     """A layer whose weighted sum has a fixed factor, which is kept with its weights.
 
     The factor is a buffer: what was trained with another one computes what it did, wherever it is loaded. Files of
-    versions that kept none were made with a factor of 1, unless the layer is told another.
+    versions that kept none were made with a factor of 1, unless the layer is given another.
     """
 
     scale: Tensor

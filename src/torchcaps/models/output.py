@@ -26,7 +26,7 @@ class Output(NamedTuple):
 
 @saveable
 class Transformed(NamedTuple):
-    """One forward pass of an auto-encoder that is told how its image is to be transformed.
+    """One forward pass of an auto-encoder that is given the transformation of its image.
 
     Attributes:
         images: as they should look transformed, ``[B, C, H, W]``.

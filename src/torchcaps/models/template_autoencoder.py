@@ -24,7 +24,7 @@ class TemplateAutoencoder(Transforming):
     """Each capsule paints its learned template, warped by its pose and scaled by its presence.
 
     With a generator that can do nothing else, the pose must be one: it cannot be used as a code for anything but
-    where, how large and how slanted the part is. In pixels from the image's centre, the columns of the pose say how far
+    where, how large and how sheared the part is. In pixels from the image's centre, the columns of the pose say how far
     the template's right and lower edges are from its middle, and where that is.
 
     Args:

@@ -113,7 +113,7 @@ def transform_pose(pose: Tensor, matrix: Tensor) -> Tensor:
 def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) -> Tensor:
     """Transform each image by its own matrix, interpolating bilinearly; beyond the image all is 0.
 
-    What was at p is at T p afterwards. A shift by whole pixels moves them unchanged, but for rounding.
+    What was at p is at T p afterwards. A shift by whole pixels moves them unchanged, except for rounding.
 
     Args:
         images: ``[B, C, h, w]``.

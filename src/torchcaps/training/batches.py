@@ -196,7 +196,7 @@ def split(config: Experiment, dataset: Dataset, name: str, device: torch.device)
     if name == "train":
         if config.data.pairs and len(dataset.classes) == 2:  # what is painted of them may be wanted all the same
             logging.getLogger("torchcaps").warning(
-                "both classes, %s, are in every pair: none can be misread, and an error of 0 says nothing",
+                "both classes, %s, are in every pair: none can be misclassified, and an error of 0 says nothing",
                 " and ".join(dataset.classes),
             )
         asked, there = config.data.n_train, len(dataset.train)

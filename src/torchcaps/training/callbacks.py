@@ -230,14 +230,14 @@ def _rates(schedule: LambdaLR) -> list[float]:
 
 
 class Straight(TorchCheckpointIO):
-    """Writes a checkpoint where it is told to; Lightning goes through memory and the folder of temporary files."""
+    """Writes a checkpoint to the given file; Lightning goes through memory and the folder of temporary files."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         write_tensors(Path(path), checkpoint)
 
 
 class OutOfTime(Exception):
-    """Training stopped where it was told to, and left a checkpoint to go on from."""
+    """Training stopped at the given time, and left a checkpoint to go on from."""
 
 
 class Checkpoints(L.Callback):

@@ -149,7 +149,7 @@ def _says(model: nn.Module, shape: Sequence[int]) -> Tensor:
 def data_for(config: Experiment, trained: Trained) -> Dataset:
     """The run's data, once it is known to be what the model was trained on.
 
-    Images that came or went since, as in a folder of one's own, are told in a warning.
+    Images that came or went since, as in a folder of one's own, are named in a warning.
 
     Raises:
         ValueError: the data cannot be loaded, or have other classes, sizes or splits by now.

@@ -47,7 +47,7 @@ class Data:
         blend: how two images of a pair are laid over each other, "sum" or "max".
         transformed: show an image, a transformation, and as what is to be painted the transformed image, for
             auto-encoders. Both are transformed at random within shift, degrees, scale and shear, in
-            evaluation too, where every run with this batch_size sees the same; what is told leads from one to the
+            evaluation too, where every run with this batch_size sees the same; T leads from one to the
             other.
         shift: largest random shift of a training image in pixels. (Both images of a pair are shifted by up
             to 4 on a canvas 8 larger, as in the paper.)

@@ -26,7 +26,7 @@ def choose_device(name: str) -> torch.device:
     """The device that was named; "auto" is a GPU where there is one.
 
     Raises:
-        ValueError: it is unknown, or not to be had.
+        ValueError: it is unknown, or not available.
     """
     check_choice("device", name, DEVICES)
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Classes that are named one by one; of more only the range is told.
+#: Classes that are named one by one; of more only the range is given.
 _FEW = 10
 #: Classes count as unequal from this ratio of their images.
 _UNEQUAL = 2

@@ -54,7 +54,7 @@ class Run:
             raise ValueError(f"{self.path} must hold a finished run, but it {what}")
         config = self.experiment()
         if config.trial:
-            raise ValueError(f"{self.path} must hold a run in earnest, got a trial, which has seen no test image")
+            raise ValueError(f"{self.path} must hold a full run, got a trial, which has seen no test image")
         return self.read_result(*(f"{split}_{'loss' if config.data.transformed else 'error'}" for split in _SPLITS))
 
     def read_result(self, *further: str) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Run:
             )
 
     def differences(self, config: Experiment) -> dict[str, tuple[str, str]]:
-        """Fields in which the run here differs from an experiment, but for where it runs: its value, and theirs."""
+        """Fields in which the run here differs from an experiment, except for where it runs: its value, and theirs."""
         found = differing(self.experiment().to_dict(), config.to_dict())
         free = {*WHERE, *unnamed_factors(found)}
         return {name: both for name, both in found.items() if name not in free}

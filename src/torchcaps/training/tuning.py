@@ -80,7 +80,7 @@ def tune(
         device: where to train; "auto" leaves the experiment's.
         quick: two steps of every trial, to see that all of it runs.
         progress: of each training.
-        say: is told every trial's outcome, and the best.
+        say: called with every trial's outcome, and the best.
 
     Returns:
         what the file holds: the ``config``; ``trials``, each with its ``settings``, ``val_error`` (None where it
@@ -88,7 +88,7 @@ def tune(
         settings with the lowest error as ``best`` (the first of equals).
 
     Raises:
-        ValueError: an unknown recipe, or one that cannot be tuned; data that are not to be had; another outcome is
+        ValueError: an unknown recipe, or one that cannot be tuned; data that are not available; another outcome is
             there or kept; fields of one's own where the outcome is kept; all trials diverged.
     """
     config = recipe(name) if config is None else config

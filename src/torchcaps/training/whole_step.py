@@ -22,7 +22,7 @@ _WARM_UP = 3
 #: Replays that are compared with the step itself, whose rate, seed and number differ.
 _CHECKS = 2
 #: How far apart the two may be, relative to the change of the weights, at least. The same kernels give the same bits,
-#: but for those that add in any order.
+#: except those that add in any order.
 _APART = 0.02
 
 

@@ -237,13 +237,13 @@ def test_without_a_compiler_auto_takes_the_reference_and_says_so_once(
 
 
 def test_without_a_compiler_the_named_one_raises(no_compiler: None) -> None:
-    with pytest.raises(Unavailable, match="impl='cpu' is not to be had: no C.. compiler: looked for"):
+    with pytest.raises(Unavailable, match="impl='cpu' is not available: no C.. compiler: looked for"):
         dynamic_routing(torch.randn(2, 5, 3), torch.randn(5, 4, 3, 6), impl="cpu")
 
 
 @pytest.mark.parametrize("routing", ["dynamic", "em", "em_vectors"])
 def test_where_there_is_a_compiler_it_compiles(routing: str) -> None:
-    """All other tests of the compiled code skip where it is not to be had: a mistake in it must not skip them all."""
+    """All other tests of the compiled code skip where it is not available: a mistake in it must not skip them all."""
     if not any(shutil.which(name) for name in building.COMPILERS):
         pytest.skip("no C++ compiler")
     assert native.why_not(routing) is None

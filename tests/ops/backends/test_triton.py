@@ -289,7 +289,7 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     monkeypatch.setattr(dispatch, "_NOTED", set())
     caplog.clear()
     assert which_impl("dynamic", "auto", cuda_tensor()) == "reference" and not caplog.records
-    with pytest.raises(Unavailable, match="impl='triton' is not to be had: triton cannot be imported: not today"):
+    with pytest.raises(Unavailable, match="impl='triton' is not available: triton cannot be imported: not today"):
         which_impl("dynamic", "triton", cuda_tensor())
 
 

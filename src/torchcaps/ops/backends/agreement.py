@@ -32,7 +32,7 @@ class Problem(NamedTuple):
 
     Attributes:
         shapes: of the tensors; poses first.
-        options: what else the routing is told.
+        options: further arguments of the routing.
         constant: those that get no gradient.
     """
 

@@ -50,9 +50,10 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
         tensors: all that are routed or route: poses first, then matrices, biases, priors.
 
     Returns:
-        A name other than "auto": on the CPU "cpu", on a CUDA device "triton" (but for vectors), elsewhere "reference".
+        A name other than "auto": on the CPU "cpu", on a CUDA device "triton" (except for vectors), elsewhere
+        "reference".
         Only "auto" may fall back to the reference, as it does within ``torch.func``, ``torch.jit.trace`` and
-        ``torch.onnx.export``; where that is for want of a compiler or of kernels that are right, a note of the reason
+        ``torch.onnx.export``; where a compiler or right kernels are missing, a note of the reason
         is logged once.
 
     Raises:
@@ -92,7 +93,7 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
     if impl == "auto":
         _note(reason)
         return "reference"
-    raise Unavailable(f"impl='{chosen}' is not to be had: {reason}")
+    raise Unavailable(f"impl='{chosen}' is not available: {reason}")
 
 
 def _is_read_elsewhere() -> bool:

@@ -1,4 +1,4 @@
-"""Backend "triton", kernels for CUDA devices: where it is to be had, and how its kernels are cut and started."""
+"""Backend "triton", kernels for CUDA devices: where it is available, and how its kernels are cut and started."""
 
 from __future__ import annotations
 

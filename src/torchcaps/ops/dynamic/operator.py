@@ -1,4 +1,4 @@
-"""What torch is told of an operator of dynamic routing, the same for every backend.
+"""The operator of dynamic routing as torch registers it, the same for every backend.
 
 An operator never stores the votes: each iteration computes them anew, in registers. With V^(t) = Σ_{τ<t} v^(τ), the sum
 of the outputs so far, the logits are b⁰_ij + û_ij · V_j^(t): V is all that lives between iterations. The backward pass

@@ -52,7 +52,7 @@ def dynamic_routing(
             squash, bias and votes, and to ``prior`` through the final softmax.
         impl: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never
             stores the votes (backward derivatives only, and none of those), "triton" the same for CUDA
-            devices; "auto" takes compiled code where it is to be had, elsewhere the reference, and
+            devices; "auto" takes compiled code where it is available, elsewhere the reference, and
             :func:`torchcaps.ops.which_impl` says which. Kernels are checked on your GPU before they are taken.
         return_coupling: fill the result's ``coupling`` with the coupling coefficients of the last iteration.
 

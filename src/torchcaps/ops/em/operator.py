@@ -1,4 +1,4 @@
-"""What torch is told of an operator of EM routing, the same for every backend.
+"""The operator of EM routing as torch registers it, the same for every backend.
 
 An operator never stores the votes: each iteration computes them anew. Between iterations live the means, variances and
 logits of the parents; the responsibilities of a child are a function of these and of its votes. With d = V − μ, the

@@ -70,7 +70,7 @@ def em_routing(
             means that enter the last M-step as constants.
         impl: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never stores the
             votes, for matrices and vectors of 16 numbers, without gradient of ``offset``; "triton" the same for CUDA
-            devices, of matrices alone. "auto" takes compiled code where it is to be had, elsewhere the reference, and
+            devices, of matrices alone. "auto" takes compiled code where it is available, elsewhere the reference, and
             :func:`torchcaps.ops.which_impl` says which. Kernels are checked on your GPU before they are taken. (Of
             vectors with one or two upper types the reference is the faster one: compiled code works on several types at
             once.) On the CPU compiled code takes numbers below the smallest normal one, 1e-38 in float32, for 0.
@@ -206,7 +206,7 @@ def em_routing_from_votes(
         votes: V, ``[B, I, J, 4, 4]`` or ``[B, I, J, d_out]``.
         activation: of the lower capsules, ``[B, I]``.
 
-    The other arguments are those of :func:`em_routing`, but for ``impl``: votes that are there already are routed
+    The other arguments are those of :func:`em_routing`, except ``impl``: votes that are there already are routed
     by the reference.
     """
     sizes = check_shapes(
