@@ -457,7 +457,7 @@ def test_what_has_no_mean_is_refused_before_any_work(tiny: list[str], tmp_path: 
     assert len(tiny) == before + 1
     with pytest.raises(ValueError, match=r"epochs must be 3, as .*tiny-a-0.json has, got 4"):
         reproduce("tiny", ["tiny-a"], seeds=2, epochs=4, keep_in=kept, runs=tmp_path / "other", **options)
-    with pytest.raises(ValueError, match=r"holds a run of another experiment .*--runs"):
+    with pytest.raises(ValueError, match=r"holds a run of another experiment .*by runs"):
         reproduce("tiny", ["tiny-b", "tiny-a"], epochs=4, runs=tmp_path / "runs", **options)
     assert len(tiny) == before + 1
     # What else lies there, of other epochs, is no run of this command.

@@ -91,7 +91,11 @@ def test_a_folder_with_a_rare_class(rare: Path, tmp_path: Path, capsys: pytest.C
     assert words in capsys.readouterr().out
     assert main(["report", str(tmp_path / "run")]) == 0
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "balanced test error" in page and "<td>rare</td><td>5</td>" in page and "Classes are unequal here" in page
+    assert (
+        "balanced test error" in page
+        and "<td>rare</td><td>5</td>" in page
+        and "The classes have unequal numbers" in page
+    )
 
 
 def test_pairs_and_equal_classes_are_told_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from tests.training.test_recipes import SHAPES
 
 from study.tables.kept import results_of_runs
+from study.tests.test_recipes import SHAPES
 from torchcaps.cli import main
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import DATASETS, Dataset, Images

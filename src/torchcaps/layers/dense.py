@@ -57,7 +57,8 @@ class DenseCaps(RoutedLayer):
         if lower.pose.dim() == 5:
             lower = Routed(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3))
         shape = lower.pose.shape
-        if len(shape) != 3 or shape[2] != self.d_in or self.n_in not in (None, shape[1]):
+        fits = len(shape) == 3 and shape[2] == self.d_in and (self.n_in is None or shape[1] == self.n_in)
+        if not fits:
             raise ValueError(
                 f"capsules must be [B, I={self.n_in or 'any'}, d_in={self.d_in}] or a map of as many, "
                 f"got shape {list(capsules.pose.shape if isinstance(capsules, Routed) else capsules.shape)}"
