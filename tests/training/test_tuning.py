@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+import study.cli
 from study.tables.kept import results_of_runs
 from study.tests.test_recipes import SHAPES
 from torchcaps.cli import main
@@ -159,8 +160,8 @@ def test_a_trial_is_no_result(
     assert main([*arguments, "--trial", "true"]) == 0
     said = capsys.readouterr().out
     assert "validation error" in said and "test error" not in said
-    for command in (["report"], ["evaluate"], ["measure", "routing"]):
-        assert main([*command, "runs/tiny-trial"]) == 2
+    for run, command in ((main, ["report"]), (main, ["evaluate"]), (study.cli.main, ["measure", "routing"])):
+        assert run([*command, "runs/tiny-trial"]) == 2
         assert "a trial, which has seen no test image" in capsys.readouterr().err
     assert main(["evaluate", "runs/tiny-trial", "--split", "val"]) == 0
     assert main(arguments) == 0 and "test error" in capsys.readouterr().out  # in a folder of its own
