@@ -292,7 +292,9 @@ def test_an_unknown_optimizer_is_refused() -> None:
 
 
 def test_a_model_without_such_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match="model must have convolutions or capsules that are trained, for Muon to train"):
+    with pytest.raises(
+        ValueError, match="model must have convolutions or capsules that are trained, for Muon to train"
+    ):
         groups(nn.Linear(3, 4))
     with pytest.raises(ValueError, match=r"params must have groups with rows, as torchcaps.optim.groups\(model\) has"):
         Muon(nn.Linear(3, 4).parameters())
