@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from study.cli import main
 from study.recipes import RECIPES, recipe
 from study.tables import TABLES, Row, Table
 from study.tables.document import document
@@ -21,12 +16,8 @@ from study.tables.draw import draw, number
 from study.tables.kept import is_of, keep, read_results, require_free, stale
 from study.tables.measured import recorded
 from study.tables.poses import cells, poses_as_markdown
-from study.tables.reproduce import reproduce
 from study.tables.summary import summarise
 from study.tables.write import as_json, as_markdown
-from torchcaps.data import DATASETS, Dataset, Images
-from torchcaps.training.config import Experiment
-from torchcaps.training.module import NonFiniteLoss
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = read_results(ROOT / "results")
@@ -363,180 +354,3 @@ def test_a_measure_that_there_is_not_is_not_passed_over(tmp_path: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text().replace('"taste"', '"picasso"')) | {"values": {}}))
     with pytest.raises(ValueError, match=r"picasso.json must hold what picasso measures, got other values"):
         recorded(tmp_path)
-
-
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A table of two short recipes on made-up images; holds the folders that were asked for data."""
-    roots: list[str] = []
-
-    def made_up(root: Path | None = None, **_: object) -> Dataset:
-        roots.append("" if root is None else root.name)
-        images = Images(torch.randint(0, 256, (40, 1, 28, 28), dtype=torch.uint8), torch.arange(40) % 10)
-        return Dataset("toys", tuple("0123456789"), images, images, images)
-
-    def short(name: str) -> Experiment:
-        small = {"channels": 4, "n_types": 2, "decoder": None}
-        plain = recipe("digits")
-        data, model = replace(plain.data, name="toys"), replace(plain.model, options=small)
-        return replace(plain, recipe=name, epochs=2, batch_size=8, data=data, model=model)
-
-    monkeypatch.setitem(DATASETS, "toys", made_up)
-    table = Table("Tiny", "Nowhere", (Row("first", "tiny-a", 80), Row("second", "tiny-b", 81)))
-    for name in ("tiny-a", "tiny-b"):
-        monkeypatch.setitem(RECIPES, name, lambda name=name: short(name))
-    monkeypatch.setitem(TABLES, "tiny", table)
-    return roots
-
-
-def test_reproducing_trains_what_is_missing(tiny: list[str], tmp_path: Path) -> None:
-    own = tmp_path / "data" / "toys"
-    own.mkdir(parents=True)
-    said: list[str] = []
-    options: Mapping[str, Any] = {"runs": tmp_path / "runs", "progress": "none", "threads": 1, "device": "cpu"}
-    reproduce("tiny", ["tiny-b"], root=tmp_path / "data", say=said.append, **options)
-    assert tiny == ["toys"]
-    assert said[0] == "second: tiny-b, seed 0" and not (tmp_path / "runs" / "tiny-a").exists()
-    text = reproduce("tiny", seeds=2, keep_in=tmp_path / "kept", say=said.append, **options)
-    assert len(tiny) == 5  # the first run is not trained again, but its data are compared with what is at hand
-    cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if "`tiny-" in line]
-    assert "±" in cells[0][5] and cells[1][5] == "smoke"  # 80 images are shown
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
-        "tiny-a-0.json", "tiny-a-1.json", "tiny-b-0.json", "tiny-b-1.json",
-    ]  # fmt: skip
-    for suffix in ("md", "json", "png"):
-        assert (tmp_path / "runs" / "tables" / f"tiny.{suffix}").stat().st_size > 200
-
-
-def test_a_used_up_budget_is_gone_on_with(tiny: list[str], tmp_path: Path) -> None:
-    options: Mapping[str, Any] = {"runs": tmp_path / "runs", "progress": "none", "threads": 1, "device": "cpu"}
-    said: list[str] = []
-    reproduce("tiny", ["tiny-a"], budget=1e-4, say=said.append, **options)  # six milliseconds
-    folder = tmp_path / "runs" / "tiny-a"
-    assert not (folder / "result.json").exists() and "budget is used up" in said[1]
-    for _ in range(20):
-        reproduce("tiny", ["tiny-a"], budget=1e-3, say=said.append, **options)
-        if (folder / "result.json").exists():
-            break
-    finished = json.loads((folder / "result.json").read_text())
-    whole = tmp_path / "whole"
-    reproduce("tiny", ["tiny-a"], runs=whole, progress="none", threads=1, device="cpu", say=said.append)
-    assert finished["steps"] == 10 == json.loads((whole / "tiny-a" / "result.json").read_text())["steps"]
-    mine, other = (torch.load(path / "tiny-a" / "model.pt") for path in (tmp_path / "runs", whole))
-    for name, value in mine["state_dict"].items():
-        torch.testing.assert_close(value, other["state_dict"][name], rtol=0, atol=0)
-
-
-def test_what_is_kept_is_not_trained_again(tiny: list[str], tmp_path: Path) -> None:
-    options: Mapping[str, Any] = {"runs": tmp_path / "runs", "progress": "none", "threads": 1, "device": "cpu"}
-    options |= {"recorded": tmp_path / "none"}
-    kept, said = tmp_path / "kept", []
-    reproduce("tiny", ["tiny-a"], keep_in=kept, say=said.append, **options)
-    shutil.rmtree(tmp_path / "runs")
-    reproduce("tiny", ["tiny-a"], seeds=2, keep_in=kept, say=said.append, **options)
-    epochs = json.loads((kept / "tiny-a-0.json").read_text())["config"]["epochs"]
-    assert f"first: tiny-a, seed 0, is kept already, of {epochs} epochs" in said and "first: tiny-a, seed 1" in said
-    assert not (tmp_path / "runs" / "tiny-a").exists() and (kept / "tiny-a-1.json").is_file()
-    head, row = (next(line for line in said[-1].splitlines() if what in line) for what in ("| row |", "`tiny-a`"))
-    assert "| 2 |" in row and "±" in row  # the kept one counts
-    assert "recorded" not in head  # there is no such folder here
-    before, path = len(tiny), kept / "tiny-b-0.json"
-    other = json.loads((kept / "tiny-a-0.json").read_text())
-    path.write_text(json.dumps(other | {"config": other["config"] | {"batch_size": 4}}))
-    with pytest.raises(ValueError, match=r"tiny-b-0.json must be a result of tiny-b as it is now"):
-        reproduce("tiny", seeds=3, keep_in=kept, say=said.append, **options)
-    with pytest.raises(ValueError, match=r"keep_in must be None for a smoke run"):
-        reproduce("tiny", keep_in=kept, quick=True, say=said.append, **options)
-    assert len(tiny) == before  # before any work
-
-
-def test_what_has_no_mean_is_refused_before_any_work(tiny: list[str], tmp_path: Path) -> None:
-    options: Mapping[str, Any] = {"progress": "none", "threads": 1, "device": "cpu", "say": lambda _: None}
-    kept, before = tmp_path / "kept", len(tiny)
-    reproduce("tiny", ["tiny-a"], epochs=3, keep_in=kept, runs=tmp_path / "runs", **options)
-    assert len(tiny) == before + 1
-    with pytest.raises(ValueError, match=r"epochs must be 3, as .*tiny-a-0.json has, got 4"):
-        reproduce("tiny", ["tiny-a"], seeds=2, epochs=4, keep_in=kept, runs=tmp_path / "other", **options)
-    with pytest.raises(ValueError, match=r"holds a run of another experiment .*by runs"):
-        reproduce("tiny", ["tiny-b", "tiny-a"], epochs=4, runs=tmp_path / "runs", **options)
-    assert len(tiny) == before + 1
-    # What else lies there, of other epochs, is no run of this command.
-    text = reproduce("tiny", ["tiny-b"], epochs=4, runs=tmp_path / "runs", **options)
-    assert [line.split("|")[4].strip() for line in text.splitlines() if "`tiny-a`" in line] == ["–"]
-
-
-def test_runs_of_other_data_are_refused_before_any_work(tiny: list[str], tmp_path: Path) -> None:
-    """They would have no mean in the end, after hours."""
-    options: Mapping[str, Any] = {"runs": tmp_path, "progress": "none", "threads": 1, "device": "cpu"}
-    said: list[str] = []
-    reproduce("tiny", ["tiny-a"], seeds=2, say=said.append, **options)
-    path = tmp_path / "tiny-a" / "result.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"data": "half of them"}))
-    said.clear()
-    with pytest.raises(ValueError, match="results of tiny-a must be of the same data, got "):
-        reproduce("tiny", ["tiny-a"], seeds=2, say=said.append, **options)
-    shutil.rmtree(tmp_path / "tiny-a-seed1")
-    with pytest.raises(ValueError, match=r"data must be 'half of them', as those of .*tiny-a, got ''; or move"):
-        reproduce("tiny", ["tiny-a"], seeds=2, say=said.append, **options)
-    assert not said
-
-
-def test_a_run_that_diverges_leaves_the_others(
-    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    once = importlib.import_module("study.tables.reproduce").train
-
-    def diverging(config: Experiment, *arguments: Any, **options: Any) -> dict[str, Any]:
-        if config.recipe == "tiny-a":
-            raise NonFiniteLoss("loss is nan at step 3")
-        return once(config, *arguments, **options)
-
-    monkeypatch.setattr("study.tables.reproduce.train", diverging)
-    said: list[str] = []
-    reproduce("tiny", runs=tmp_path, progress="none", threads=1, device="cpu", say=said.append)
-    assert "tiny-a, seed 0, has no result: loss is nan at step 3" in said
-    assert (tmp_path / "tiny-b" / "result.json").is_file()
-
-
-def test_smoke_reads_smoke(tiny: list[str], tmp_path: Path) -> None:
-    text = reproduce("tiny", runs=tmp_path, quick=True, progress="none", threads=1, device="cpu", say=lambda _: None)
-    assert text.count("| smoke |") == 2 and len(tiny) == 2
-    assert 'A "smoke" run saw fewer training images than its row asks for' in text
-    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == [
-        "tiny-smoke.json", "tiny-smoke.md", "tiny-smoke.png",
-    ]  # fmt: skip
-
-
-def test_the_commands(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs, kept, to = (str(tmp_path / name) for name in ("runs", "kept", "results.md"))
-    arguments = ["reproduce", "tiny", "--row", "tiny-a", "--runs", runs, "--threads", "1", "--device", "cpu"]
-    assert main([*arguments, "--keep", kept, "--epochs", "3"]) == 0
-    assert "| first | `tiny-a` `--epochs 3` |" in capsys.readouterr().out and len(tiny) == 1
-    assert json.loads((tmp_path / "kept" / "tiny-a-0.json").read_text())["epochs"] == 3
-    assert main(["results", "--from", kept, "--to", to]) == 0
-    line = next(line for line in Path(to).read_text().splitlines() if line.startswith("| first "))
-    assert "| 120 |" in line  # images seen
-    old = result("digits-cnn") | {"config": replace(recipe("digits-cnn"), batch_size=1).to_dict()}
-    (Path(kept) / "digits-cnn-0.json").write_text(json.dumps(old))
-    assert main(["results", "--from", kept, "--to", to]) == 0
-    said = capsys.readouterr().out
-    assert (
-        "digits-cnn-0.json is left out: no result, or of a recipe that is gone or has changed" in said
-        and "tiny-a-0" not in said
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"name": "nonsense"}, "table must be one of"),
-        ({"rows": ["nonsense"]}, "row must be one of digits, "),
-        ({"rows": "digits"}, r"rows must be several, such as \['digits'\], got one"),
-        ({"seeds": 0}, "seeds must be an integer of at least 1"),
-        ({"budget": 0.0}, "budget must be positive"),
-    ],
-)
-def test_bad_input(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=message):
-        reproduce(**({"name": "digits", "runs": tmp_path} | arguments))
-    assert not any(tmp_path.iterdir())
