@@ -9,16 +9,21 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
-from torchcaps import DenseCaps, PrimaryCaps, load_model, train
+from torchcaps import DenseCaps, PrimaryCaps, load_model, predict, train
 from torchcaps.cli import main
-from torchcaps.data import Dataset, Images
-from torchcaps.models import Output
+from torchcaps.data import DATASETS, NO_FILES, Dataset, Images, register
+from torchcaps.models import MODELS, Output
 from torchcaps.ops import margin_loss
-from torchcaps.training import Data, Experiment, Optim
-from torchcaps.training.batches import Batch
+from torchcaps.report.evaluated import evaluate_run
+from torchcaps.report.report import write_report
+from torchcaps.training import Data, Experiment, Model, Optim
+from torchcaps.training.batches import Batch, split
 from torchcaps.training.callbacks import OutOfTime
+from torchcaps.training.objective import evaluate
+from torchcaps.training.run import Run
 
 CONFIG = Experiment(
     recipe="mine", data=Data(shift=0), optim=Optim(lr=1e-2), epochs=4, batch_size=20, threads=1, device="cpu"
@@ -91,9 +96,60 @@ def test_a_loss_of_ones_own(tmp_path: Path) -> None:
         seen.append(type(output))
         return margin_loss(output.scores.sigmoid(), batch.labels.squeeze(1)) + 7
 
-    result = quiet(replace(CONFIG, loss="cross_entropy"), tmp_path / "a", dataset=stripes(), model=Plain(), loss=loss)
+    config, given = replace(CONFIG, loss="cross_entropy"), {"dataset": stripes(), "model": Plain()}
+    result = quiet(config, tmp_path / "a", **given, loss=loss)
     assert result["handed_over"] == ["dataset", "model", "loss"] and set(seen) == {Output}
     assert 7 <= result["test_loss"] < 8 and 7 <= result["val_loss"] < 8 and result["test_error"] == 0
+    # The record says that it was one's own: the run does not go on, nor is it evaluated, with another.
+    assert result["config"]["loss"] == "own"
+    with pytest.raises(ValueError, match="another experiment"):
+        quiet(config, tmp_path / "a", **given)
+    with pytest.raises(ValueError, match="loss must be handed over"):
+        quiet(replace(config, loss="own"), tmp_path / "b", **given)
+    own = Run(tmp_path / "a").experiment()
+    with pytest.raises(ValueError, match="loss must be handed over"):
+        evaluate(own, Plain(), split(own, stripes(), "test", torch.device("cpu")))
+
+
+class ImagesAlone(nn.Module):
+    """A decoder that takes all capsules, as the library's loss could not use it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def test_a_loss_of_ones_own_may_want_anything_of_the_model(tmp_path: Path) -> None:
+    model = Plain()
+    model.decoder = ImagesAlone()
+    given = {"dataset": stripes(), "model": model}
+    with pytest.raises(ValueError, match="whose decoder is no torchcaps.Decoder"):
+        quiet(replace(CONFIG, loss="cross_entropy"), tmp_path / "a", **given)
+    quiet(replace(CONFIG, epochs=1), tmp_path / "a", **given, loss=lambda output, _: output.scores.square().mean())
+    with pytest.raises(ValueError, match="reconstruction must be 0"):
+        quiet(replace(CONFIG, reconstruction=0.1), tmp_path / "b", **given, loss=lambda output, _: output.scores.sum())
+
+
+@pytest.mark.parametrize("make", [Plain, capsules])
+def test_registered_networks_that_return_scores_or_capsules_alone(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are trained, evaluated, reported on, and predict image files."""
+    monkeypatch.setitem(MODELS, "mine", lambda image_shape, n_classes: make())
+    register("stripes", lambda root, image_size: stripes(), files=False)
+    try:
+        config = replace(CONFIG, data=Data("stripes", shift=0), model=Model("mine"), epochs=2)
+        if make is Plain:
+            config = replace(config, loss="cross_entropy")
+        result = quiet(config, tmp_path / "a")
+        assert evaluate_run(Run(tmp_path / "a")).wrong.float().mean() == result["test_error"]
+        write_report(tmp_path / "a")
+    finally:
+        DATASETS.pop("stripes")
+        NO_FILES.discard("stripes")
+    image = tmp_path / "image.png"
+    Image.fromarray(stripes().test.images[0, 0].numpy()).save(image)
+    [named] = predict(tmp_path / "a", [image]).values()
+    assert named[0][0] == "0" and len(named) == 2
 
 
 def test_a_run_that_was_stopped_ends_as_it_would_have(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 from torchcaps import explain
 from torchcaps.layers import Decoder
 from torchcaps.models import CapsNet, MatrixCapsNet
+from torchcaps.models.output import as_output
 from torchcaps.report import page
 from torchcaps.report.evaluated import EvaluatedRun
 from torchcaps.report.matrix_capsules import ONE_MORE, pictures_of_em, window_note
@@ -36,7 +37,7 @@ def _reconstructs(tested: EvaluatedRun) -> bool:
     if not isinstance(getattr(tested.model, "decoder", None), Decoder):
         return False
     with torch.no_grad():
-        return bool(tested.model(tested.images[:1]).capsules)
+        return bool(as_output(tested.model(tested.images[:1])).capsules)
 
 
 def _confusion(album: Album, tested: EvaluatedRun) -> str:

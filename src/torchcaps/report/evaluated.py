@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from torchcaps.data import Dataset
+from torchcaps.models.output import as_output
 from torchcaps.training.batches import split
 from torchcaps.training.checkpoint import data_for, load_model
 from torchcaps.training.config import Experiment
@@ -59,7 +60,7 @@ def evaluate_run(run: Run, root: str | Path | None = None) -> EvaluatedRun:
     batches = split(config, dataset, "test", device)
     found, n = [], 0
     for batch in tqdm(batches, desc="predict the test images", leave=False, disable=not sys.stderr.isatty()):
-        scores = torch.stack([model(view.images).scores for view in batch.views()]).mean(dim=0)
+        scores = torch.stack([as_output(model(view.images)).scores for view in batch.views()]).mean(dim=0)
         predicted = scores.topk(batch.labels.shape[1], dim=1).indices
         found.append((batch.images, batch.labels, batch.parts, predicted, wrong(scores, batch.labels)))
         n += len(batch.images)

@@ -25,18 +25,17 @@ def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
     Raises:
         ValueError: unknown name or options, images too small for it, or a loss that does not fit it.
     """
-    return check_model(config, dataset, None, own_loss=False)
+    return check_model(config, dataset, None)
 
 
 @torch.no_grad()
-def check_model(config: Experiment, dataset: Dataset, model: nn.Module | None, *, own_loss: bool) -> nn.Module:
+def check_model(config: Experiment, dataset: Dataset, model: nn.Module | None) -> nn.Module:
     """See that a model fits the experiment and its data, by one image; None makes the one that the experiment names.
 
     Args:
         config: the experiment.
         dataset: its data.
         model: handed over, or None.
-        own_loss: the loss was handed over too, and may want anything.
 
     Raises:
         ValueError: it does not fit.
@@ -64,23 +63,17 @@ def check_model(config: Experiment, dataset: Dataset, model: nn.Module | None, *
             f"the model {name} must be a torchcaps.models.Transforming to return a Transformed, got a "
             f"{type(model).__name__}"
         )
-    decoder = getattr(model, "decoder", None)
-    if config.reconstruction and isinstance(output, Output) and decoder is not None and not hasattr(decoder, "each"):
-        raise ValueError(
-            f"reconstruction must be 0 for the model {name}, whose decoder is no torchcaps.Decoder but a "
-            f"{type(decoder).__name__}; got {config.reconstruction}"
-        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"the model {name} must have parameters to train, got none")
     if isinstance(output, Output):
         _require_scores(name, output.scores, len(dataset.classes))
-        if config.reconstruction and decoder is not None and not output.capsules:
-            raise ValueError(
-                f"reconstruction must be 0 for the model {name}, which returns no capsules to decode; "
-                f"got {config.reconstruction}"
-            )
-    if own_loss:
-        return model
+    if config.loss != "own":  # which may want anything
+        _require_what_the_loss_needs(config, model, output)
+    return model
+
+
+def _require_what_the_loss_needs(config: Experiment, model: nn.Module, output: Output | Transformed) -> None:
+    """Refuse a model without what the loss compares: capsules, poses, or a decoder that takes one class at a time."""
     if isinstance(output, Transformed) != (config.loss == "squared_error"):
         fitting = "squared_error" if isinstance(output, Transformed) else "another than squared_error"
         raise ValueError(f"loss must be {fitting} for the model {config.model.name}, got {config.loss}")
@@ -93,7 +86,19 @@ def check_model(config: Experiment, dataset: Dataset, model: nn.Module | None, *
             f"loss must be cross_entropy for the model {config.model.name}, which has logits and no capsules; "
             f"got {config.loss}"
         )
-    return model
+    decoder, name = getattr(model, "decoder", None), config.model.name
+    if not config.reconstruction or not isinstance(output, Output) or decoder is None:
+        return
+    if not hasattr(decoder, "each"):
+        raise ValueError(
+            f"reconstruction must be 0 for the model {name}, whose decoder is no torchcaps.Decoder but a "
+            f"{type(decoder).__name__}; got {config.reconstruction}"
+        )
+    if not output.capsules:
+        raise ValueError(
+            f"reconstruction must be 0 for the model {name}, which returns no capsules to decode; "
+            f"got {config.reconstruction}"
+        )
 
 
 def _require_scores(name: str, scores: object, n_classes: int) -> None:
@@ -156,11 +161,13 @@ def refuse_what_does_nothing(config: Experiment, model: nn.Module) -> None:
         raise ValueError(f"optim.floor must be left alone with the schedule constant, got {config.optim.floor}")
     if config.optim.name == "muon" and not layouts(model):
         raise ValueError(f"optim.name must be adam for {name}, which has neither convolutions nor capsules; got muon")
-    has_decoder = getattr(model, "decoder", None) is not None and not data.transformed
+    has_decoder = getattr(model, "decoder", None) is not None and not data.transformed and config.loss != "own"
     if config.reconstruction not in (0, default) and not has_decoder:
         raise ValueError(
             f"reconstruction must be 0 (or {default}, which recipes have) for {name} with the loss {config.loss}, "
             f"which reconstructs nothing beside it; got {config.reconstruction}"
         )
+    if config.loss == "own" and config.consistency:
+        raise ValueError(f"consistency must be 0 with a loss of one's own, got {config.consistency}")
     if config.compile and not any(isinstance(layer, RoutedLayer) for layer in model.modules()):
         raise ValueError(f"compile must be false for {name}, which routes nothing; got {config.compile}")

@@ -12,7 +12,7 @@ from torchcaps.checks import check_at_least, check_choice, check_flag, check_two
 Blend = Literal["sum", "max"]
 Optimizer = Literal["adam", "muon"]
 Schedule = Literal["exponential", "cosine", "constant"]
-Loss = Literal["margin", "spread", "cross_entropy", "squared_error"]
+Loss = Literal["margin", "spread", "cross_entropy", "squared_error", "own"]
 Margin = Literal["linear", "sigmoid"]
 Precision = Literal["32", "bf16"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -165,7 +165,7 @@ class Experiment:
         optim: how.
         loss: "margin" or "spread" on the class capsules' activations, or "cross_entropy" on logits, or on
             activations as if they were such (binary for pairs); "squared_error" of what an auto-encoder paints,
-            summed over the pixels.
+            summed over the pixels; "own" where a function was handed over to ``train``.
         margin: how the spread loss's margin grows, "linear" (the paper) or "sigmoid" (the released code).
         reconstruction: weight of the summed squared error of the reconstruction: 0.0005 in the
             paper, 0.01 in its authors' code (on the paper's scale).
@@ -300,7 +300,7 @@ def check_experiment(config: Experiment) -> None:
     _within("optim.eps", optim.eps, 1e-30)  # a weight without a gradient steps by 0 / eps
     _within("optim.clip", optim.clip, 0)
     _within("optim.weight_decay", optim.weight_decay, 0)
-    if data.transformed != (config.loss == "squared_error"):
+    if config.loss != "own" and data.transformed != (config.loss == "squared_error"):
         wanted = "squared_error" if data.transformed else "another than squared_error"
         raise ValueError(f"loss must be {wanted} with data.transformed = {data.transformed}, got {config.loss}")
     if data.transformed:

@@ -82,9 +82,14 @@ def total_loss(
             takes the last one throughout, so that its losses can be compared.
         margin: that margin itself, where it lies in memory; ``progress`` is then not looked at.
         loss: in place of the experiment's.
+
+    Raises:
+        ValueError: the experiment has a loss of one's own, and none was handed over.
     """
     if loss is not None:
         return loss(output, batch)
+    if config.loss == "own":
+        raise ValueError("loss must be handed over, as the experiment has one of your own; got None")
     if isinstance(output, Transformed):
         squared = reconstruction_loss(output.images, batch.parts.squeeze(1))
         return squared + config.consistency * _inconsistency(model, output, batch) if config.consistency else squared

@@ -12,6 +12,7 @@ from torchcaps.checks import check_at_least, check_several
 from torchcaps.data.augment import central_crop
 from torchcaps.data.folder import read_image
 from torchcaps.data.images import to_float
+from torchcaps.models.output import as_output
 from torchcaps.training.checkpoint import Trained, load_model
 from torchcaps.training.run import Run
 
@@ -77,7 +78,7 @@ def predictions(
 def _named(trained: Trained, images: Tensor, invert: bool, n: int, *, pairs: bool) -> list[Named]:
     channels, height, width = trained.image_shape
     images = central_crop(images, (height, width)).expand(-1, channels, -1, -1)
-    output = trained.model(to_float(255 - images if invert else images))
+    output = as_output(trained.model(to_float(255 - images if invert else images)))
     scores = output.scores
     if not output.capsules:
         scores = scores.sigmoid() if pairs else scores.softmax(dim=1)

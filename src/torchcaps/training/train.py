@@ -95,7 +95,7 @@ def train(
             ``[B, C, H, W]`` and returns scores ``[B, J]``, capsules, or a :class:`~torchcaps.models.Output`. Hand
             it over again to resume, and to :func:`load_model`.
         loss: of your own, in place of ``config.loss``: a function of the model's output and the
-            :class:`~torchcaps.training.batches.Batch`.
+            :class:`~torchcaps.training.batches.Batch`. Hand it over again to resume.
         progress: a "bar", "lines" (one an epoch), or "none".
         checkpoint_seconds: how often a long epoch is saved in its midst.
         until: when to stop, on the clock of :func:`time.monotonic`; None for never.
@@ -142,6 +142,10 @@ class Given(NamedTuple):
                 raise ValueError(f"{name} must be a {kind.__name__}, got a {type(value).__name__}")
         if self.loss is not None and not callable(self.loss):
             raise ValueError(f"loss must be a function of output and batch, got {self.loss!r}")
+        if self.loss is None and config.loss == "own":
+            raise ValueError("loss must be handed over, as the experiment has one of your own; got None")
+        if self.loss is not None:
+            config = replace(config, loss="own")
         if self.dataset is not None:
             config = replace(config, data=replace(config.data, name=f"{self.dataset.name}{HANDED_OVER}", options={}))
         if self.model is not None:
@@ -237,7 +241,7 @@ def prepare(config: Experiment, given: Given) -> Session:
             f"{config.recipe} {dataset.note}: take a recipe or data.options that hold them out"
         )
     batches = {name: split(config, dataset, name, device) for name in dataset.splits}
-    model = check_model(config, dataset, given.model, own_loss=given.loss is not None)
+    model = check_model(config, dataset, given.model)
     return Session(config, device, dataset, batches, model, given)
 
 
