@@ -14,7 +14,7 @@ from benchmarks.report import as_json, as_markdown
 from benchmarks.result import Found
 from benchmarks.suites import SUITES
 from torchcaps.checks import check_at_least, check_choice
-from torchcaps.ops import which_impl
+from torchcaps.ops import which_backend
 from torchcaps.training.environment import choose_device, commit, device_in_words, tf32, versions
 from torchcaps.training.files import require_place, write_json, write_picture, write_text
 
@@ -75,13 +75,13 @@ def bench(
     try:
         where = device_in_words(conditions.device)
         probe = torch.zeros(1, device=conditions.device)
-        impl = {routing: which_impl(routing, "auto", probe) for routing in ("dynamic", "em")}
+        backend = {routing: which_backend(routing, "auto", probe) for routing in ("dynamic", "em")}
         found: dict[str, Found] = {}
         content: dict[str, Any] = {}
         for name in dict.fromkeys(names or SUITES):
             say(f"{name}: {(SUITES[name].__doc__ or '').strip()}")
             found[name] = SUITES[name](conditions)
-            content = {"device": where} | origin | {"impl": impl, "smoke": smoke, "suites": as_json(found)}
+            content = {"device": where} | origin | {"backend": backend, "smoke": smoke, "suites": as_json(found)}
             write_json(folder / "bench.json", content)
     finally:
         torch.set_num_threads(before)
@@ -92,7 +92,7 @@ def bench(
     words = (
         f"{where}; torch {torch.__version__}; medians of {repeats} interleaved repetitions (of memory fewer); commit "
         f"{origin['commit']}. Made by `python -m benchmarks {' '.join([*found, *flags])}`; "
-        f"ours: {' and '.join(f'impl={used!r} ({routing})' for routing, used in impl.items())}; must and "
+        f"ours: {' and '.join(f'backend={used!r} ({routing})' for routing, used in backend.items())}; must and "
         "aim: limits that were set before anything was measured; contenders: benchmarks/textbook.py."
     )
     table = as_markdown(found, words, smoke=smoke)

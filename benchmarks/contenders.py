@@ -18,7 +18,7 @@ from benchmarks.textbook_em import stored_votes
 from torchcaps.checks import check_choice
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.routings import DynamicRouting, EMRouting
-from torchcaps.ops import Routed, conv, conv_em_routing, dynamic_routing, safe_norm, which_impl
+from torchcaps.ops import Capsules, conv, conv_em_routing, dynamic_routing, safe_norm, which_backend
 
 Vectors = Callable[[Tensor, Tensor, Tensor | None, int], Tensor]
 
@@ -33,7 +33,7 @@ def vectors(contender: str) -> Vectors:
     return DYNAMIC[contender]
 
 
-def maps(contender: str) -> Callable[..., Routed]:
+def maps(contender: str) -> Callable[..., Capsules]:
     """EM routing of maps by a contender's name; called as :func:`torchcaps.ops.conv_em_routing`.
 
     Raises:
@@ -59,21 +59,21 @@ def why_no_triton(routing: str, device: torch.device) -> str | None:
 def why_triton_fails(routing: str, device: torch.device) -> str | None:
     """Why the GPU kernels of a routing cannot run on a device, not even interpreted; None where they can."""
     try:
-        which_impl(routing, "triton", torch.empty(1, device=device))
+        which_backend(routing, "triton", torch.empty(1, device=device))
     except (ValueError, RuntimeError) as error:  # Unavailable is a RuntimeError
         return str(error)
     return None
 
 
-def _library(u: Tensor, weight: Tensor, bias: Tensor | None, n_iters: int, *, impl: str) -> Tensor:
-    return dynamic_routing(u, weight, bias=bias, n_iters=n_iters, impl=impl).pose
+def _library(u: Tensor, weight: Tensor, bias: Tensor | None, n_iters: int, *, backend: str) -> Tensor:
+    return dynamic_routing(u, weight, bias=bias, n_iters=n_iters, backend=backend).pose
 
 
 #: Dynamic routing of vectors, by contender.
 DYNAMIC: dict[str, Vectors] = {
-    "ours": partial(_library, impl="auto"),
-    "reference": partial(_library, impl="reference"),
-    "triton": partial(_library, impl="triton"),
+    "ours": partial(_library, backend="auto"),
+    "reference": partial(_library, backend="reference"),
+    "triton": partial(_library, backend="triton"),
     "floor": equal_votes,
     **FORMULATIONS,
 }
@@ -87,16 +87,16 @@ class DynamicBy(DynamicRouting):
 
     def route(
         self,
-        capsules: Routed,
+        capsules: Capsules,
         parts: Mapping[str, Any],
         *,
         return_coupling: bool = False,
         n_iters: int | None = None,
-    ) -> Routed:
+    ) -> Capsules:
         pose = DYNAMIC[self.by](capsules.pose, parts["weight"], parts["bias"], n_iters or self.n_iters)
-        return Routed(pose, safe_norm(pose))
+        return Capsules(pose, safe_norm(pose))
 
-    def route_map(self, *_: Any, **__: Any) -> Routed:
+    def route_map(self, *_: Any, **__: Any) -> Capsules:
         raise NotImplementedError("the formulations of dynamic routing route densely")
 
 
@@ -108,29 +108,29 @@ class EMBy(EMRouting):
 
     def route_map(
         self,
-        capsules: Routed,
+        capsules: Capsules,
         parts: Mapping[str, Any],
         *,
         kernel_size: tuple[int, int],
         stride: tuple[int, int],
-        state: Routed | None = None,
+        state: Capsules | None = None,
         return_coupling: bool = False,
         n_iters: int | None = None,
         **_: Any,
-    ) -> Routed:
+    ) -> Capsules:
         weight = parts["weight"].unflatten(0, (capsules.pose.shape[1], *kernel_size))
         pose = capsules.pose.unflatten(-1, (4, 4))
         return _EM[self.by](pose, capsules.activation, weight, stride=stride, **self._given(parts, n_iters))
 
     def route(
         self,
-        capsules: Routed,
+        capsules: Capsules,
         parts: Mapping[str, Any],
         *,
         return_coupling: bool = False,
         n_iters: int | None = None,
         offset: Tensor | None = None,
-    ) -> Routed:
+    ) -> Capsules:
         made = _EM[self.by](
             capsules.pose.unflatten(-1, (4, 4))[:, :, None, None],
             capsules.activation[:, :, None, None],
@@ -138,7 +138,7 @@ class EMBy(EMRouting):
             offset=None if offset is None else offset.unflatten(-1, (4, 4))[:, None, None],
             **self._given(parts, n_iters, dense=True),
         )
-        return Routed(made.pose[:, :, 0, 0], made.activation[:, :, 0, 0])
+        return Capsules(made.pose[:, :, 0, 0], made.activation[:, :, 0, 0])
 
     def _given(self, parts: Mapping[str, Any], n_iters: int | None, **dense: bool) -> dict[str, Any]:
         """Return what the contender wants to know."""
@@ -149,10 +149,10 @@ class EMBy(EMRouting):
 
 
 #: EM routing of maps of matrices, by contender.
-EM: dict[str, Callable[..., Routed]] = {
-    "ours": partial(conv_em_routing, impl="auto"),
-    "reference": partial(conv_em_routing, impl="reference"),
-    "triton": partial(conv_em_routing, impl="triton"),
+EM: dict[str, Callable[..., Capsules]] = {
+    "ours": partial(conv_em_routing, backend="auto"),
+    "reference": partial(conv_em_routing, backend="reference"),
+    "triton": partial(conv_em_routing, backend="triton"),
     "stored_votes": stored_votes,
 }
 #: The library's own ways, by contender.
@@ -183,7 +183,7 @@ def take(model: nn.Module, contender: str) -> None:
     """
     for layer in (layer for layer in model.modules() if isinstance(layer, RoutedLayer)):
         if contender in _IMPLS:
-            layer.routing = replace(layer.routing, impl=_IMPLS[contender])  # type: ignore[type-var]
+            layer.routing = replace(layer.routing, backend=_IMPLS[contender])  # type: ignore[type-var]
             if contender == "compiled":
                 layer.forward = compiled(layer.forward)
             continue

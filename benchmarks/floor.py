@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.ops import Routed
+from torchcaps.ops import Capsules
 
 
 def equal_votes(u: Tensor, weight: Tensor, bias: Tensor | None, n_iters: int) -> Tensor:
@@ -37,7 +37,7 @@ def conv_equal_votes(
     *,
     stride: int | tuple[int, int] = 1,
     offset: Tensor | None = None,
-) -> Routed:
+) -> Capsules:
     """The mean of the votes that active children have, as in EM routing's first M-step; a convolution.
 
     Args:
@@ -58,4 +58,4 @@ def conv_equal_votes(
         mean = mean + shift.permute(0, 2, 3, 1).unflatten(3, (4, 4)).unsqueeze(1)
     mean = mean / (mass + 1e-7)[..., None, None]
     cost = beta_u[:, None, None] * mean.square().mean(dim=(-2, -1))
-    return Routed(mean, torch.sigmoid(beta_a[:, None, None] - cost))
+    return Capsules(mean, torch.sigmoid(beta_a[:, None, None] - cost))

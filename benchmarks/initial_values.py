@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import torchcaps
 from torchcaps import DenseCaps, PrimaryCaps, build, margin_loss
-from torchcaps.ops import Routed
+from torchcaps.ops import Capsules
 
 CLASSES = (2, 10, 47, 100, 196, 1000)
 SEEDS, STEPS, BATCH, IMAGES = 5, 200, 32, 512
@@ -141,7 +141,7 @@ def train(case: Case, images: Tensor, labels: Tensor, steps: int = STEPS) -> dic
 
 
 def _scores(output: Any) -> Tensor:
-    return output.activation if isinstance(output, Routed) else output.scores
+    return output.activation if isinstance(output, Capsules) else output.scores
 
 
 def passes(run: dict[str, Any]) -> bool:

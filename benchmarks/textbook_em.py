@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import as_two
-from torchcaps.ops import EMSettings, Routed
+from torchcaps.ops import Capsules, EMSettings
 from torchcaps.ops.em.settings import em_settings
 
 
@@ -33,7 +33,7 @@ def stored_votes(
     dense: bool = False,
     offset: Tensor | None = None,
     **changes: Any,
-) -> Routed:
+) -> Capsules:
     """As :func:`torchcaps.ops.conv_em_routing`; ``dense`` says whether a layer is one of class capsules."""
     given = em_settings(settings, dense=dense, **changes)
     (n_images, types, height, width), (rows, columns, n_out) = pose.shape[:4], weight.shape[1:4]
@@ -54,7 +54,7 @@ def stored_votes(
     a = activation.unfold(2, rows, down).unfold(3, columns, right).permute(0, 2, 3, 1, 4, 5)
     a = a.reshape(n_images, n_places, 1, n_children)
 
-    ratio = n_out * n_places / (types * height * width) if given.normalise else 1.0
+    ratio = n_out * n_places / (types * height * width) if given.normalize else 1.0
     parents = seen_by if given.start == "parents" else torch.ones_like(seen_by)
     start = 1 / (n_out * parents.to(a)).expand(n_places, types, kernel).reshape(n_places, 1, n_children)
     r = (a * start).expand(-1, -1, n_out, -1)  # R a, [B, P, J, N]
@@ -77,7 +77,7 @@ def stored_votes(
         log_ap = (x @ factors).squeeze(4) + own.unsqueeze(3)  # [B, P, J, N]
         rivals = log_ap.logsumexp(dim=2, keepdim=True) if given.compete == "all" else log_ap
         r = a * (log_ap - _over_places(rivals, child, types, height * width)).exp()
-    return Routed(
+    return Capsules(
         mu.unflatten(1, places).permute(0, 3, 1, 2, 4).unflatten(4, (4, 4)),
         logit.sigmoid().unflatten(1, places).permute(0, 3, 1, 2),
     )

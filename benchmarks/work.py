@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.compiled import compiled
 from benchmarks.contenders import maps, take, torchs_convolutions, vectors
-from torchcaps.models import Output, build
+from torchcaps.models import ModelOutput, build
 from torchcaps.ops import margin_loss, reconstruction_loss, spread_loss
 
 #: One call of what is measured; returns its results and gradients by name.
@@ -211,7 +211,7 @@ def from_description(content: dict[str, Any]) -> Work:
     return KINDS[content["kind"]](**given)
 
 
-def _loss(model: nn.Module, output: Output, images: Tensor, labels: Tensor) -> Tensor:
+def _loss(model: nn.Module, output: ModelOutput, images: Tensor, labels: Tensor) -> Tensor:
     """What the papers make small."""
     scores = output.scores if output.scores.dtype == torch.float64 else output.scores.float()
     if not output.capsules:

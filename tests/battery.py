@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.impls import available
+from tests.backends import available
 from torchcaps import layers, models, ops
 from torchcaps.layers import DynamicRouting, EMRouting
-from torchcaps.ops import Routed
-from torchcaps.testing import Capsules
+from torchcaps.ops import Capsules
+from torchcaps.testing import Subject
 
 #: Sizes that share no factor, so that no two axes can be mistaken for each other.
 B, I, J, D_IN, D_OUT = 3, 7, 4, 5, 6  # noqa: E741
@@ -24,12 +24,12 @@ B, I, J, D_IN, D_OUT = 3, 7, 4, 5, 6  # noqa: E741
 class Op(nn.Module):
     """An operation with its tensors as parameters."""
 
-    def __init__(self, function: Callable[..., Routed], parameters: dict[str, Tensor | None], **options: Any) -> None:
+    def __init__(self, function: Callable[..., Capsules], parameters: dict[str, Tensor | None], **options: Any) -> None:
         super().__init__()
         self.function, self.options = function, options
         self.tensors = nn.ParameterDict({k: nn.Parameter(v) for k, v in parameters.items() if v is not None})
 
-    def forward(self, x: Tensor, **options: Any) -> Routed:
+    def forward(self, x: Tensor, **options: Any) -> Capsules:
         return self.function(x, **self.tensors, **self.options, **options)
 
 
@@ -40,15 +40,15 @@ class FromNumbers(nn.Module):
         super().__init__()
         self.module, self.matrix = module, matrix
 
-    def forward(self, x: Tensor, **options: Any) -> Routed:
+    def forward(self, x: Tensor, **options: Any) -> Capsules:
         pose, activation = x[..., :-1], x[..., -1].sigmoid()
-        return self.module(Routed(pose.unflatten(-1, (4, 4)) if self.matrix else pose, activation), **options)
+        return self.module(Capsules(pose.unflatten(-1, (4, 4)) if self.matrix else pose, activation), **options)
 
 
 class EM(Op):
     """EM routing with its tensors as parameters."""
 
-    def forward(self, x: Tensor, **options: Any) -> Routed:
+    def forward(self, x: Tensor, **options: Any) -> Capsules:
         pose, activation = x[..., :-1], x[..., -1].sigmoid()
         inner = (J, 4, 4) if self.function is ops.em_routing_from_votes else (4, 4)
         return self.function(pose.unflatten(-1, inner), activation, **self.tensors, **self.options, **options)
@@ -61,25 +61,25 @@ class LastCapsules(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor, **options: Any) -> Routed:
+    def forward(self, x: Tensor, **options: Any) -> Capsules:
         return self.model(x, **options).capsules[-1]
 
 
-def routing(bias: bool = False, prior: bool = False, **options: Any) -> Callable[[], nn.Module]:
+def routing(bias: bool = False, initial_logits: bool = False, **options: Any) -> Callable[[], nn.Module]:
     """Dynamic routing from poses."""
 
     def make() -> nn.Module:
         parameters = {
             "weight": torch.randn(I, J, D_IN, D_OUT),
             "bias": torch.randn(J, D_OUT) if bias else None,
-            "prior": torch.randn(I, J) if prior else None,
+            "initial_logits": torch.randn(I, J) if initial_logits else None,
         }
         return Op(ops.dynamic_routing, parameters, **options)
 
     return make
 
 
-def em(*size: int, function: Callable[..., Routed] = ops.em_routing, **options: Any) -> Callable[[], nn.Module]:
+def em(*size: int, function: Callable[..., Capsules] = ops.em_routing, **options: Any) -> Callable[[], nn.Module]:
     """EM routing from poses, with weights of ``size`` (none: from votes)."""
 
     def make() -> nn.Module:
@@ -106,7 +106,7 @@ def small_matrix_capsnet(**options: Any) -> nn.Module:
 
 def normalized_matrix_capsnet() -> nn.Module:
     """The same, as evaluated: in training batch normalization makes images depend on each other."""
-    return small_matrix_capsnet(convolutions=({"channels": 4},), normalize=True).eval()
+    return small_matrix_capsnet(stem=({"channels": 4},), normalize=True).eval()
 
 
 def conv_caps(**options: Any) -> nn.Module:
@@ -122,101 +122,101 @@ def small_capsnet(**options: Any) -> nn.Module:
 
 SUBJECTS = [
     *(
-        Capsules(
-            f"dynamic{name}-{impl}",
+        Subject(
+            f"dynamic{name}-{backend}",
             (I, D_IN),
-            routing(impl=impl, **options),
+            routing(backend=backend, **options),
             exact_gradient=name != "-last",
             couplings="less" if name == "-all-options" else "one",
             permutes=True,
         )
-        for impl in available("dynamic")
+        for backend in available("dynamic")
         for name, options in {
             "": {},
-            "-all-options": {"bias": True, "prior": True, "leaky": True},
+            "-all-options": {"bias": True, "initial_logits": True, "leaky": True},
             "-one-iteration": {"n_iters": 1},
-            "-last": {"bias": True, "gradient": "last"},
+            "-last": {"bias": True, "backprop": "last"},
         }.items()
-        if impl != "triton" or name in ("-all-options", "-last")  # its interpreter is slow
+        if backend != "triton" or name in ("-all-options", "-last")  # its interpreter is slow
     ),
-    Capsules("dynamic-from-votes", (I, J, D_OUT), lambda: Op(ops.dynamic_routing_from_votes, {})),
-    Capsules(
+    Subject("dynamic-from-votes", (I, J, D_OUT), lambda: Op(ops.dynamic_routing_from_votes, {})),
+    Subject(
         "PrimaryCaps",
         (3, 6, 9),
         lambda: layers.PrimaryCaps(3, 2, 4, (3, 2), stride=(2, 1), padding=(1, 0)),
         couplings="other",
     ),
-    Capsules("DenseCaps", (I, D_IN), lambda: layers.DenseCaps(I, J, D_IN, D_OUT)),
-    Capsules(
+    Subject("DenseCaps", (I, D_IN), lambda: layers.DenseCaps(I, J, D_IN, D_OUT)),
+    Subject(
         "DenseCaps-map",
         (2, 3, 4, D_IN),
-        lambda: layers.DenseCaps(24, J, D_IN, D_OUT, routing=DynamicRouting(learned_prior=True)),
+        lambda: layers.DenseCaps(24, J, D_IN, D_OUT, routing=DynamicRouting(learned_logits=True)),
     ),
-    Capsules("ConvCaps", (2, 5, 6, D_IN), conv_caps),
-    Capsules(
+    Subject("ConvCaps", (2, 5, 6, D_IN), conv_caps),
+    Subject(
         "ConvCaps-leaky",
         (2, 5, 6, D_IN),
-        lambda: conv_caps(routing=DynamicRouting(leaky=True, learned_prior=True)),
+        lambda: conv_caps(routing=DynamicRouting(leaky=True, learned_logits=True)),
         couplings="less",
     ),
-    Capsules("ConvCaps-padded", (2, 5, 6, D_IN), lambda: conv_caps(padding=(2, 1), stride=(1, 2))),
-    Capsules("CapsNet", (2, 9, 12), small_capsnet),
-    Capsules(
+    Subject("ConvCaps-padded", (2, 5, 6, D_IN), lambda: conv_caps(padding=(2, 1), stride=(1, 2))),
+    Subject("CapsNet", (2, 9, 12), small_capsnet),
+    Subject(
         "CapsNet-stacked", (2, 9, 12), lambda: small_capsnet(hidden=({"n_types": 3, "d_out": 4, "kernel_size": 2},))
     ),
     *(
-        Capsules(
-            f"em{name}-{impl}",
+        Subject(
+            f"em{name}-{backend}",
             (I, 17),
-            em(I, impl=impl, **options),
+            em(I, backend=backend, **options),
             lengths=False,
             exact_gradient=name != "-last",
             permutes=True,
         )
-        for impl in available("em")
+        for backend in available("em")
         for name, options in {
             "": {},
             "-released": {"settings": "released", "final_lambda": 0.01},
             "-one-iteration": {"n_iters": 1},
-            "-last": {"gradient": "last"},
+            "-last": {"backprop": "last"},
         }.items()
-        if impl != "triton" or name == "-released"
+        if backend != "triton" or name == "-released"
     ),
-    Capsules("em-from-votes", (I, J * 16 + 1), em(function=ops.em_routing_from_votes, normalise=True), lengths=False),
+    Subject("em-from-votes", (I, J * 16 + 1), em(function=ops.em_routing_from_votes, normalize=True), lengths=False),
     *(
-        Capsules(
-            f"em-conv-{impl}{name}",
+        Subject(
+            f"em-conv-{backend}{name}",
             (2, 5, 6, 17),
-            em(2, 2, 3, function=ops.conv_em_routing, impl=impl, **options),
+            em(2, 2, 3, function=ops.conv_em_routing, backend=backend, **options),
             lengths=False,
             couplings="other",
         )
-        for impl in available("em")
+        for backend in available("em")
         for name, options in {"-strided": {"stride": 2}, "-positions": {"compete": "positions"}}.items()
-        if impl != "triton"
+        if backend != "triton"
     ),
-    Capsules(
+    Subject(
         "MatrixPrimaryCaps",
         (3, 6, 9),
         lambda: layers.MatrixPrimaryCaps(3, 2, kernel_size=(2, 3), stride=(2, 1)),
         lengths=False,
         couplings="other",
     ),
-    Capsules("DenseCaps-em", (I, 17), em_layer(layers.DenseCaps, I, J, 16, 16), lengths=False),
-    Capsules(
+    Subject("DenseCaps-em", (I, 17), em_layer(layers.DenseCaps, I, J, 16, 16), lengths=False),
+    Subject(
         "ConvCaps-em", (2, 5, 6, 17), em_layer(layers.ConvCaps, 2, J, 16, 16, (2, 3)), lengths=False, couplings="other"
     ),
-    Capsules(
+    Subject(
         "ConvCaps-em-padded",
         (2, 3, 4, 17),
         em_layer(layers.ConvCaps, 2, J, 16, 16, (2, 3), padding=(1, 2), stride=(1, 2)),
         lengths=False,
         couplings="other",
     ),
-    Capsules(
+    Subject(
         "ClassCaps-em", (2, 3, 4, 17), em_layer(layers.ClassCaps, 2, J, 16, 16, coordinates="column"), lengths=False
     ),
-    Capsules(
+    Subject(
         "ClassCaps-vector",
         (2, 3, 4, 17),
         lambda: FromNumbers(
@@ -225,11 +225,11 @@ SUBJECTS = [
         ),
         lengths=False,
     ),
-    Capsules(
+    Subject(
         "ClassCaps-dynamic",
         (2, 3, 4, D_IN),
-        lambda: layers.ClassCaps(2, J, D_IN, D_OUT, routing=DynamicRouting(learned_prior=True)),
+        lambda: layers.ClassCaps(2, J, D_IN, D_OUT, routing=DynamicRouting(learned_logits=True)),
     ),
-    Capsules("MatrixCapsNet", (2, 21, 25), small_matrix_capsnet, lengths=False),
-    Capsules("MatrixCapsNet-normalized", (2, 21, 25), normalized_matrix_capsnet, lengths=False),
+    Subject("MatrixCapsNet", (2, 21, 25), small_matrix_capsnet, lengths=False),
+    Subject("MatrixCapsNet-normalized", (2, 21, 25), normalized_matrix_capsnet, lengths=False),
 ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from tests.impls import DEVICES
+from tests.backends import DEVICES
 from torchcaps import testing
 from torchcaps.testing import _distance as distance
 from torchcaps.testing import _double as double
@@ -19,17 +19,17 @@ Inputs = dict[str, Tensor | None]
 Function = Callable[[str, Inputs], Sequence[Tensor]]
 
 
-def assert_paired(function: Function, inputs: Inputs, impl: str, neighbours: int = 7) -> None:
-    """Hold ``impl`` to the rule, for every result and for the gradients of all inputs that are there."""
+def assert_paired(function: Function, inputs: Inputs, backend: str, neighbours: int = 7) -> None:
+    """Hold ``backend`` to the rule, for every result and for the gradients of all inputs that are there."""
     testing.assert_matches_reference(
-        lambda given: function(impl, dict(given)),
+        lambda given: function(backend, dict(given)),
         lambda given: function("reference", dict(given)),
         inputs,
         neighbours=neighbours,
-        device=DEVICES[impl],
+        device=DEVICES[backend],
     )
 
 
-def outcome(function: Function, inputs: Inputs, impl: str) -> dict[str, Tensor]:
-    """Return the results and gradients, computed where ``impl`` works."""
-    return testing._outcome(lambda given: function(impl, dict(given)), inputs, DEVICES[impl])
+def outcome(function: Function, inputs: Inputs, backend: str) -> dict[str, Tensor]:
+    """Return the results and gradients, computed where ``backend`` works."""
+    return testing._outcome(lambda given: function(backend, dict(given)), inputs, DEVICES[backend])

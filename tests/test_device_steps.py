@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from tests.battery import SUBJECTS
 from torchcaps.data.augment import crop, shift
-from torchcaps.models import MODELS, Transformed, build
+from torchcaps.models import MODELS, Reconstruction, build
 from torchcaps.ops import (
     margin_loss,
     mask_capsules,
@@ -33,7 +33,7 @@ from torchcaps.ops import (
     warp,
 )
 from torchcaps.optim import Muon, groups
-from torchcaps.testing import Capsules
+from torchcaps.testing import Subject
 
 DEVICES = ["meta", *(["cuda"] if torch.cuda.is_available() else [])]
 #: What makes tensors from numbers of the host.
@@ -157,7 +157,7 @@ def test_the_guard_sees_what_waits(wrong: Callable[[Tensor], object]) -> None:
         if "-cpu" not in each.name and (device == "cuda" or "triton" not in each.name)
     ],
 )
-def test_what_routes(subject: Capsules, device: str) -> None:
+def test_what_routes(subject: Subject, device: str) -> None:
     module = subject.make().to(device)
     x = torch.rand(3, *subject.shape, device=device, requires_grad=True)
 
@@ -210,11 +210,11 @@ def _watch(step: Callable[[], None], device: str) -> None:
 
 def _loss(model: nn.Module, found: Any, images: Tensor, labels: Tensor, matrices: Tensor) -> Tensor:
     """All that recipes ask of such a model."""
-    if isinstance(found, Transformed):
+    if isinstance(found, Reconstruction):
         error = reconstruction_loss(found.images, images)
         if not hasattr(model, "unit"):  # an auto-encoder without poses
             return error
-        pose = model.recognise(images).pose  # type: ignore[operator]
+        pose = model.encode(images).pose  # type: ignore[operator]
         return error + pose_loss(pose, transform_pose(found.capsules.pose, matrices), model.unit)  # type: ignore[arg-type]
     loss = margin_loss(found.scores, labels) + spread_loss(found.scores.sigmoid(), labels, 0.5)
     loss = loss + F.cross_entropy(found.scores, labels)

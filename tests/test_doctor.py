@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.impls import needs_cpu
+from tests.backends import needs_cpu
 from torchcaps.cli import main
 from torchcaps.doctor import anonymous, as_text, check_place, examine, is_wrong, machine, routings, speed, write
 from torchcaps.doctor.findings import findings

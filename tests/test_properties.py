@@ -12,13 +12,13 @@ from torch.autograd.gradcheck import GradcheckError
 from tests.battery import SUBJECTS
 from torchcaps import layers, models
 from torchcaps.layers.base import RoutedLayer
-from torchcaps.ops import Routed
-from torchcaps.testing import PROPERTIES, Capsules, NotApplicable, assert_capsule_properties
+from torchcaps.ops import Capsules
+from torchcaps.testing import PROPERTIES, NotApplicable, Subject, assert_capsule_properties
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
 @pytest.mark.parametrize("name", PROPERTIES)
-def test_capsules_have_every_property(name: str, subject: Capsules) -> None:
+def test_capsules_have_every_property(name: str, subject: Subject) -> None:
     try:
         PROPERTIES[name](subject)
     except NotApplicable as why:
@@ -34,7 +34,7 @@ class Wrong(nn.Module):
         self.weight = nn.Parameter(torch.randn(7, 4, 5, 6))
         self.bias = nn.Parameter(torch.zeros(4, 6))
 
-    def forward(self, x: torch.Tensor, return_coupling: bool = False) -> Routed:
+    def forward(self, x: torch.Tensor, return_coupling: bool = False) -> Capsules:
         votes = torch.einsum("bid,ijde->bije", x, self.weight)
         logits = votes.sum(dim=3)
         if self.mistake == "batch":
@@ -50,7 +50,7 @@ class Wrong(nn.Module):
         activation = length.softmax(dim=1) if self.mistake == "lengths" else length
         if self.mistake == "dtype":
             pose = pose.float()
-        return Routed(pose, activation, coupling if return_coupling else None)
+        return Capsules(pose, activation, coupling if return_coupling else None)
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ class Wrong(nn.Module):
 def test_every_mistake_is_found(mistake: str, name: str) -> None:
     """The property that it breaks fails; without a mistake all hold."""
     torch.manual_seed(0)
-    right = Capsules("right", (7, 5), Wrong, permutes=True)
+    right = Subject("right", (7, 5), Wrong, permutes=True)
     assert assert_capsule_properties(right) == list(PROPERTIES)
-    wrong = Capsules("wrong", (7, 5), lambda: Wrong(mistake), permutes=True)
+    wrong = Subject("wrong", (7, 5), lambda: Wrong(mistake), permutes=True)
     with pytest.raises((AssertionError, GradcheckError)):
         PROPERTIES[name](wrong)
     with pytest.raises(AssertionError, match="wrong: .* does not hold"):
@@ -79,7 +79,7 @@ def test_every_mistake_is_found(mistake: str, name: str) -> None:
 
 def test_what_is_no_kind_of_coupling_is_refused() -> None:
     with pytest.raises(ValueError, match="couplings must be one of one, less, other; got 'two'"):
-        Capsules("x", (1,), nn.Identity, couplings="two")
+        Subject("x", (1,), nn.Identity, couplings="two")
 
 
 def test_nothing_that_makes_capsules_is_left_out() -> None:

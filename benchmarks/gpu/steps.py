@@ -13,7 +13,7 @@ from benchmarks.gpu.graphs import captured
 from benchmarks.gpu.session import Session
 from benchmarks.peak import measure
 from benchmarks.work import Net
-from torchcaps.ops import which_impl
+from torchcaps.ops import which_backend
 
 _CAPSNET = Net(batch=128, capturable=True)
 _EM = Net("matrix_capsnet", batch=64, image_shape=(2, 32, 32), n_classes=5, capturable=True)
@@ -57,7 +57,7 @@ def _small(nets: dict[str, Net]) -> dict[str, Net]:
 def _worth(session: Session, net: Net) -> bool:
     """Whether the kernels are another contender than ours: "auto" does not take them by itself."""
     routing = "em" if net.model.startswith("matrix") else "dynamic"
-    return session.cuda and which_impl(routing, "auto", torch.empty(1, device=session.device)) != "triton"
+    return session.cuda and which_backend(routing, "auto", torch.empty(1, device=session.device)) != "triton"
 
 
 def _timed(session: Session, net: Net) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def _check_floor() -> float:
     activation, offset = torch.rand(2, 3, 6, 6, generator=random), torch.randn(3, 3, 3, 4, 4, generator=random)
     inputs = pose, activation, weight, torch.zeros(5), torch.zeros(5)
     exact = conv_em_routing(
-        *(x.double() for x in inputs), offset=offset, n_iters=1, settings="released", damping=0.0, impl="reference"
+        *(x.double() for x in inputs), offset=offset, n_iters=1, settings="released", damping=0.0, backend="reference"
     )
     got = conv_equal_votes(*inputs, offset=offset)
     return require_agreement("floor", relative_errors({"pose": got.pose}, {"pose": exact.pose}))

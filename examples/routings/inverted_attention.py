@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from torchcaps import Routed
+from torchcaps import Capsules
 from torchcaps.layers import Init, Part, Routing, Sizes
 from torchcaps.layers.base import RoutedLayer
 
@@ -56,13 +56,13 @@ class InvertedAttention(Routing):
 
     def route(
         self,
-        capsules: Routed,
+        capsules: Capsules,
         parts: Mapping[str, Any],
         *,
         return_coupling: bool = False,
         n_iters: int | None = None,
-        state: Routed | None = None,
-    ) -> Routed:
+        state: Capsules | None = None,
+    ) -> Capsules:
         weight = parts["weight"]
         side = weight.shape[-1]
         matrices = capsules.pose.unflatten(-1, (side, side))
@@ -75,10 +75,10 @@ class InvertedAttention(Routing):
             upper = parts["norm"](torch.einsum("bij,bijd->bjd", share, votes))
         assert upper is not None
         logit = upper @ parts["score_weight"] + parts["score_bias"]
-        return Routed(upper.unflatten(-1, (side, side)), logit, share if return_coupling else None)
+        return Capsules(upper.unflatten(-1, (side, side)), logit, share if return_coupling else None)
 
 
-def concurrent(layers: Sequence[RoutedLayer], capsules: Routed, n_passes: int) -> list[Routed]:
+def concurrent(layers: Sequence[RoutedLayer], capsules: Capsules, n_passes: int) -> list[Capsules]:
     """Update all layers at once in every pass but the first, each from what the pass before left.
 
     Args:
@@ -91,7 +91,7 @@ def concurrent(layers: Sequence[RoutedLayer], capsules: Routed, n_passes: int) -
 
     Source: Tsai et al. 2020, section 3, concurrent routing.
     """
-    upper: list[Routed] = []
+    upper: list[Capsules] = []
     for layer in layers:  # bottom to top
         upper.append(layer([capsules, *upper][-1], n_iters=1))
     for _ in range(n_passes - 1):

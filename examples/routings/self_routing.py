@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from torchcaps import Routed
+from torchcaps import Capsules
 from torchcaps.layers import Init, Part, Routing, Sizes
 
 
@@ -44,7 +44,7 @@ class SelfRouting(Routing):
             "route_bias": Init((n_in, n_out), nn.init.zeros_, per_child=True),
         }
 
-    def route(self, capsules: Routed, parts: Mapping[str, Any], *, return_coupling: bool = False) -> Routed:
+    def route(self, capsules: Capsules, parts: Mapping[str, Any], *, return_coupling: bool = False) -> Capsules:
         u, a = capsules.pose, capsules.activation
         logits = torch.einsum("bid,ijd->bij", u, parts["route_weight"]) + parts["route_bias"]
         share = logits.softmax(dim=2)
@@ -54,4 +54,4 @@ class SelfRouting(Routing):
         weighted = share * a.unsqueeze(2)  # [B, I, J]
         mass = weighted.sum(dim=1)
         pose = torch.einsum("bij,bije->bje", weighted, votes) / mass.unsqueeze(2)
-        return Routed(pose, mass / a.sum(dim=1, keepdim=True), share if return_coupling else None)
+        return Capsules(pose, mass / a.sum(dim=1, keepdim=True), share if return_coupling else None)

@@ -4,7 +4,7 @@ The names a user starts from; each is imported when it is first used.
 
 Mathematics: :func:`squash`, :func:`dynamic_routing`, :func:`dynamic_routing_from_votes`, :func:`em_routing`,
 :func:`conv_em_routing`, :func:`em_routing_from_votes`, :class:`EMSettings`, :func:`margin_loss`,
-:func:`spread_loss`, :func:`reconstruction_loss`, :class:`Routed`. Layers: :class:`PrimaryCaps`,
+:func:`spread_loss`, :func:`reconstruction_loss`, :class:`Capsules`. Layers: :class:`PrimaryCaps`,
 :class:`MatrixPrimaryCaps`, :class:`ConvCaps`, :class:`DenseCaps`, :class:`ClassCaps`, :class:`Decoder`,
 :class:`Standardize`; their routings: :class:`DynamicRouting`, :class:`EMRouting`. Models and data: :func:`build`,
 :func:`load`. Training: :func:`recipe`, :func:`train`, :func:`load_model`, :func:`predict`.
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torchcaps.layers import PrimaryCaps as PrimaryCaps
     from torchcaps.layers import Standardize as Standardize
     from torchcaps.models import build as build
+    from torchcaps.ops import Capsules as Capsules
     from torchcaps.ops import EMSettings as EMSettings
-    from torchcaps.ops import Routed as Routed
     from torchcaps.ops import conv_em_routing as conv_em_routing
     from torchcaps.ops import dynamic_routing as dynamic_routing
     from torchcaps.ops import dynamic_routing_from_votes as dynamic_routing_from_votes
@@ -55,7 +55,7 @@ _HOME = {
     "EMRouting": "layers",
     "MatrixPrimaryCaps": "layers",
     "PrimaryCaps": "layers",
-    "Routed": "ops",
+    "Capsules": "ops",
     "Standardize": "layers",
     "build": "models",
     "conv_em_routing": "ops",

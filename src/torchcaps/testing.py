@@ -4,7 +4,7 @@
 batch do not see each other, black images give finite numbers, derivatives are right. :func:`assert_matches_reference`
 compares a fast implementation with a slow one, and allows it the rounding of the slow one::
 
-    assert_capsule_properties(Capsules("mine", (7, 5), lambda: DenseCaps(7, 4, 5, 6, routing=MyRouting())))
+    assert_capsule_properties(Subject("mine", (7, 5), lambda: DenseCaps(7, 4, 5, 6, routing=MyRouting())))
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch.autograd import gradcheck
 from torch.testing import assert_close
 
 from torchcaps.checks import check_choice
-from torchcaps.ops import Routed
+from torchcaps.ops import Capsules
 
 __all__ = [
     "PROPERTIES",
-    "Capsules",
     "NotApplicable",
+    "Subject",
     "assert_capsule_properties",
     "assert_matches_reference",
 ]
@@ -38,13 +38,13 @@ class NotApplicable(Exception):
 
 
 @dataclass(frozen=True)
-class Capsules:
+class Subject:
     """Describe something that makes capsules, to be checked.
 
     Attributes:
         name: Shown in messages.
         shape: Of its input, without the batch.
-        make: Returns a module from input to :class:`~torchcaps.ops.Routed`, with freshly drawn parameters.
+        make: Returns a module from input to :class:`~torchcaps.ops.Capsules`, with freshly drawn parameters.
         lengths: Activations are the lengths of the poses, below 1.
         exact_gradient: Its gradient is the derivative.
         couplings: What the couplings of a lower capsule sum to over the upper ones: "one", "less" (leaky routing), or
@@ -72,7 +72,7 @@ class Capsules:
         return module, torch.randn(_BATCH, *self.shape, dtype=dtype)
 
 
-def _loss(routed: Routed) -> Tensor:
+def _loss(routed: Capsules) -> Tensor:
     return routed.pose.square().sum() + routed.activation.sum()
 
 
@@ -82,7 +82,7 @@ def _assert_finite(module: nn.Module) -> None:
             assert bool(parameter.grad.isfinite().all()), f"the gradient of {name} must be finite"
 
 
-def rows_do_not_see_each_other(subject: Capsules) -> None:
+def rows_do_not_see_each_other(subject: Subject) -> None:
     """Compare each row of a batch with that image alone. Logits shared over a batch break this."""
     module, x = subject.made(torch.float64)
     together = module(x)
@@ -92,7 +92,7 @@ def rows_do_not_see_each_other(subject: Capsules) -> None:
         assert_close(alone.activation[0], together.activation[k], **_EXACT)
 
 
-def batches_may_be_empty_or_of_one(subject: Capsules) -> None:
+def batches_may_be_empty_or_of_one(subject: Subject) -> None:
     """Route no image, and one."""
     for n in (0, 1):
         module, x = subject.made()
@@ -104,7 +104,7 @@ def batches_may_be_empty_or_of_one(subject: Capsules) -> None:
         _assert_finite(module)
 
 
-def black_images_are_finite(subject: Capsules) -> None:
+def black_images_are_finite(subject: Subject) -> None:
     """Route zeros without biases. A norm without care has no gradient at 0: most public codes give NaN."""
     for dtype in (torch.float32, torch.bfloat16):
         module = subject.make().to(dtype)
@@ -119,7 +119,7 @@ def black_images_are_finite(subject: Capsules) -> None:
         _assert_finite(module)
 
 
-def derivatives_are_right(subject: Capsules) -> None:
+def derivatives_are_right(subject: Subject) -> None:
     """Compare gradients with differences, in float64."""
     if not subject.exact_gradient:
         raise NotApplicable("its gradient is not the derivative by definition")
@@ -134,14 +134,14 @@ def derivatives_are_right(subject: Capsules) -> None:
     assert gradcheck(function, inputs, fast_mode=sum(v.numel() for v in inputs) > 300)
 
 
-def strides_do_not_matter(subject: Capsules) -> None:
+def strides_do_not_matter(subject: Subject) -> None:
     """Route input that is not contiguous."""
     module, x = subject.made(torch.float64)
     strided = x.transpose(0, -1).contiguous().transpose(0, -1)
     assert_close(module(strided).pose, module(x).pose, **_EXACT)
 
 
-def default_device_does_not_matter(subject: Capsules) -> None:
+def default_device_does_not_matter(subject: Subject) -> None:
     """Make constants where the input is, not where ``torch.set_default_device`` says."""
     module, x = subject.made()
     inputs, outcomes = (x.requires_grad_(), *module.parameters()), []
@@ -153,7 +153,7 @@ def default_device_does_not_matter(subject: Capsules) -> None:
     assert_close(*outcomes, rtol=0, atol=0)
 
 
-def dtypes_are_kept(subject: Capsules) -> None:
+def dtypes_are_kept(subject: Subject) -> None:
     """Return capsules of the dtype of the input."""
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         module, x = subject.made(dtype)
@@ -161,7 +161,7 @@ def dtypes_are_kept(subject: Capsules) -> None:
         assert routed.pose.dtype == routed.activation.dtype == dtype
 
 
-def autocast_is_near_float32(subject: Capsules) -> None:
+def autocast_is_near_float32(subject: Subject) -> None:
     """Route under bfloat16 autocast."""
     module, x = subject.made()
     x.requires_grad_()
@@ -174,7 +174,7 @@ def autocast_is_near_float32(subject: Capsules) -> None:
     _assert_finite(module)
 
 
-def activations_are_lengths(subject: Capsules) -> None:
+def activations_are_lengths(subject: Subject) -> None:
     """Compare activations with lengths. Squash along another axis, or a softmax of the lengths, breaks this."""
     if not subject.lengths:
         raise NotApplicable("its activations are not lengths")
@@ -185,7 +185,7 @@ def activations_are_lengths(subject: Capsules) -> None:
     assert (routed.activation.flatten(1).sum(dim=1) - 1).abs().max() > 1e-3, "a softmax over the capsules"
 
 
-def couplings_sum_over_upper_capsules(subject: Capsules) -> None:
+def couplings_sum_over_upper_capsules(subject: Subject) -> None:
     """Sum couplings over the upper capsules. A softmax over the lower ones breaks this."""
     if subject.couplings == "other":
         raise NotApplicable("its couplings do not sum to one, or nothing is routed")
@@ -199,7 +199,7 @@ def couplings_sum_over_upper_capsules(subject: Capsules) -> None:
     assert (coupling.sum(dim=-2) - 1).abs().max() > 0.1, "the couplings sum to one over the lower capsules"
 
 
-def order_does_not_matter(subject: Capsules) -> None:
+def order_does_not_matter(subject: Subject) -> None:
     """Permute lower capsules, and upper ones with their parameters."""
     if not subject.permutes:
         raise NotApplicable("its capsules have places, or no parameters of their own")
@@ -215,7 +215,7 @@ def order_does_not_matter(subject: Capsules) -> None:
     assert_close(permuted.activation, plain.activation[:, upper], **_EXACT)
 
 
-def parameters_exist_and_learn(subject: Capsules) -> None:
+def parameters_exist_and_learn(subject: Subject) -> None:
     """See all parameters before the first call, and a gradient in each after it."""
     module, x = subject.made()
     before = [name for name, _ in module.named_parameters()]
@@ -227,7 +227,7 @@ def parameters_exist_and_learn(subject: Capsules) -> None:
 
 
 #: Every property, by its name.
-PROPERTIES: dict[str, Callable[[Capsules], None]] = {
+PROPERTIES: dict[str, Callable[[Subject], None]] = {
     check.__name__: check
     for check in (
         rows_do_not_see_each_other,
@@ -246,7 +246,7 @@ PROPERTIES: dict[str, Callable[[Capsules], None]] = {
 }
 
 
-def assert_capsule_properties(subject: Capsules) -> list[str]:
+def assert_capsule_properties(subject: Subject) -> list[str]:
     """Check all of :data:`PROPERTIES` that apply.
 
     Args:
@@ -288,7 +288,7 @@ def assert_matches_reference(
     Against the reference in float64, each error may be twice that of the reference in the dtype of the inputs, or a few
     units in the last place of the largest number, whichever is more. One rounding may be small by luck. So the
     reference's error is the largest of several: on these inputs, and on neighbours of them that differ in the last
-    place.
+    place, as do the gradients that come from above.
 
     Args:
         function: From inputs to results, on ``device``.
@@ -304,7 +304,7 @@ def assert_matches_reference(
     allowed = dict.fromkeys(exact, 0.0)
     for k in range(1 + neighbours):
         near = _neighbour(inputs, seed=k) if k else inputs
-        theirs, true = _outcome(reference, near), _outcome(reference, _double(near))
+        theirs, true = _outcome(reference, near, neighbour=k), _outcome(reference, _double(near), neighbour=k)
         for name, x in theirs.items():
             assert bool(x.isfinite().all()), f"{name}: the reference is not finite"
             assert ours[name].dtype == x.dtype and ours[name].shape == x.shape, name
@@ -342,15 +342,20 @@ def _neighbour(inputs: Inputs, seed: int) -> Inputs:
     return {k: None if x is None else moved(x) for k, x in inputs.items()}
 
 
-def _outcome(function: Callable[[Inputs], Sequence[Tensor]], inputs: Inputs, device: str = "cpu") -> dict[str, Tensor]:
-    """Return the results, and the gradients of one fixed weighting of them all."""
+def _outcome(
+    function: Callable[[Inputs], Sequence[Tensor]], inputs: Inputs, device: str = "cpu", neighbour: int = 0
+) -> dict[str, Tensor]:
+    """Return the results, and the gradients of one fixed weighting of them all, or of a neighbour of it."""
     leaves = {k: x.detach().requires_grad_() for k, x in inputs.items() if x is not None}
     moved = {k: x.to(device) for k, x in leaves.items()}
     results = [x.cpu() for x in function({**inputs, **moved})]
     generator = torch.Generator().manual_seed(1)
     # The weights are numbers that every dtype can hold.
-    weights = [torch.randn(x.shape, generator=generator).bfloat16().to(x.dtype) for x in results]
-    sources = [(x, w) for x, w in zip(results, weights, strict=True) if x.requires_grad]
+    weights: Inputs = {str(k): torch.randn(x.shape, generator=generator).bfloat16() for k, x in enumerate(results)}
+    weights = _neighbour(weights, neighbour) if neighbour else weights
+    sources = [
+        (x, w.to(x.dtype)) for x, w in zip(results, weights.values(), strict=True) if w is not None and x.requires_grad
+    ]
     gradients = torch.autograd.grad(
         [x for x, _ in sources],
         list(leaves.values()),

@@ -153,7 +153,7 @@ def pgd(
 def gradient(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> Tensor:
     """Compute the gradient of the loss with respect to the images, ``[B, C, H, W]``, without dropout.
 
-    It goes through all iterations of every routing, even where training uses ``gradient="last"``. The weights gather no
+    It goes through all iterations of every routing, even where training uses ``backprop="last"``. The weights gather no
     gradient.
 
     Raises:

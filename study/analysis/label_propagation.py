@@ -93,7 +93,7 @@ def propagate_labels(graph: Tensor, places: Tensor, labels: Tensor, n_classes: i
         examples does not take over.
 
     Source: Zhou et al. 2003, "Learning with local and global consistency", with α = 0.99; the totals after Zhu,
-    Ghahramani, Lafferty 2003 (class mass normalisation).
+    Ghahramani, Lafferty 2003 (class mass normalization).
     """
     n_draws = check_shapes(places=(places, "R n"), labels=(labels, "R n"))["R"]
     first = torch.zeros(graph.shape[0], n_draws, n_classes, dtype=graph.dtype, device=graph.device)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.explain import as_capsnet, inspects_model
 from torchcaps.layers import DenseCaps, DynamicRouting
-from torchcaps.ops import Routed, dense_votes
+from torchcaps.ops import Capsules, dense_votes
 
 
 class RoutingStatistics(NamedTuple):
@@ -82,7 +82,7 @@ def routing_statistics(
     return RoutingStatistics(torch.tensor(numbers, device="cpu"), *joined)
 
 
-def _statistics(classes: DenseCaps, lower: Routed, directions: Tensor, n_iters: int) -> tuple[Tensor, ...]:
+def _statistics(classes: DenseCaps, lower: Capsules, directions: Tensor, n_iters: int) -> tuple[Tensor, ...]:
     """Compute both entropies ``[B]``, agreement ``[B]`` and scores ``[B, J]``."""
     routed = classes(lower, n_iters=n_iters, return_coupling=True)
     coupling, shares = routed.coupling, routed.coupling  # [B, I, J]

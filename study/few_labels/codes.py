@@ -11,7 +11,7 @@ from study.analysis.object_frame import mean_layout, object_frames, parts_in_fra
 from torchcaps.data.images import to_float
 from torchcaps.explain import principal_components
 from torchcaps.models import PlainAutoencoder, Transforming
-from torchcaps.ops import Routed, affine_inverse, warp
+from torchcaps.ops import Capsules, affine_inverse, warp
 
 #: Dimensions that are kept of each kind of vector but pixels.
 N_DIMS = 50
@@ -86,6 +86,6 @@ def _warped(images: Tensor, matrix: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _found(model: PlainAutoencoder | Transforming, images: Tensor) -> Routed:
-    found = [model.recognise(part) for part in images.split(1000)]
-    return Routed(torch.cat([each.pose for each in found]), torch.cat([each.activation for each in found]))
+def _found(model: PlainAutoencoder | Transforming, images: Tensor) -> Capsules:
+    found = [model.encode(part) for part in images.split(1000)]
+    return Capsules(torch.cat([each.pose for each in found]), torch.cat([each.activation for each in found]))

@@ -8,7 +8,7 @@ from torch import Tensor
 from torchcaps.data import Images
 from torchcaps.data.augment import random_shift
 from torchcaps.data.images import to_float
-from torchcaps.models import Output, build
+from torchcaps.models import ModelOutput, build
 from torchcaps.training.batches import Batch
 from torchcaps.training.config import Experiment, Loss
 from torchcaps.training.objective import answer, total_loss
@@ -59,6 +59,6 @@ def classes_of(model: torch.nn.Module, images: Tensor) -> Tensor:
     found = []
     for part in images.split(500):
         output = model(to_float(part))
-        assert isinstance(output, Output)
+        assert isinstance(output, ModelOutput)
         found.append(output.scores.argmax(dim=1))
     return torch.cat(found)

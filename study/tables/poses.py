@@ -49,7 +49,7 @@ def cells(result: Result) -> list[str]:
         return f"{min(every):.2f} … {max(every):.2f}"
 
     r2 = [mean("r2", *names) for names in (_SHIFT, ("rotation",), _SCALE, ("shear",))]
-    told = "–" if result["test_told"] is None else f"{100 * result['test_told']:.0f} %"
+    told = "–" if result["test_consistency"] is None else f"{100 * result['test_consistency']:.0f} %"
     minutes = f"{result['seconds'] / 60:.0f}"
     return [mean("slope", *_SHIFT), *r2, ends("slope"), ends("r2"), told, minutes]
 

@@ -23,7 +23,7 @@ from torchcaps.data import Dataset, Images
 from torchcaps.data.augment import random_shift
 from torchcaps.data.images import to_float
 from torchcaps.models import TransformingAutoencoder
-from torchcaps.ops import Routed
+from torchcaps.ops import Capsules
 from torchcaps.training import Data, Experiment
 from torchcaps.training.checkpoint import Trained
 
@@ -36,11 +36,11 @@ class Centroids(TransformingAutoencoder):
     def __init__(self) -> None:
         super().__init__((3, SIZE, SIZE), n_capsules=120, n_recognition=1, n_generation=1, pose="translation")
 
-    def recognise(self, x: Tensor) -> Routed:
+    def encode(self, x: Tensor) -> Capsules:
         along = torch.arange(SIZE) - (SIZE - 1) / 2
         mass = x / x.sum(dim=(2, 3), keepdim=True)
         points = ((mass.sum(dim=axis) * along).sum(dim=-1) for axis in (2, 3))
-        return Routed(torch.stack(tuple(points), dim=-1).repeat(1, 40, 1), torch.ones(len(x), 120))
+        return Capsules(torch.stack(tuple(points), dim=-1).repeat(1, 40, 1), torch.ones(len(x), 120))
 
 
 def spots(points: Tensor) -> Tensor:
@@ -77,10 +77,10 @@ def test_codes_are_those_of_the_frame() -> None:
 class NearSighted(Centroids):
     """Sees the parts of a whole in the middle of the image; of one elsewhere no more than where it is."""
 
-    def recognise(self, x: Tensor) -> Routed:
-        points, presence = super().recognise(x)[:2]
+    def encode(self, x: Tensor) -> Capsules:
+        points, presence = super().encode(x)[:2]
         whole = points.mean(dim=1, keepdim=True)
-        return Routed(torch.where(whole.norm(dim=2, keepdim=True) < 1.5, points, whole.expand_as(points)), presence)
+        return Capsules(torch.where(whole.norm(dim=2, keepdim=True) < 1.5, points, whole.expand_as(points)), presence)
 
 
 def test_poses_are_found_again_in_the_image_that_was_brought_into_the_frame() -> None:

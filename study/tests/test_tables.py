@@ -253,13 +253,13 @@ def test_how_poses_follow_by_hand() -> None:
             "shear": other,
         },
         "test_capsules": {"n": 3, "active": 2, "shift x": alone, "shift y": alone | {"slope": [0.75, 0.8, 1.1]}},
-        "test_told": 0.056,
+        "test_consistency": 0.056,
         "seconds": 100.0,
         "epochs": 7,
     }
     wanted = ["0.95", "0.85", "0.80", "0.80", "0.90", "0.70 … 1.10", "0.10 … 0.30", "6 %", "2"]
     assert cells(found) == wanted
-    points = found | {"test_follows": {"shift x": one, "shift y": other}, "test_told": None}
+    points = found | {"test_follows": {"shift x": one, "shift y": other}, "test_consistency": None}
     assert cells(points | {"test_capsules": {"n": 3, "active": 0}}) == [*wanted[:2], *"––––––", "2"]
     table = poses_as_markdown({"mnist-affine": [found], "mnist-plain-autoencoder": [{"test_loss": 1.0}]})
     assert [line for line in table.splitlines() if line.startswith("| `")] == [

@@ -21,14 +21,14 @@ def test_bench_writes_what_it_measured(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["dynamic", "capsnet", "em", "--smoke", "--repeats=2", "--out", str(tmp_path)]) == 0
     content = json.loads((tmp_path / "bench.json").read_text())
     assert list(content["suites"]) == ["dynamic", "capsnet", "em"] and content["smoke"]
-    assert {"device", "threads", "repeats", "versions", "commit", "impl"} <= set(content)
+    assert {"device", "threads", "repeats", "versions", "commit", "backend"} <= set(content)
     rows = [row for suite in content["suites"].values() for row in suite["rows"]]
     assert len([row for row in rows if row["must"] is not None]) == 10 and all(row["value"] > 0 for row in rows)
     table = (tmp_path / "bench.md").read_text()
     assert all(f"| {row['what']} |" in table for row in rows) and table in capsys.readouterr().out
     with Image.open(tmp_path / "bench.png") as picture:
         assert picture.size[0] > 1000
-    assert f"ours: impl={content['impl']['dynamic']!r} (dynamic)" in table
+    assert f"ours: backend={content['backend']['dynamic']!r} (dynamic)" in table
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     capsys.readouterr()
     for out in (tmp_path, tmp_path / "bench.md"):

@@ -18,10 +18,10 @@ from benchmarks.floor import conv_equal_votes
 from benchmarks.textbook import FORMULATIONS
 from benchmarks.textbook_em import stored_votes
 from benchmarks.work import Net
-from tests.impls import needs_interpreter
+from tests.backends import needs_interpreter
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.models import build
-from torchcaps.ops import Routed, conv2d, conv_em_routing, dynamic_routing
+from torchcaps.ops import Capsules, conv2d, conv_em_routing, dynamic_routing
 
 
 def assert_close(got: Sequence[Tensor], exact: Sequence[Tensor], within: float = 1e-9) -> None:
@@ -41,7 +41,7 @@ def test_dynamic_routing(name: str, n_iters: int) -> None:
     inputs = random(7, 13, 5), random(13, 3, 5, 4), random(3, 4)
     u, weight, bias = inputs
     passes = 1 if name == "floor" else n_iters  # equal weights are those of the first iteration
-    exact = dynamic_routing(u, weight, bias=bias, n_iters=passes, impl="reference").pose
+    exact = dynamic_routing(u, weight, bias=bias, n_iters=passes, backend="reference").pose
     got = vectors(name)(u, weight, bias, n_iters)
     d_pose = torch.randn_like(exact)
     gradients = torch.autograd.grad(exact, inputs, d_pose)
@@ -53,7 +53,7 @@ def test_an_unknown_contender() -> None:
         vectors("fastest")
 
 
-@pytest.mark.parametrize("changes", [{}, {"compete": "all"}, {"start": "parents"}, {"normalise": True}])
+@pytest.mark.parametrize("changes", [{}, {"compete": "all"}, {"start": "parents"}, {"normalize": True}])
 @pytest.mark.parametrize("settings", ["paper", "released"])
 @pytest.mark.parametrize(("size", "kernel", "stride"), [(7, 3, 2), (6, 3, 1), (4, 4, 1)])
 def test_em_routing_with_stored_votes(
@@ -70,7 +70,7 @@ def test_em_routing_with_stored_votes(
     options = {"stride": stride, "settings": settings, "offset": offset, **changes}
     found = []
     for route in (stored_votes, conv_em_routing):
-        made: Routed = route(*inputs, **options)
+        made: Capsules = route(*inputs, **options)
         loss = made.pose.square().sum() + (made.activation * torch.arange(5.0)[:, None, None]).sum()
         found.append([made.pose, made.activation, *torch.autograd.grad(loss, inputs)])
     assert_close(found[0], found[1], within=1e-6)  # variances as differences lose digits
@@ -82,7 +82,7 @@ def test_the_floor_of_em_routing_is_one_iteration() -> None:
     betas = torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
     options = {"stride": 2, "offset": offset}
     exact = conv_em_routing(
-        pose, activation, weight, *betas, n_iters=1, settings="released", damping=0.0, impl="reference", **options
+        pose, activation, weight, *betas, n_iters=1, settings="released", damping=0.0, backend="reference", **options
     )
     got = conv_equal_votes(pose, activation, weight, *betas, **options)
     assert_close([got.pose], [exact.pose], within=1e-6)  # what is added to the mass differs
@@ -139,14 +139,14 @@ def test_gpu_kernels_are_left_out_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "contender", "impl"),
+    ("model", "contender", "backend"),
     [("capsnet_small", "triton", "triton"), ("matrix_capsnet_small", "reference", "reference")],
 )
-def test_models_take_an_implementation(model: str, contender: str, impl: str) -> None:
+def test_models_take_an_implementation(model: str, contender: str, backend: str) -> None:
     made = build(model, (1, 28, 28), 5)
     take(made, contender)
     layers = [layer for layer in made.modules() if isinstance(layer, RoutedLayer)]
-    assert layers and {layer.routing.impl for layer in layers} == {impl}
+    assert layers and {layer.routing.backend for layer in layers} == {backend}
 
 
 def test_what_is_compiled_is_whole_and_for_each_size() -> None:

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from examples.routings.inverted_attention import InvertedAttention, concurrent
 from examples.routings.self_routing import SelfRouting
-from torchcaps import ClassCaps, ConvCaps, DenseCaps, Routed
+from torchcaps import Capsules, ClassCaps, ConvCaps, DenseCaps
 from torchcaps.layers import Routing
 from torchcaps.models import CapsNet, MatrixCapsNet
 
 B, I, J = 2, 5, 3  # noqa: E741
 
 
-def lower(*places: int, d: int = 16) -> Routed:
-    return Routed(torch.randn(B, *places, d, dtype=torch.double), torch.rand(B, *places, dtype=torch.double))
+def lower(*places: int, d: int = 16) -> Capsules:
+    return Capsules(torch.randn(B, *places, d, dtype=torch.double), torch.rand(B, *places, dtype=torch.double))
 
 
 def drawn(layer: nn.Module) -> nn.Module:
@@ -51,8 +51,8 @@ def test_self_routing_is_the_papers() -> None:
 def test_self_routing_shares_equally_at_first_and_where_nothing_is_active() -> None:
     layer = DenseCaps(I, J, 4, 6, routing=SelfRouting())
     third = torch.full((B, J), 1 / 3)
-    torch.testing.assert_close(layer(Routed(torch.randn(B, I, 4), torch.rand(B, I))).activation, third)
-    black = layer(Routed(torch.zeros(B, I, 4), torch.zeros(B, I)))
+    torch.testing.assert_close(layer(Capsules(torch.randn(B, I, 4), torch.rand(B, I))).activation, third)
+    black = layer(Capsules(torch.zeros(B, I, 4), torch.zeros(B, I)))
     torch.testing.assert_close(black.activation, third)
     assert not black.pose.any()
 
@@ -152,6 +152,6 @@ def test_networks_train(network: str, routing: Routing) -> None:
 
 def test_they_refuse_what_they_do_not_know() -> None:
     with pytest.raises(ValueError, match="n_iters must be None with self routing, got 2"):
-        DenseCaps(I, J, 4, 6, routing=SelfRouting())(Routed(torch.zeros(B, I, 4), torch.zeros(B, I)), n_iters=2)
+        DenseCaps(I, J, 4, 6, routing=SelfRouting())(Capsules(torch.zeros(B, I, 4), torch.zeros(B, I)), n_iters=2)
     with pytest.raises(ValueError, match="d_in and d_out must be one square number, got 12 and 12"):
         DenseCaps(I, J, 12, 12, routing=InvertedAttention())

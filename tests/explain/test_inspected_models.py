@@ -54,9 +54,9 @@ def test_a_model_in_training_is_looked_at_as_in_evaluation(make: str, name: str)
     else:
         model, look = build("baseline_cnn", (2, 28, 28), 3), CNN[name]
     size = {"capsnet": (20, 18), "em": (24, 24), "cnn": (28, 28)}[make]
-    normalised = nn.BatchNorm2d(2)  # in training, an image's answer is that of its batch, and is remembered
-    model.register_forward_pre_hook(lambda _, given: (normalised(given[0]),))
-    model.normalised = normalised
+    normalized = nn.BatchNorm2d(2)  # in training, an image's answer is that of its batch, and is remembered
+    model.register_forward_pre_hook(lambda _, given: (normalized(given[0]),))
+    model.normalized = normalized
     x = torch.rand(3, 2, *size)
     wanted = tensors(look(model.eval(), x))
     model.train()

@@ -11,8 +11,8 @@ from torch.optim.swa_utils import AveragedModel
 from torchcaps.explain import OFFSETS, dimension_strengths, perturb, reconstruct
 from torchcaps.explain.models import decoder_of
 from torchcaps.layers import Decoder
-from torchcaps.models import Output, build
-from torchcaps.ops import Routed
+from torchcaps.models import ModelOutput, build
+from torchcaps.ops import Capsules
 
 SMALL = {"channels": 4, "n_types": 2, "d_class": 5, "decoder": (6,)}
 
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_named():
     other.decoder = Decoder(4, 5, (3, 20, 18))
     with pytest.raises(
         ValueError,
-        match=r"model must return its class capsules, alone or last in a torchcaps.models.Output; got a Tensor",
+        match=r"model must return its class capsules, alone or last in a torchcaps.models.ModelOutput; got a Tensor",
     ):
         perturb(other, x, classes)
     with pytest.raises(ValueError, match="offsets must hold at least one number"):
@@ -107,10 +107,10 @@ class Own(nn.Module):
 
     def forward(self, x):
         pose = self.pose(x.flatten(1)).unflatten(1, (3, 2))
-        capsules = Routed(pose, pose.norm(dim=2))
+        capsules = Capsules(pose, pose.norm(dim=2))
         if self.form == "output":
-            return Output(capsules.activation, (capsules,))
-        return capsules if self.form == "capsules" else [Routed(x, x), capsules]
+            return ModelOutput(capsules.activation, (capsules,))
+        return capsules if self.form == "capsules" else [Capsules(x, x), capsules]
 
 
 def linear(pose, target):

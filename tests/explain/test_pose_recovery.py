@@ -18,7 +18,7 @@ from torchcaps.explain import (
     unwrap_rotation,
 )
 from torchcaps.models import TransformingAutoencoder, build
-from torchcaps.ops import Routed, transform_pose
+from torchcaps.ops import Capsules, transform_pose
 
 
 class Knowing(TransformingAutoencoder):
@@ -29,9 +29,9 @@ class Knowing(TransformingAutoencoder):
         super().__init__((1, 4, 4), n_capsules=pose.shape[1], n_recognition=1, n_generation=1, pose=kind)
         self.known, self.presence = pose, presence
 
-    def recognise(self, x: Tensor) -> Routed:
+    def encode(self, x: Tensor) -> Capsules:
         k = x[:, 0, 0, 0].long()
-        return Routed(self.known[k], self.presence[k])
+        return Capsules(self.known[k], self.presence[k])
 
 
 def numbered(*k: int) -> Tensor:
@@ -110,10 +110,10 @@ def test_a_line_by_hand() -> None:
 @pytest.mark.parametrize("name", ["affine_autoencoder", "local_autoencoder", "template_autoencoder"])
 def test_capsules_painted_alone_add_up(name: str) -> None:
     model, image = build(name, (1, 28, 28), 10), torch.rand(1, 28, 28)
-    model.ground.data.uniform_(-1, 1)
+    model.background.data.uniform_(-1, 1)
     alone = part_reconstructions(model, image)
     assert alone.shape == (model.n_capsules, 1, 28, 28)
-    torch.testing.assert_close(alone.sum(dim=0) + model.ground, model(image[None]).images[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(alone.sum(dim=0) + model.background, model(image[None]).images[0], atol=1e-4, rtol=1e-4)
 
 
 def test_generative_units_are_what_is_painted_when_they_are_on() -> None:
@@ -122,7 +122,7 @@ def test_generative_units_are_what_is_painted_when_they_are_on() -> None:
     assert units.shape == (3, 5, 1, 12, 12)
     on = torch.zeros(1, 1, 15)
     on[0, 0, 2 * 5 + 3] = 1.0  # the fourth unit of the third capsule
-    torch.testing.assert_close(model.windows.put(model.paint(on))[0], units[2, 3])
+    torch.testing.assert_close(model.windows.put(model.output(on))[0], units[2, 3])
     assert generative_units(build("template_autoencoder", (1, 28, 28), 10)).shape == (16, 1, 1, 11, 11)
 
 

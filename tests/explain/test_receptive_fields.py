@@ -41,7 +41,7 @@ def test_every_convolution_widens_the_fields():
     # 3×3; 3×3 of stride 2; three more of 3×3, now 2 pixels apart; and primary capsules of 3×3 and stride 2
     assert rows == (0.0, 4, 1 + 2 + 2 + 4 + 4 + 4 + 4, 6)
     assert columns == (0.0, 4, 21, 8)
-    model = CapsNet((1, 24, 36), convolutions=({"kernel_size": (3, 5), "stride": (1, 2), "padding": 0},), **TINY)
+    model = CapsNet((1, 24, 36), stem=({"kernel_size": (3, 5), "stride": (1, 2), "padding": 0},), **TINY)
     assert receptive_fields_of(model) == ((9.0, 2, 19, 3), (14.0, 4, 29, 2))
 
 

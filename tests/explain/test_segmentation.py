@@ -7,7 +7,7 @@ import torch
 
 from torchcaps.explain import reconstruct, red_and_green, segment
 from torchcaps.explain.models import decoder_of
-from torchcaps.models import CapsNet, Output
+from torchcaps.models import CapsNet, ModelOutput
 
 SHAPE = (1, 20, 18)
 
@@ -21,7 +21,7 @@ class Says(CapsNet):
 
     scores: torch.Tensor
 
-    def forward(self, x: torch.Tensor, **options: Any) -> Output:
+    def forward(self, x: torch.Tensor, **options: Any) -> ModelOutput:
         return super().forward(x, **options)._replace(scores=self.scores)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from torchcaps.layers import Decoder
 from torchcaps.models import HiddenCaps, build
-from torchcaps.ops import Routed
+from torchcaps.ops import Capsules
 
 
 def test_only_the_target_capsule_is_seen() -> None:
@@ -97,7 +97,7 @@ def test_initial_weights_keep_the_mean_square() -> None:
 def test_matrix_capsules_are_chosen_by_their_activation() -> None:
     """Their poses' length says nothing."""
     decoder, pose = Decoder(3, 16, (1, 4, 4), (5,)), torch.randn(2, 3, 4, 4)
-    capsules = Routed(pose, torch.tensor([[0.1, 0.9, 0.2], [0.8, 0.1, 0.3]]))
+    capsules = Capsules(pose, torch.tensor([[0.1, 0.9, 0.2], [0.8, 0.1, 0.3]]))
     chosen = torch.tensor([1, 0])
     torch.testing.assert_close(decoder(capsules), decoder(pose.flatten(2), chosen))
     torch.testing.assert_close(decoder(capsules, torch.tensor([2, 2])), decoder(pose.flatten(2), torch.tensor([2, 2])))
@@ -107,7 +107,7 @@ def test_matrix_capsules_are_chosen_by_their_activation() -> None:
 @pytest.mark.parametrize("shape", [(1, 3), (2, 5), (2,)])
 def test_activations_that_do_not_fit_the_poses_are_refused(shape: tuple[int, ...]) -> None:
     """The choice of one image's row would else be every image's."""
-    capsules = Routed(torch.randn(2, 3, 16), torch.rand(shape))
+    capsules = Capsules(torch.randn(2, 3, 16), torch.rand(shape))
     with pytest.raises(ValueError, match="activation must be "):
         Decoder(3, 16, (1, 4, 4), (5,))(capsules)
 

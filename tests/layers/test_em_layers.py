@@ -22,11 +22,11 @@ from torchcaps.layers import (
     Standardize,
 )
 from torchcaps.models import build
-from torchcaps.ops import EMSettings, Routed, conv_em_routing, coordinate_offset, dynamic_routing, em_routing
+from torchcaps.ops import Capsules, EMSettings, conv_em_routing, coordinate_offset, dynamic_routing, em_routing
 
 
-def matrices(*shape: int, dtype: torch.dtype = torch.float64) -> Routed:
-    return Routed(torch.randn(*shape, 4, 4, dtype=dtype), torch.rand(*shape, dtype=dtype))
+def matrices(*shape: int, dtype: torch.dtype = torch.float64) -> Capsules:
+    return Capsules(torch.randn(*shape, 4, 4, dtype=dtype), torch.rand(*shape, dtype=dtype))
 
 
 def test_conv_caps_calls_the_convolutional_form() -> None:
@@ -108,11 +108,11 @@ def test_class_caps_share_matrices_and_add_coordinates(coordinates: str | None) 
 
 
 def test_class_caps_with_dynamic_routing() -> None:
-    layer = ClassCaps(2, 3, 4, 5, routing=DynamicRouting(learned_prior=True))
-    nn.init.normal_(layer.prior)  # type: ignore[arg-type]
+    layer = ClassCaps(2, 3, 4, 5, routing=DynamicRouting(learned_logits=True))
+    nn.init.normal_(layer.initial_logits)  # type: ignore[arg-type]
     x = torch.randn(2, 2, 3, 2, 4)
-    weight, prior = (p.repeat_interleave(6, dim=0) for p in (layer.weight, layer.prior))
-    wanted = dynamic_routing(x.flatten(1, 3), weight, bias=layer.bias, prior=prior)
+    weight, initial_logits = (p.repeat_interleave(6, dim=0) for p in (layer.weight, layer.initial_logits))
+    wanted = dynamic_routing(x.flatten(1, 3), weight, bias=layer.bias, initial_logits=initial_logits)
     torch.testing.assert_close(layer(x).pose, wanted.pose)
 
 
@@ -168,7 +168,7 @@ def test_class_capsules_start_half_active(pose_scale: float) -> None:
     """From random capsules, whatever their size: so many that the price of their votes decides."""
     pose, activation = matrices(4, 32, 6, 6, dtype=torch.float32)[:2]
     layer = ClassCaps(32, 5, 16, 16, routing=EMRouting(pose_scale=pose_scale))
-    assert 0.4 < layer(Routed(pose_scale * pose, activation)).activation.mean() < 0.6
+    assert 0.4 < layer(Capsules(pose_scale * pose, activation)).activation.mean() < 0.6
 
 
 @pytest.mark.parametrize("settings", ["released", "paper"])
@@ -364,7 +364,7 @@ def test_standardized_flat_image_is_zero_with_a_finite_gradient() -> None:
             "pose_scale .* and finite, got inf",
         ),
         (lambda: DenseCaps(6, 3, 16, 16, routing=EMRouting(pose_scale="1")), "pose_scale must be positive, got '1'"),
-        (lambda: DenseCaps(6, 3, 16, 16, routing="em")(torch.zeros(2, 6, 16)), "capsules must be a Routed"),
+        (lambda: DenseCaps(6, 3, 16, 16, routing="em")(torch.zeros(2, 6, 16)), "capsules must be a Capsules"),
         (lambda: DenseCaps(6, 3, 16, 16, routing="em")(matrices(2, 7)), r"got shape \[2, 7, 4, 4\]"),
         (lambda: ClassCaps(6, 3, 16, 16, routing="em")(matrices(2, 7, 2, 2)), r"T=6, .* got shape \[2, 7, 2, 2, 16\]"),
         (lambda: ClassCaps(6, 3, 4, 4, coordinates="row"), "coordinates must be None with dynamic routing"),

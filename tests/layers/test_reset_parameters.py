@@ -29,7 +29,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "primary": lambda: PrimaryCaps(3, 2, 4, 5, bias_init=0.1, scale=0.5),
     "matrix primary": lambda: MatrixPrimaryCaps(3, 2, pose_std=0.4, activation_bias=-1.0),
     "normalized matrix primary": lambda: MatrixPrimaryCaps(3, 2, activation_std=0.4, normalize=True),
-    "dense": lambda: DenseCaps(6, 3, 4, 5, routing=DynamicRouting(learned_prior=True, bias_init=0.2)),
+    "dense": lambda: DenseCaps(6, 3, 4, 5, routing=DynamicRouting(learned_logits=True, bias_init=0.2)),
     "convolution": lambda: ConvCaps(2, 3, 16, 16, 3, routing=EMRouting(beta_a_init=0.3)),
     "classes": lambda: ClassCaps(2, 3, 16, 16, routing=EMRouting(beta_u_init=0.7)),
     "decoder": lambda: Decoder(3, 4, (1, 5, 5), (6,)),
@@ -64,7 +64,7 @@ def test_a_reset_decoder_starts_as_a_new_one() -> None:
 
 
 def test_what_a_weight_is_made_of_is_not_drawn() -> None:
-    """Of a layer with weight normalisation, magnitude and direction are not the weight's numbers."""
+    """Of a layer with weight normalization, magnitude and direction are not the weight's numbers."""
     torch.manual_seed(0)
     layer = nn.utils.parametrizations.weight_norm(Local(3, 40, 50))
     before = copy.deepcopy(layer.state_dict())

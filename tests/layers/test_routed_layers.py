@@ -18,13 +18,13 @@ from torchcaps.data import load
 from torchcaps.layers import ROUTINGS, ClassCaps, ConvCaps, DenseCaps, DynamicRouting, EMRouting, PrimaryCaps
 from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.models import build
-from torchcaps.ops import Routed, dynamic_routing, margin_loss, receptive_fields
+from torchcaps.ops import Capsules, dynamic_routing, margin_loss, receptive_fields
 
 
 def test_convolution_over_the_whole_map_is_dense() -> None:
-    conv = ConvCaps(3, 5, 4, 6, (2, 7), routing=DynamicRouting(learned_prior=True)).double()
-    dense = DenseCaps(3 * 2 * 7, 5, 4, 6, routing=DynamicRouting(learned_prior=True)).double()
-    nn.init.normal_(conv.prior)  # type: ignore[arg-type]
+    conv = ConvCaps(3, 5, 4, 6, (2, 7), routing=DynamicRouting(learned_logits=True)).double()
+    dense = DenseCaps(3 * 2 * 7, 5, 4, 6, routing=DynamicRouting(learned_logits=True)).double()
+    nn.init.normal_(conv.initial_logits)  # type: ignore[arg-type]
     nn.init.normal_(conv.bias)  # type: ignore[arg-type]
     dense.load_state_dict(conv.state_dict())
     x = torch.randn(2, 3, 2, 7, 4, dtype=torch.float64)
@@ -87,8 +87,8 @@ def test_rows_and_columns_may_differ(routing: str) -> None:
     plain = ConvCaps(2, 3, 16, 16, (2, 3), stride=(1, 2), routing=two).double()
     plain.load_state_dict(layer.state_dict())
     pose, activation = torch.randn(2, 2, 4, 7, 16, dtype=torch.double), torch.rand(2, 2, 4, 7, dtype=torch.double)
-    got = layer(Routed(pose, activation))
-    around = Routed(F.pad(pose, (0, 0, 0, 0, 1, 1)), F.pad(activation, (0, 0, 1, 1)))
+    got = layer(Capsules(pose, activation))
+    around = Capsules(F.pad(pose, (0, 0, 0, 0, 1, 1)), F.pad(activation, (0, 0, 1, 1)))
     assert got.activation.shape == (2, 3, *layer.output_size(4, 7)) == (2, 3, 5, 3)
     torch.testing.assert_close(got.pose, plain(around).pose)
     if routing == "dynamic":  # each place routes by itself
@@ -100,7 +100,7 @@ def test_rows_and_columns_may_differ(routing: str) -> None:
 def test_layers_take_what_layers_return() -> None:
     stack = nn.Sequential(PrimaryCaps(3, 4, 6, 3), ConvCaps(4, 5, 6, 7, 3, stride=2), DenseCaps(5 * 2 * 3, 8, 7, 9))
     routed = stack(torch.randn(2, 3, 7, 9))
-    assert isinstance(routed, Routed) and routed.pose.shape == (2, 8, 9)
+    assert isinstance(routed, Capsules) and routed.pose.shape == (2, 8, 9)
 
 
 @pytest.mark.parametrize("n_layers", [1, 2, 3])
@@ -132,12 +132,12 @@ def test_three_stacked_capsule_layers_train() -> None:
 
 
 def test_options_reach_the_routing() -> None:
-    layer = DenseCaps(6, 3, 4, 5, routing=DynamicRouting(2, leaky=True, gradient="last", learned_prior=True))
+    layer = DenseCaps(6, 3, 4, 5, routing=DynamicRouting(2, leaky=True, backprop="last", learned_logits=True))
     x = torch.randn(2, 6, 4)
-    assert layer.prior is not None
-    nn.init.normal_(layer.prior)
+    assert layer.initial_logits is not None
+    nn.init.normal_(layer.initial_logits)
     wanted = dynamic_routing(
-        x, layer.weight, n_iters=2, bias=layer.bias, prior=layer.prior, leaky=True, gradient="last"
+        x, layer.weight, n_iters=2, bias=layer.bias, initial_logits=layer.initial_logits, leaky=True, backprop="last"
     )
     torch.testing.assert_close(layer(x).pose, wanted.pose)
     assert not torch.allclose(layer(x, n_iters=1).pose, wanted.pose)
@@ -146,13 +146,13 @@ def test_options_reach_the_routing() -> None:
 
 def test_the_gradient_of_a_layer_is_the_one_it_was_asked_for() -> None:
     x, found = torch.randn(2, 6, 4), {}
-    for gradient in ("full", "last"):
+    for backprop in ("full", "last"):
         torch.manual_seed(0)
-        layer = DenseCaps(6, 3, 4, 5, routing=DynamicRouting(gradient=gradient))
-        (found[gradient],) = torch.autograd.grad(layer(x).activation.sum(), layer.weight)
-        routed = dynamic_routing(x, layer.weight, bias=layer.bias, gradient=gradient)
+        layer = DenseCaps(6, 3, 4, 5, routing=DynamicRouting(backprop=backprop))
+        (found[backprop],) = torch.autograd.grad(layer(x).activation.sum(), layer.weight)
+        routed = dynamic_routing(x, layer.weight, bias=layer.bias, backprop=backprop)
         (wanted,) = torch.autograd.grad(routed.activation.sum(), layer.weight)
-        torch.testing.assert_close(found[gradient], wanted)
+        torch.testing.assert_close(found[backprop], wanted)
     assert not torch.allclose(found["full"], found["last"])
 
 
@@ -232,8 +232,8 @@ def test_weights_of_before_there_were_factors_compute_what_they_did() -> None:
         (lambda: DenseCaps(6, 3, 4, 5, routing=DynamicRouting(0)), "n_iters must be an integer of at least 1, got 0"),
         (lambda: DenseCaps(6, 3, 4, 5, routing="magic"), f"routing must be one of {', '.join(ROUTINGS)}; got 'magic'"),
         (
-            lambda: DenseCaps(6, 3, 4, 5, routing=DynamicRouting(gradient="x")),
-            "gradient must be one of full, last; got 'x'",
+            lambda: DenseCaps(6, 3, 4, 5, routing=DynamicRouting(backprop="x")),
+            "backprop must be one of full, last; got 'x'",
         ),
         (lambda: ConvCaps(6, 3, 4, 5, 0), "kernel_size must be an integer of at least 1, got 0"),
         (lambda: ConvCaps(6, 3, 4, 5, 2, stride=0), "stride must be an integer of at least 1, got 0"),
@@ -267,7 +267,7 @@ def test_layers_compile_to_one_graph(autocast: bool) -> None:
 def test_weights_may_be_computed(routing: str) -> None:
     """As in a parametrised or a pruned layer, and in a replica of DataParallel, whose weights are no parameters."""
     layer, pruned, half = (DenseCaps(6, 3, 16, 16, routing=routing) for _ in range(3))
-    lower = Routed(torch.randn(2, 6, 16), torch.rand(2, 6))
+    lower = Capsules(torch.randn(2, 6, 16), torch.rand(2, 6))
     wanted = layer(lower).pose
     normed = parametrizations.weight_norm(layer, "weight")
     torch.testing.assert_close(normed(lower).pose, wanted)
@@ -292,7 +292,7 @@ def test_bare_matrices_are_vectors_too() -> None:
 
 def test_bad_capsules() -> None:
     with pytest.raises(
-        ValueError, match=r"capsules must be a Routed or a tensor of poses, got a tuple: torchcaps.Routed"
+        ValueError, match=r"capsules must be a Capsules or a tensor of poses, got a tuple: torchcaps.Capsules"
     ):
         DenseCaps(6, 3, 4, 5)((torch.zeros(2, 6, 4), torch.zeros(2, 6)))
     with pytest.raises(
@@ -304,12 +304,12 @@ def test_bad_capsules() -> None:
     with pytest.raises(ValueError, match="kernel_size must fit into the map, got 4 where H=3"):
         ConvCaps(6, 3, 4, 5, 4)(torch.zeros(2, 6, 3, 5, 4))
     with pytest.raises(ValueError, match=r"pose must be vectors or square matrices, got shape \[2, 6, 2, 8\]"):
-        DenseCaps(6, 3, 16, 8)(Routed(torch.zeros(2, 6, 2, 8), torch.zeros(2, 6)))
+        DenseCaps(6, 3, 16, 8)(Capsules(torch.zeros(2, 6, 2, 8), torch.zeros(2, 6)))
     for shape in ([2], [2, 5], [1, 6], [2, 6, 4, 4]):  # though dynamic routing does not read them
         with pytest.raises(
             ValueError, match=re.escape(f"activation must be one number for each pose, got shape {shape}")
         ):
-            DenseCaps(6, 3, 16, 5)(Routed(torch.zeros(2, 6, 4, 4), torch.zeros(shape)))
+            DenseCaps(6, 3, 16, 5)(Capsules(torch.zeros(2, 6, 4, 4), torch.zeros(shape)))
 
 
 @dataclass(frozen=True)
@@ -325,9 +325,9 @@ class Shares(Routing):
             "share": Init((n_in, n_out), torch.nn.init.normal_, per_child=True),
         }
 
-    def route(self, capsules: Routed, parts: Mapping[str, Any], *, return_coupling: bool = False) -> Routed:
+    def route(self, capsules: Capsules, parts: Mapping[str, Any], *, return_coupling: bool = False) -> Capsules:
         pose = torch.einsum("bid,ijde,ij->bje", capsules.pose, parts["weight"], parts["share"])
-        return Routed(pose, pose.norm(dim=-1))
+        return Capsules(pose, pose.norm(dim=-1))
 
 
 def test_every_layer_takes_a_new_routing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,18 +358,18 @@ def test_maps_are_routed_field_by_field(activations: bool) -> None:
         def parts(self, sizes: Sizes) -> Mapping[str, Part]:
             return {"weight": Init(tuple(sizes[:4]), torch.nn.init.normal_)}
 
-        def route(self, capsules: Routed, parts: Mapping[str, Any], *, return_coupling: bool = False) -> Routed:
+        def route(self, capsules: Capsules, parts: Mapping[str, Any], *, return_coupling: bool = False) -> Capsules:
             active = capsules.activation if activations else torch.ones_like(capsules.activation)
             pose = torch.einsum("bid,ijde,bi->bje", capsules.pose, parts["weight"], active)
-            return Routed(pose.unflatten(-1, (4, 4)), pose.norm(dim=-1), active.unsqueeze(-1).expand(-1, -1, 3))
+            return Capsules(pose.unflatten(-1, (4, 4)), pose.norm(dim=-1), active.unsqueeze(-1).expand(-1, -1, 3))
 
     layer = ConvCaps(2, 3, 16, 16, (2, 3), stride=(1, 2), routing=Mine())
     pose, activation = torch.randn(2, 2, 4, 7, 16), torch.rand(2, 2, 4, 7)
-    found = layer(Routed(pose, activation), return_coupling=True)
+    found = layer(Capsules(pose, activation), return_coupling=True)
     assert [list(x.shape) for x in found] == [[2, 3, 3, 3, 4, 4], [2, 3, 3, 3], [2, 3, 3, 12, 3]]
     window = slice(1, 3), slice(2, 5)  # what the place (1, 1) sees
     few = pose[:, :, *window].flatten(1, 3), activation[:, :, *window].flatten(1, 3)
-    wanted = Mine().route(Routed(*few), layer.parts())
+    wanted = Mine().route(Capsules(*few), layer.parts())
     torch.testing.assert_close(found.pose[:, :, 1, 1], wanted.pose)
     torch.testing.assert_close(found.activation[:, :, 1, 1], wanted.activation)
     torch.testing.assert_close(found.coupling[:, 1, 1], wanted.coupling)
@@ -385,7 +385,7 @@ def test_tensors_that_are_no_poses_are_refused(shape: tuple[int, ...]) -> None:
 def test_weights_bring_the_constants_of_their_layer(kind: type[DenseCaps | ClassCaps]) -> None:
     """Loaded into a layer that was made for other poses, they compute what they did."""
     where = {"coordinates": "column"} if kind is ClassCaps else {}
-    lower = Routed(torch.randn(2, 6, *(1,) * 2 * len(where), 16), torch.rand(2, 6, *(1,) * 2 * len(where)))
+    lower = Capsules(torch.randn(2, 6, *(1,) * 2 * len(where), 16), torch.rand(2, 6, *(1,) * 2 * len(where)))
     saved = kind(6, 3, 16, 16, routing=EMRouting(pose_scale=0.1), **where)
     other = kind(6, 3, 16, 16, routing="em", **where)
     assert not torch.equal(saved(lower).pose, other(lower).pose)
@@ -412,16 +412,16 @@ class MaskedMean(Routing):
 
     def route(
         self,
-        capsules: Routed,
+        capsules: Capsules,
         parts: Mapping[str, Any],
         *,
         return_coupling: bool = False,
         mask: torch.Tensor | None = None,
-    ) -> Routed:
+    ) -> Capsules:
         there = torch.ones_like(capsules.pose[..., 0]) if mask is None else mask.to(capsules.pose.dtype)
         mean = torch.einsum("bid,bi->bd", capsules.pose, there) / there.sum(1, keepdim=True)
         pose = parts["norm"](torch.einsum("bd,jde->bje", mean, parts["weight"][0]))
-        return Routed(pose, pose.norm(dim=-1))
+        return Capsules(pose, pose.norm(dim=-1))
 
 
 def test_any_number_of_capsules_with_a_mask() -> None:

@@ -56,9 +56,9 @@ def test_generation_units_take_what_was_read(name: str) -> None:
 def test_capsules_are_those_of_the_image_that_is_seen(name: str) -> None:
     """And what is painted is theirs, transformed: a loss of consistency would else transform them twice."""
     model, x, by = build(name, (1, 20, 24)), torch.rand(2, 1, 20, 24), shifts((2, 0), (0, 3))
-    found, told = model.recognise(x), model(x, by)
+    found, told = model.encode(x), model(x, by)
     torch.testing.assert_close(told.capsules.pose, found.pose)
-    painted = model.generate(transform_pose(found.pose, by), found.activation)
+    painted = model.decode(transform_pose(found.pose, by), found.activation)
     torch.testing.assert_close(told.images, painted)
 
 
@@ -76,7 +76,7 @@ def test_capsules_of_points_unit_by_unit() -> None:
         build("translation_autoencoder", (1, 6, 5), n_capsules=2, n_recognition=3, n_generation=4),
         torch.rand(2, 1, 6, 5),
     )
-    found = model.recognise(x)
+    found = model.encode(x)
     painted = torch.zeros(2, 30)
     units = torch.sigmoid(x.flatten(1) @ model.recognition.weight[0] + model.recognition.bias[0]).view(2, 2, 3)
     for j in range(2):
@@ -85,8 +85,8 @@ def test_capsules_of_points_unit_by_unit() -> None:
         torch.testing.assert_close(found.pose[:, j], numbers[:, :2] * 5 / 4)
         torch.testing.assert_close(found.activation[:, j], presence[:, 0])
         seen = torch.sigmoid(numbers[:, :2] @ model.generation.weight[j] + model.generation.bias[j])
-        painted += (seen * presence) @ model.paint.weight[0, 4 * j : 4 * j + 4]
-    torch.testing.assert_close(model(x).images.flatten(1), painted + model.ground.flatten())
+        painted += (seen * presence) @ model.output.weight[0, 4 * j : 4 * j + 4]
+    torch.testing.assert_close(model(x).images.flatten(1), painted + model.background.flatten())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,7 +118,7 @@ def test_matrices_of_parts_have_an_inverse_whatever_is_read() -> None:
     model = build("parts_autoencoder", (1, 28, 28), 10)
     with torch.no_grad():
         model.read.weight.normal_(std=30.0)
-    matrix = model.recognise(torch.rand(4, 1, 28, 28)).pose
+    matrix = model.encode(torch.rand(4, 1, 28, 28)).pose
     # the area of a unit is unit² · sx · sy, each scale within ½ … 2
     area = torch.linalg.det(matrix) / model.unit**2
     assert area.min() > 0.249 and area.max() < 4.01
@@ -133,18 +133,18 @@ def test_local_capsules_see_their_window_and_paint_about_it() -> None:
     # 17 rows of 20 are filled, the first of them row 1; all 17 columns
     assert centres[0] == (-6.0, -6.5) and centres[1] == (0.0, -6.5) and centres[3] == (-6.0, -0.5)
     x = torch.rand(1, 1, 20, 17, requires_grad=True)
-    found = model.recognise(x)
+    found = model.encode(x)
     (seen,) = torch.autograd.grad(found.pose[:, 2:4].sum(), x)  # the two of the second window
     rows, columns = (seen.abs().sum(dim=(0, 1, axis)).nonzero().flatten().tolist() for axis in (3, 2))
     assert (rows, columns) == (list(range(1, 6)), list(range(6, 11)))
     presence = torch.zeros(1, 18)
     presence[0, 3] = 1.0
-    painted = model.generate(found.pose, presence)[0, 0].detach()
+    painted = model.decode(found.pose, presence)[0, 0].detach()
     rows, columns = (painted.abs().sum(dim=axis).nonzero().flatten().tolist() for axis in (1, 0))
     assert (rows, columns) == (list(range(7)), list(range(5, 12)))
     presence = torch.zeros(1, 18)
     presence[0, -1] = 1.0
-    painted = model.generate(found.pose, presence)[0, 0].detach()
+    painted = model.decode(found.pose, presence)[0, 0].detach()
     rows, columns = (painted.abs().sum(dim=axis).nonzero().flatten().tolist() for axis in (1, 0))
     assert (rows, columns) == (list(range(12, 19)), list(range(11, 17)))  # cut off at the image's edge
 
@@ -174,19 +174,19 @@ def test_local_capsules_paint_about_twice_as_far_by_default() -> None:
 
 def test_local_capsules_begin_near_their_windows() -> None:
     model = build("local_autoencoder", (1, 20, 20), 10, field=5, patch=7, stride=5)
-    x, y, w = model.recognise(torch.rand(50, 1, 20, 20)).pose[..., 2].mean(dim=0).unbind(-1)
+    x, y, w = model.encode(torch.rand(50, 1, 20, 20)).pose[..., 2].mean(dim=0).unbind(-1)
     assert (torch.stack((x / w, y / w), dim=1) - torch.tensor(model.windows.centres)).abs().max() < 2.5
 
 
 def test_a_template_in_its_own_size_is_painted_pixel_by_pixel() -> None:
     model = build("template_autoencoder", (1, 12, 10), 10, n_capsules=2, template=4)
     pose = torch.diag(torch.tensor([2.0, 2.0, 1.0])).repeat(1, 2, 1, 1)  # edges are 2 pixels from the middle
-    painted = model.generate(pose, torch.tensor([[0.5, 0.0]]))
+    painted = model.decode(pose, torch.tensor([[0.5, 0.0]]))
     wanted = torch.zeros(12, 10)
     wanted[4:8, 3:7] = 0.5 * model.templates[0, 0].detach()
     torch.testing.assert_close(painted[0, 0], wanted)
     pose[:, 0, :2, 2] = torch.tensor([2.0, -3.0])
-    moved = model.generate(pose, torch.tensor([[0.5, 0.0]]))
+    moved = model.decode(pose, torch.tensor([[0.5, 0.0]]))
     torch.testing.assert_close(moved[0, 0, 1:5, 5:9], wanted[4:8, 3:7])
 
 
@@ -197,7 +197,7 @@ def test_templates_grow_and_shrink_by_most_scale_at_most(most: float) -> None:
         model.read.weight.zero_()
         model.read.bias.zero_()
         model.read.bias.view(2, -1)[:, 1:3] = torch.tensor([[30.0, 30.0], [-30.0, -30.0]])  # both scales
-        sides = model.recognise(torch.rand(1, 1, 12, 10)).pose[0, :, :2, :2].norm(dim=1)
+        sides = model.encode(torch.rand(1, 1, 12, 10)).pose[0, :, :2, :2].norm(dim=1)
     torch.testing.assert_close(sides, torch.tensor([[2 * most] * 2, [2 / most] * 2]))  # half of the template: 2
 
 
@@ -259,9 +259,9 @@ def test_templates_in_bfloat16_lie_where_they_lie_in_float32() -> None:
     wide = build("template_autoencoder", (1, 28, 28), 10)
     wide.load_state_dict(model.state_dict())
     with torch.no_grad():
-        pose, presence, _ = wide.recognise(torch.rand(8, 1, 28, 28))
-        exact, found = wide.generate(pose, presence), model.generate(pose, presence.bfloat16())
-    rounded = model.generate(pose.bfloat16().float(), presence.bfloat16())
+        pose, presence, _ = wide.encode(torch.rand(8, 1, 28, 28))
+        exact, found = wide.decode(pose, presence), model.decode(pose, presence.bfloat16())
+    rounded = model.decode(pose.bfloat16().float(), presence.bfloat16())
     assert (found.float() - exact).abs().mean() < 0.5 * (rounded.float() - exact).abs().mean()
 
 

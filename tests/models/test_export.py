@@ -21,7 +21,7 @@ from torchcaps.models import build
 
 NETWORKS: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
     "capsnet_small": ((1, 20, 20), {"channels": 4}),
-    "capsnet_stacked": ((1, 24, 24), {"channels": 4, "gradient": "last"}),
+    "capsnet_stacked": ((1, 24, 24), {"channels": 4, "backprop": "last"}),
     # Not smaller: sums over repeated indices were wrong on several threads from about this size on.
     "matrix_capsnet_small": ((2, 32, 32), {"n_iters": 2}),
     "matched_cnn": ((1, 28, 28), {"n_parameters": 3000}),
@@ -65,13 +65,13 @@ def batch_of(given: tuple[Tensor, ...], free: bool) -> tuple[dict[int, Any], ...
 def test_programs_are_loaded_in_another_process(tmp_path: Path) -> None:
     """In which only ``torchcaps.models`` is imported, as the guide says: it makes operators and results known."""
     names = []
-    for name, impl, free in itertools.product(NETWORKS, ("reference", "auto"), (False, True)):
+    for name, backend, free in itertools.product(NETWORKS, ("reference", "auto"), (False, True)):
         routed = not name.endswith(("cnn", "autoencoder"))
-        if not routed and impl == "auto":
+        if not routed and backend == "auto":
             continue
-        model, given = network(name, **({"impl": impl} if routed else {})), inputs(name, EXPORTED)
+        model, given = network(name, **({"backend": backend} if routed else {})), inputs(name, EXPORTED)
         program = torch.export.export(model, given, dynamic_shapes=batch_of(given, free))
-        names.append(f"{name}-{impl}-{'free' if free else 'static'}")
+        names.append(f"{name}-{backend}-{'free' if free else 'static'}")
         torch.export.save(program, tmp_path / f"{names[-1]}.pt2")
         given = inputs(name, FREE if free else EXPORTED)
         torch.save((given, model(*given)), tmp_path / f"{names[-1]}.pt")
@@ -85,9 +85,9 @@ def test_programs_are_loaded_in_another_process(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")  # torch 2.11's loader
 @pytest.mark.parametrize("name", ["capsnet_small", "matrix_capsnet_small"])
-@pytest.mark.parametrize("impl", ["reference", "auto"])
-def test_programs_exported_under_autocast_are_right_there(name: str, impl: str) -> None:
-    model, given, file = network(name, impl=impl), inputs(name, EXPORTED), io.BytesIO()
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+def test_programs_exported_under_autocast_are_right_there(name: str, backend: str) -> None:
+    model, given, file = network(name, backend=backend), inputs(name, EXPORTED), io.BytesIO()
     with torch.autocast("cpu", torch.bfloat16):
         torch.export.save(torch.export.export(model, given), file)
         file.seek(0)

@@ -27,10 +27,10 @@ BIG = ("capsnet", "baseline_cnn", "matrix_capsnet", "multimnist_cnn")
 
 
 def test_options_reach_every_layer_that_routes() -> None:
-    model = build("capsnet_stacked", (1, 28, 28), 10, n_iters=2, gradient="last", impl="reference")
+    model = build("capsnet_stacked", (1, 28, 28), 10, n_iters=2, backprop="last", backend="reference")
     routed = [layer for layer in model.modules() if isinstance(layer, RoutedLayer)]
     assert len(routed) == 2
-    assert all(layer.routing == DynamicRouting(2, gradient="last", impl="reference") for layer in routed)
+    assert all(layer.routing == DynamicRouting(2, backprop="last", backend="reference") for layer in routed)
 
 
 def test_defaults_that_recorded_results_rest_on() -> None:
@@ -80,10 +80,10 @@ def test_capsnet_has_the_papers_parameters() -> None:
 def test_further_convolutions_stand_before_the_capsules_with_a_relu_behind_each() -> None:
     torch.manual_seed(0)
     further = (HiddenConv(3, kernel_size=(3, 5), stride=(2, 1), padding=(0, 2)), {"channels": 5})
-    model = CapsNet((2, 24, 26), 3, channels=4, kernel_size=3, convolutions=further, n_types=2).eval()
+    model = CapsNet((2, 24, 26), 3, channels=4, kernel_size=3, stem=further, n_types=2).eval()
     x = torch.rand(2, 2, 24, 26)
     features, sizes = x, [((1, 1), (0, 0)), ((2, 1), (0, 2)), ((1, 1), (1, 1))]
-    for layer, (stride, padding) in zip((model.conv, *model.convolutions), sizes, strict=True):
+    for layer, (stride, padding) in zip((model.conv, *model.stem), sizes, strict=True):
         features = F.conv2d(features, layer.weight, layer.bias, stride=stride, padding=padding).clamp_min(0)
     assert features.shape == (2, 5, 10, 24)
     torch.testing.assert_close(model(x).capsules[0].pose, model.primary(features).pose)
@@ -91,9 +91,9 @@ def test_further_convolutions_stand_before_the_capsules_with_a_relu_behind_each(
 
 def test_capsnet_deep_has_its_parameters() -> None:
     # conv 64·(9+1), 64·(64·9+1), 128·(64·9+1), twice 128·(128·9+1); primary 128·256·9 + 256; class 32·7·7·10·8·16 + 160
-    convolutions = 640 + 36_928 + 73_856 + 2 * 147_584
+    stem = 640 + 36_928 + 73_856 + 2 * 147_584
     model = build("capsnet_deep", (1, 28, 28), 10, decoder=None)
-    assert count_parameters(model) == convolutions + 295_168 + 2_007_200
+    assert count_parameters(model) == stem + 295_168 + 2_007_200
     assert model.map_shape == (32, 7, 7)
 
 
@@ -129,11 +129,9 @@ def test_matrix_capsnet_has_the_papers_maps() -> None:
     assert model.classes.spacing == (4, 4) and model.classes.centre == (-1.5, -1.5)
 
 
-@pytest.mark.parametrize(
-    "convolutions", [(), ({"kernel_size": (3, 5), "stride": (1, 2), "channels": 8, "padding": (0, 3)},)]
-)
-def test_receptive_fields_lie_where_coordinates_say(convolutions: tuple[dict[str, Any], ...]) -> None:
-    options = {"A": 3, "B": 2, "C": 4, "D": 3, "standardize": False, "convolutions": convolutions}
+@pytest.mark.parametrize("stem", [(), ({"kernel_size": (3, 5), "stride": (1, 2), "channels": 8, "padding": (0, 3)},)])
+def test_receptive_fields_lie_where_coordinates_say(stem: tuple[dict[str, Any], ...]) -> None:
+    options = {"A": 3, "B": 2, "C": 4, "D": 3, "standardize": False, "stem": stem}
     model = build("matrix_capsnet", (1, 36, 60), 5, n_iters=1, **options)
     x = torch.rand(1, 1, 36, 60, requires_grad=True)
     features = model(x).capsules[-2]
@@ -151,11 +149,11 @@ def test_receptive_fields_lie_where_coordinates_say(convolutions: tuple[dict[str
 def test_matrix_capsules_have_convolutions_and_normalization_before_routing() -> None:
     torch.manual_seed(0)
     further = ({"channels": 6, "kernel_size": 2, "stride": 2},)
-    model = build("matrix_capsnet", (2, 48, 48), 3, A=4, B=2, C=2, D=2, convolutions=further, normalize=True)
+    model = build("matrix_capsnet", (2, 48, 48), 3, A=4, B=2, C=2, D=2, stem=further, normalize=True)
     x = torch.rand(5, 2, 48, 48)
     made = F.conv2d(model.standardize(x), model.conv.weight, model.conv.bias, stride=2)
     made = normalized(made).clamp_min(0)
-    (second,) = model.convolutions
+    (second,) = model.stem
     made = normalized(F.conv2d(made, second.weight, second.bias, stride=2, padding=1)).clamp_min(0)
     made = normalized(F.conv2d(made, model.primary.weight))
     pose = made[:, :32].unflatten(1, (2, 4, 4)).permute(0, 1, 4, 5, 2, 3)
@@ -174,11 +172,11 @@ def normalized(x: torch.Tensor) -> torch.Tensor:
 def test_backward_hooks_see_convolutions(name: str) -> None:
     """As Grad-CAM hangs them: nothing that a module returned may be altered in place afterwards."""
     model, seen = build(name, (1, 28, 28), 3), set[str]()
-    convolutions = {inner: module for inner, module in model.named_modules() if isinstance(module, nn.Conv2d)}
-    for inner, module in convolutions.items():
+    stem = {inner: module for inner, module in model.named_modules() if isinstance(module, nn.Conv2d)}
+    for inner, module in stem.items():
         module.register_full_backward_hook(lambda *_, inner=inner: seen.add(inner))
     model(torch.rand(2, 1, 28, 28, requires_grad=True))[0].sum().backward()
-    assert convolutions and seen == convolutions.keys()
+    assert stem and seen == stem.keys()
 
 
 def test_matrix_capsnet_deep_has_its_parameters() -> None:
@@ -357,7 +355,7 @@ def test_they_are_of_every_routing() -> None:
         ("matrix_capsnet", (1, 28, 28), {"depth": 3}, "matrix_capsnet must be one of A, .* n_iters, .*'depth'"),
         ("matrix_capsnet", (1, 28, 28), {"normalize": "no"}, "normalize must be True or False, got 'no'"),
         ("matrix_capsnet", (1, 28, 28), {"routing": "dynamic", "normalize": True}, "normalize must be False with dyn"),
-        ("matrix_capsnet", (1, 28, 28), {"convolutions": ({"depth": 3},)}, "a field of convolutions.0. must be one"),
+        ("matrix_capsnet", (1, 28, 28), {"stem": ({"depth": 3},)}, "a field of stem.0. must be one"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "mine"}, "initial must be one of half-active, released"),
         ("matrix_capsnet", (1, 28, 28), {"initial": "released", "routing": "dynamic"}, "initial must be half-active"),
         ("matrix_capsnet", (1, 28, 28), {"pose": "row"}, "pose must be one of matrix, vector"),
@@ -413,30 +411,30 @@ def test_they_are_of_every_routing() -> None:
         ("capsnet", (1, 28, 28), {"decoder": False}, "decoder must list layers, got False"),
         ("capsnet", (1, 28, 28), {"hidden": 2}, "hidden must list layers, got 2"),
         ("capsnet", (1, 28, 28), {"hidden": [16]}, r"hidden\[0\] must be a HiddenCaps or a dict of its fields, got 16"),
-        ("capsnet", (1, 28, 28), {"convolutions": 2}, "convolutions must list layers, got 2"),
-        ("capsnet", (1, 28, 28), {"convolutions": [64]}, r"convolutions\[0\] must be a HiddenConv or .*, got 64"),
+        ("capsnet", (1, 28, 28), {"stem": 2}, "stem must list layers, got 2"),
+        ("capsnet", (1, 28, 28), {"stem": [64]}, r"stem\[0\] must be a HiddenConv or .*, got 64"),
         (
             "capsnet",
             (1, 28, 28),
-            {"convolutions": [{}, {"width": 64}]},
-            r"a field of convolutions\[1\] must be one of channels, kernel_size, stride, padding; got 'width'",
+            {"stem": [{}, {"width": 64}]},
+            r"a field of stem\[1\] must be one of channels, kernel_size, stride, padding; got 'width'",
         ),
         (
             "capsnet",
             (1, 28, 28),
-            {"convolutions": [HiddenConv(0)]},
-            r"convolutions\[0\].channels must be an integer of at least 1, got 0",
+            {"stem": [HiddenConv(0)]},
+            r"stem\[0\].channels must be an integer of at least 1, got 0",
         ),
         (
             "capsnet",
             (1, 28, 28),
-            {"convolutions": [{"padding": -1}]},
-            r"convolutions\[0\].padding must be an integer of at least 0, got -1",
+            {"stem": [{"padding": -1}]},
+            r"stem\[0\].padding must be an integer of at least 0, got -1",
         ),
         (
             "capsnet",
             (1, 24, 28),
-            {"convolutions": [{"kernel_size": 18, "padding": 0}]},
+            {"stem": [{"kernel_size": 18, "padding": 0}]},
             r"image_shape .* larger, got \(1, 24, 28\): a 18×18 kernel does not fit into a map of 16×20",
         ),
         ("capsnet", (1, 28, 28), {"decoder": [0.5]}, "each width of decoder must be an integer of at least 1, got 0.5"),

@@ -17,7 +17,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "dynamic routing": lambda x: dynamic_routing(x.flatten(2), torch.ones(3, 4, 16, 5)).pose,
     "EM routing": lambda x: em_routing(x, x[..., 0, 0], torch.ones(3, 4, 4, 4), torch.ones(4), torch.ones(4)).pose,
     "EM routing by the reference": lambda x: (
-        em_routing(x, x[..., 0, 0], torch.ones(3, 4, 4, 4), torch.ones(4), torch.ones(4), impl="reference").pose
+        em_routing(x, x[..., 0, 0], torch.ones(3, 4, 4, 4), torch.ones(4), torch.ones(4), backend="reference").pose
     ),
     "margin loss": lambda x: margin_loss(x[..., 0, 0], LABELS),
     "spread loss": lambda x: spread_loss(x[..., 0, 0], LABELS, 0.2),

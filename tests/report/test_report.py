@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torchcaps import explain
 from torchcaps.data import load
 from torchcaps.layers import Decoder
-from torchcaps.models import MODELS, Output
-from torchcaps.ops import Routed, squash
+from torchcaps.models import MODELS, ModelOutput
+from torchcaps.ops import Capsules, squash
 from torchcaps.training import Data, Experiment, Model
 from torchcaps.training.build import make_model
 from torchcaps.training.checkpoint import save_model
@@ -213,7 +213,7 @@ def test_of_several_windows_it_is_said_that_pictures_show_one(folder, tmp_path, 
 @pytest.mark.parametrize("learned", [False, True])
 def test_first_couplings_are_even_unless_they_were_learned(folder, tmp_path, monkeypatch, learned):
     monkeypatch.setattr(files, "DPI", 30)
-    model = replace(CAPSULES, options=CAPSULES.options | {"learned_prior": learned, "decoder": None})
+    model = replace(CAPSULES, options=CAPSULES.options | {"learned_logits": learned, "decoder": None})
     path = finished(tmp_path / "caps", replace(Data("digits"), n_eval=4), model)
     said = write_report(path).read_text(encoding="utf-8")
     assert ("divides its vote equally" in said) == ("all classes are equal" in said) == (not learned)
@@ -301,9 +301,9 @@ class Own(nn.Module):
         self.n_classes, self.linear = n_classes, nn.Linear(math.prod(image_shape), 3 * n_classes)
         self.decoder = Decoder(n_classes, 3, image_shape, (6,))
 
-    def forward(self, x: Tensor) -> Output:
+    def forward(self, x: Tensor) -> ModelOutput:
         pose = squash(self.linear(x.flatten(1)).unflatten(1, (self.n_classes, 3)))
-        return Output(pose.norm(dim=-1), (Routed(pose, pose.norm(dim=-1)),) if self.capsules else ())
+        return ModelOutput(pose.norm(dim=-1), (Capsules(pose, pose.norm(dim=-1)),) if self.capsules else ())
 
 
 def test_a_network_of_ones_own_shows_what_its_decoder_paints(folder, tmp_path, monkeypatch):

@@ -22,9 +22,9 @@ from study.few_labels.finished import Finished
 from study.few_labels.write import as_markdown
 from torchcaps.cli import main
 from torchcaps.data import load
-from torchcaps.models import Transformed, Transforming, build
+from torchcaps.models import Reconstruction, Transforming, build
 from torchcaps.models.pose_recovery import AFFINE_PARAMETERS, RecoveredTransformation
-from torchcaps.ops import Routed, pose_loss, transform_pose, warp
+from torchcaps.ops import Capsules, pose_loss, transform_pose, warp
 from torchcaps.ops.affine import shift_matrix
 from torchcaps.training import Data, Experiment, Model, files
 from torchcaps.training.batches import Batch, split
@@ -67,7 +67,7 @@ def test_the_result_says_how_poses_follow(folder: Path) -> None:
     assert "test_error" not in result and result["test_loss"] > 0
     assert set(result["test_follows"]) == {"shift x", "shift y"}
     assert set(result["test_follows"]["shift x"]) == {"slope", "r2"}
-    assert result["test_capsules"]["n"] == 4 and result["test_told"] > 0
+    assert result["test_capsules"]["n"] == 4 and result["test_consistency"] > 0
     templates = json.loads((folder / "templates" / "result.json").read_text())
     assert set(templates["val_follows"]) == {"rotation", "scale x", "scale y", "shear", "shift x", "shift y"}
     plain = json.loads((folder / "plain" / "result.json").read_text())
@@ -270,7 +270,7 @@ def test_where_nothing_is_transformed_nothing_is_recovered() -> None:
     config = replace(CONFIG, data=Data("digits", transformed=True, shift=0, n_eval=50))
     batches = split(config, load("digits"), "test", torch.device("cpu"))
     found = pose_metrics(build("affine_autoencoder", (1, 28, 28), 10, n_capsules=3), batches)
-    assert found["follows"] == {} and found["told"] is None
+    assert found["follows"] == {} and found["consistency"] is None
 
 
 def test_half_a_turn_may_be_said_either_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +320,7 @@ def test_the_loss_is_squared_error_and_inconsistency() -> None:
     model = build("affine_autoencoder", (1, 28, 28), 10, n_capsules=3)
     output = model(batch.images, batch.transformation)
     error = (output.images - batch.parts[:, 0]).square().sum() / 20
-    after = model.recognise(batch.parts[:, 0]).pose
+    after = model.encode(batch.parts[:, 0]).pose
     apart = pose_loss(after, transform_pose(output.capsules.pose, batch.transformation), model.unit)
     torch.testing.assert_close(total_loss(config, model, output, batch), error + 3 * apart)
     torch.testing.assert_close(total_loss(CONFIG, model, output, batch), error)
@@ -370,19 +370,19 @@ def test_what_follows_is_regressed_on_what_was_done() -> None:
         def generative_units(self) -> torch.Tensor:
             raise NotImplementedError
 
-        def recognise(self, x: torch.Tensor) -> Routed:
+        def encode(self, x: torch.Tensor) -> Capsules:
             along = torch.arange(28.0) - 13.5
             mass = x.sum(dim=(1, 2, 3))
             place = torch.stack([(x.sum(dim=(1, k)) * along).sum(dim=1) / mass for k in (2, 3)], dim=1)
-            return Routed(place.unsqueeze(1) / 2, torch.ones(len(x), 1))
+            return Capsules(place.unsqueeze(1) / 2, torch.ones(len(x), 1))
 
-        def generate(self, pose: torch.Tensor, presence: torch.Tensor) -> torch.Tensor:
+        def decode(self, pose: torch.Tensor, presence: torch.Tensor) -> torch.Tensor:
             return pose.sum(dim=(1, 2))[:, None, None, None] * torch.ones(len(pose), 1, 28, 28)
 
-        def forward(self, x: torch.Tensor, transformation: torch.Tensor | None = None) -> Transformed:
-            found = self.recognise(x)
+        def forward(self, x: torch.Tensor, transformation: torch.Tensor | None = None) -> Reconstruction:
+            found = self.encode(x)
             pose = found.pose if transformation is None else transform_pose(found.pose, transformation)
-            return Transformed(self.generate(pose, found.activation), found)
+            return Reconstruction(self.decode(pose, found.activation), found)
 
     spot = torch.zeros(64, 1, 28, 28)
     spot[:, :, 13:15, 13:15] = 1
@@ -398,4 +398,4 @@ def test_what_follows_is_regressed_on_what_was_done() -> None:
         assert found["capsules"][name]["slope"] == pytest.approx([0.5] * 3, abs=1e-4)
         assert found["capsules"][name]["r2"] == pytest.approx([r2] * 3, abs=1e-4)
     # ConsistencyError (x, y) it paints x + y everywhere, where seeing it would have painted half of that.
-    assert found["told"] == pytest.approx(1.0, abs=1e-4)
+    assert found["consistency"] == pytest.approx(1.0, abs=1e-4)

@@ -16,7 +16,7 @@ from tests.training.test_train import CNN, TINY
 from torchcaps.cli import main
 from torchcaps.data import Dataset, load
 from torchcaps.data.augment import CROPS_13
-from torchcaps.models import Output
+from torchcaps.models import ModelOutput
 from torchcaps.training import Data
 from torchcaps.training.batches import Batches, image_shape, split
 from torchcaps.training.checkpoint import data_for, load_model
@@ -92,9 +92,9 @@ def test_evaluation_sees_the_centre_and_twelve_around_it() -> None:
 class Brightness(nn.Module):
     """Two scores: how bright a window's first pixel is, and a half."""
 
-    def forward(self, x: Tensor) -> Output:
+    def forward(self, x: Tensor) -> ModelOutput:
         first = x[:, 0, 0, 0]
-        return Output(torch.stack((first, torch.full_like(first, 0.5)), dim=1), [])
+        return ModelOutput(torch.stack((first, torch.full_like(first, 0.5)), dim=1), [])
 
 
 def test_scores_are_averaged_before_one_is_called_wrong() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchcaps import DenseCaps, PrimaryCaps, load_model, predict, train
 from torchcaps.cli import main
 from torchcaps.data import DATASETS, NO_FILES, Dataset, Images, register
-from torchcaps.models import MODELS, Output
+from torchcaps.models import MODELS, ModelOutput
 from torchcaps.ops import margin_loss
 from torchcaps.report.evaluated import evaluate_run
 from torchcaps.report.report import write_report
@@ -44,7 +44,7 @@ def stripes(n_classes: int = 2) -> Dataset:
 
 
 def capsules() -> nn.Sequential:
-    """Returns capsules, not an ``Output``."""
+    """Returns capsules, not a ``ModelOutput``."""
     return nn.Sequential(
         nn.Conv2d(1, 8, 3), nn.ReLU(), PrimaryCaps(8, 2, 4, 3, stride=2), DenseCaps(2 * 4 * 4, 2, 4, 4)
     )
@@ -89,7 +89,7 @@ class Plain(nn.Module):
 
 
 def test_a_loss_of_ones_own(tmp_path: Path) -> None:
-    """It is what is trained, validated and tested by, and sees scores as an ``Output``."""
+    """It is what is trained, validated and tested by, and sees scores as a ``ModelOutput``."""
     seen: list[type] = []
 
     def loss(output: Any, batch: Batch) -> Tensor:
@@ -98,7 +98,7 @@ def test_a_loss_of_ones_own(tmp_path: Path) -> None:
 
     config, given = replace(CONFIG, loss="cross_entropy"), {"dataset": stripes(), "model": Plain()}
     result = quiet(config, tmp_path / "a", **given, loss=loss)
-    assert result["handed_over"] == ["dataset", "model", "loss"] and set(seen) == {Output}
+    assert result["handed_over"] == ["dataset", "model", "loss"] and set(seen) == {ModelOutput}
     assert 7 <= result["test_loss"] < 8 and 7 <= result["val_loss"] < 8 and result["test_error"] == 0
     # The record says that it was one's own: the run does not go on, nor is it evaluated, with another.
     assert result["config"]["loss"] == "own"

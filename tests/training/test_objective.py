@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from torchcaps.layers import Decoder
-from torchcaps.models import Output, Transformed, TransformingAutoencoder, build
-from torchcaps.ops import Routed, margin_loss, reconstruction_loss, spread_loss
+from torchcaps.models import ModelOutput, Reconstruction, TransformingAutoencoder, build
+from torchcaps.ops import Capsules, margin_loss, reconstruction_loss, spread_loss
 from torchcaps.ops.affine import shift_matrix
 from torchcaps.training.batches import Batch
 from torchcaps.training.config import Data, Experiment, Model
@@ -55,7 +55,9 @@ def test_the_reconstruction_teaches_decoder_and_capsules(n_labels: int) -> None:
     model, given, pose = torch.nn.Module(), batch(n_labels), torch.randn(3, 3, 4, requires_grad=True)
     model.decoder = Decoder(3, 4, (1, 20, 20), hidden=())
     (layer,) = model.decoder.layers
-    loss = total_loss(Experiment(reconstruction=0.25), model, Output(torch.rand(3, 3), (Routed(pose, pose),)), given)
+    loss = total_loss(
+        Experiment(reconstruction=0.25), model, ModelOutput(torch.rand(3, 3), (Capsules(pose, pose),)), given
+    )
     got = torch.autograd.grad(loss, (pose, layer.weight, layer.bias))
     wanted = [torch.zeros_like(x) for x in got]
     with torch.no_grad():
@@ -77,12 +79,12 @@ def test_consistency_draws_both_poses_to_each_other() -> None:
     shift = shift[:, :1]
 
     class Says(TransformingAutoencoder):
-        def recognise(self, x: torch.Tensor) -> Routed:
-            return Routed(seen, torch.ones(3, 5))
+        def encode(self, x: torch.Tensor) -> Capsules:
+            return Capsules(seen, torch.ones(3, 5))
 
     model = Says((1, 20, 20), n_capsules=5, n_recognition=1, n_generation=1, pose="translation")
     given = batch(1)._replace(transformation=shift_matrix(shift[:, 0]))
-    output = Transformed(given.parts[:, 0], Routed(before, torch.ones(3, 5)))
+    output = Reconstruction(given.parts[:, 0], Capsules(before, torch.ones(3, 5)))
     config = Experiment(data=Data(transformed=True), model=Model("transforming_autoencoder"), loss="squared_error",
                         consistency=3.0)  # fmt: skip
     got = torch.autograd.grad(total_loss(config, model, output, given), (seen, before))
@@ -95,7 +97,7 @@ def test_losses_of_narrow_scores_are_computed_wide() -> None:
     for n_labels in (1, 2):
         given = batch(n_labels)
         found, wanted = (
-            total_loss(Experiment(loss="cross_entropy"), model, Output(each), given)
+            total_loss(Experiment(loss="cross_entropy"), model, ModelOutput(each), given)
             for each in (scores, scores.double())
         )
         torch.testing.assert_close(found, wanted.float())
@@ -104,9 +106,9 @@ def test_losses_of_narrow_scores_are_computed_wide() -> None:
 def test_cross_entropy() -> None:
     scores, config = torch.randn(3, 3), Experiment(loss="cross_entropy")
     model = torch.nn.Identity()
-    one = total_loss(config, model, Output(scores), batch(1))
+    one = total_loss(config, model, ModelOutput(scores), batch(1))
     torch.testing.assert_close(one, F.cross_entropy(scores, torch.tensor([0, 1, 2])))
-    two = total_loss(config, model, Output(scores), batch(2))
+    two = total_loss(config, model, ModelOutput(scores), batch(2))
     present = torch.tensor([[1.0, 0, 1], [1, 1, 0], [0, 1, 1]])
     torch.testing.assert_close(two, F.binary_cross_entropy_with_logits(scores, present) * 3)
 
@@ -114,18 +116,20 @@ def test_cross_entropy() -> None:
 def test_spread_loss_grows_its_margin_over_the_run() -> None:
     scores, labels = torch.rand(3, 3), torch.tensor([0, 1, 2])
     for progress, margin in ((0.0, 0.2), (0.5, 0.55), (1.0, 0.9)):
-        got = total_loss(Experiment(loss="spread"), torch.nn.Identity(), Output(scores), batch(1), progress=progress)
+        got = total_loss(
+            Experiment(loss="spread"), torch.nn.Identity(), ModelOutput(scores), batch(1), progress=progress
+        )
         torch.testing.assert_close(got, spread_loss(scores, labels, margin))
     half_way = total_loss(
-        Experiment(loss="spread", margin="sigmoid"), torch.nn.Identity(), Output(scores), batch(1), progress=0.1
+        Experiment(loss="spread", margin="sigmoid"), torch.nn.Identity(), ModelOutput(scores), batch(1), progress=0.1
     )
     torch.testing.assert_close(half_way, spread_loss(scores, labels, 0.2 + 0.79 / 2))
 
 
 def test_evaluate_weighs_images_not_batches() -> None:
     class Fixed(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> Output:
-            return Output(x.flatten(1)[:, :2])
+        def forward(self, x: torch.Tensor) -> ModelOutput:
+            return ModelOutput(x.flatten(1)[:, :2])
 
     def one(rows: list[list[float]]) -> Batch:
         x = torch.tensor(rows)[:, None, None]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.training.test_train import CNN, PAIRS, TINY
-from torchcaps.models import MODELS, Output, build
-from torchcaps.ops import Routed
+from torchcaps.models import MODELS, ModelOutput, build
+from torchcaps.ops import Capsules
 from torchcaps.training.config import NO_FACTORS, Experiment, Model
 from torchcaps.training.stuck import _long
 from torchcaps.training.train import train
@@ -28,9 +28,9 @@ class OneClass(nn.Module):
         super().__init__()
         self.scores = nn.Parameter(torch.zeros(10))
 
-    def forward(self, x: Tensor) -> Output:
+    def forward(self, x: Tensor) -> ModelOutput:
         third = torch.zeros(10).index_fill(0, torch.tensor(3), 1e6)
-        return Output((self.scores + third).expand(len(x), 10))
+        return ModelOutput((self.scores + third).expand(len(x), 10))
 
 
 def warnings(config: Experiment, out: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -66,8 +66,8 @@ def test_one_class_for_all_images_is_told_at_the_end(
 
 def test_activations_that_are_no_lengths_are_none_that_saturate() -> None:
     pose = torch.full((2, 3, 4), 0.4999)
-    assert _long(Routed(pose, pose.norm(dim=-1))) == 1  # all of 0.9998
-    assert _long(Routed(pose, torch.full((2, 3), 0.5))) == 0
+    assert _long(Capsules(pose, pose.norm(dim=-1))) == 1  # all of 0.9998
+    assert _long(Capsules(pose, torch.full((2, 3), 0.5))) == 0
     model = build("matrix_capsnet_small", (1, 28, 28), 3)
     with torch.no_grad():
         assert all(_long(capsules) == 0 for capsules in model(torch.rand(1, 1, 28, 28)).capsules)

@@ -27,7 +27,7 @@ import torchcaps
 from torchcaps.data import DATASETS, Dataset, load
 from torchcaps.layers import ROUTINGS, Decoder, DynamicRouting
 from torchcaps.layers.base import RoutedLayer
-from torchcaps.models import MODELS, CapsNet, Output, Transformed, build, capsnet, matched_cnn
+from torchcaps.models import MODELS, CapsNet, ModelOutput, Reconstruction, build, capsnet, matched_cnn
 from torchcaps.training import Data, Experiment, Model, Optim
 from torchcaps.training.batches import Batches, split
 from torchcaps.training.build import make_model
@@ -397,7 +397,7 @@ class Own(nn.Module):
 
 def test_a_network_of_ones_own_is_trained_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def mine(image_shape: tuple[int, int, int], n_classes: int) -> nn.Module:
-        return Own(n_classes, lambda scores: Output(scores, ()))
+        return Own(n_classes, lambda scores: ModelOutput(scores, ()))
 
     monkeypatch.setitem(MODELS, "mine", mine)
     fit(replace(CNN, model=Model("mine"), epochs=1), tmp_path / "a")
@@ -431,10 +431,10 @@ def test_a_part_made_in_evaluation_mode_stays_in_it(monkeypatch: pytest.MonkeyPa
 
 def test_networks_of_ones_own_are_told_what_to_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODELS, "mine", lambda image_shape, n_classes: Own(n_classes, lambda scores: [scores]))
-    with pytest.raises(ValueError, match=r"mine must return a torchcaps.models.Output, got a list"):
+    with pytest.raises(ValueError, match=r"mine must return a torchcaps.models.ModelOutput, got a list"):
         fit(replace(CNN, model=Model("mine")), tmp_path / "a")
     monkeypatch.setitem(
-        MODELS, "mine", lambda image_shape, n_classes: Own(n_classes, lambda s: Output(s, ()), nn.Sequential())
+        MODELS, "mine", lambda image_shape, n_classes: Own(n_classes, lambda s: ModelOutput(s, ()), nn.Sequential())
     )
     with pytest.raises(
         ValueError, match=r"reconstruction must be 0 .* no torchcaps.Decoder but a Sequential; got 0.0005"
@@ -445,10 +445,10 @@ def test_networks_of_ones_own_are_told_what_to_return(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("returns", "decoder", "message"),
     [
-        (lambda s: Output(s[:, :2], ()), None, r"must return scores \[B, 10\], .*; of 1 image got \[1, 2\]"),
-        (lambda s: Output(s[:, 0], ()), None, r"must return scores \[B, 10\], .*; of 1 image got \[1\]"),
-        (lambda s: Output([s], ()), None, r"must return scores \[B, 10\], .*; of 1 image got list"),
-        (lambda s: Output(s, ()), Decoder(10, 16, (1, 28, 28)), "reconstruction must be 0 .* returns no capsules"),
+        (lambda s: ModelOutput(s[:, :2], ()), None, r"must return scores \[B, 10\], .*; of 1 image got \[1, 2\]"),
+        (lambda s: ModelOutput(s[:, 0], ()), None, r"must return scores \[B, 10\], .*; of 1 image got \[1\]"),
+        (lambda s: ModelOutput([s], ()), None, r"must return scores \[B, 10\], .*; of 1 image got list"),
+        (lambda s: ModelOutput(s, ()), Decoder(10, 16, (1, 28, 28)), "reconstruction must be 0 .* returns no capsules"),
     ],
 )
 def test_what_a_network_of_ones_own_returns_must_fit(
@@ -461,7 +461,7 @@ def test_what_a_network_of_ones_own_returns_must_fit(
 
 def test_a_network_with_nothing_to_train_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def frozen(image_shape: tuple[int, int, int], n_classes: int) -> nn.Module:
-        return Own(n_classes, lambda scores: Output(scores, ())).requires_grad_(False)
+        return Own(n_classes, lambda scores: ModelOutput(scores, ())).requires_grad_(False)
 
     monkeypatch.setitem(MODELS, "mine", frozen)
     with pytest.raises(ValueError, match="the model mine must have parameters to train, got none"):
@@ -730,13 +730,13 @@ def test_an_autoencoder_of_ones_own_that_is_no_transforming_one_is_refused(
             super().__init__()
             self.w = nn.Parameter(torch.zeros(()))
 
-        def forward(self, x: torch.Tensor, transformation: torch.Tensor | None = None) -> Transformed:
-            return Transformed(x + self.w, None)  # type: ignore[arg-type]
+        def forward(self, x: torch.Tensor, transformation: torch.Tensor | None = None) -> Reconstruction:
+            return Reconstruction(x + self.w, None)  # type: ignore[arg-type]
 
     monkeypatch.setitem(MODELS, "own", Own)
     config = replace(TINY, data=Data("digits", transformed=True), model=Model("own"), loss="squared_error")
     with pytest.raises(
-        ValueError, match="own must be a torchcaps.models.Transforming to return a Transformed, got a Own"
+        ValueError, match="own must be a torchcaps.models.Transforming to return a Reconstruction, got a Own"
     ):
         fit(config, tmp_path / "a")
 
@@ -824,7 +824,7 @@ def test_a_model_that_computes_otherwise_by_now_is_noticed(
     load_model(Run(unbroken))
     noticed = f"model.pt computes otherwise than when it was saved, by torchcaps {torchcaps.__version__}"
     assert caplog.text.count(noticed) == 1
-    monkeypatch.setattr(CapsNet, "forward", lambda model, x: Output(x.new_full((len(x), 10), torch.nan), ()))
+    monkeypatch.setattr(CapsNet, "forward", lambda model, x: ModelOutput(x.new_full((len(x), 10), torch.nan), ()))
     load_model(Run(unbroken))
     assert caplog.text.count(noticed) == 2
 
@@ -842,7 +842,7 @@ def test_the_test_split_is_seen_once_at_the_end(tmp_path: Path, monkeypatch: pyt
     [
         ({"data": Data("nothing")}, "data.name must be one of"),
         ({"model": Model("nothing")}, "model.name must be one of"),
-        ({"model": Model("capsnet", {"gradient": "x"})}, "gradient must be one of full, last; got 'x'"),
+        ({"model": Model("capsnet", {"backprop": "x"})}, "backprop must be one of full, last; got 'x'"),
         ({"model": Model("capsnet", {"n_iters": 0})}, "n_iters must be an integer of at least 1, got 0"),
         ({"data": Data("digits", image_size=(12, 12))}, "a 9×9 kernel does not fit into a map of 4×4"),
         ({"batch_size": 100_000}, "batch_size must be at most the 64 training examples"),

@@ -9,7 +9,7 @@ from torchcaps.doctor.machine import ABSENT
 
 #: Bytes below which the cache folder is called full: compiled code takes some megabytes.
 LEAST_FREE = 100_000_000
-_ISSUE = "report it, with the file that torchcaps doctor --json FILE writes; impl='reference' is right meanwhile"
+_ISSUE = "report it, with the file that torchcaps doctor --json FILE writes; backend='reference' is right meanwhile"
 
 _CODE = {"cpu": "compiled code", "triton": "Triton's code", "reference": "the reference"}
 

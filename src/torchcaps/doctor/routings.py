@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchcaps.ops import which_impl
+from torchcaps.ops import which_backend
 from torchcaps.ops.backends import agreement, native, triton, trust
 from torchcaps.ops.backends.errors import in_one_line
 from torchcaps.ops.backends.trust import alone
@@ -26,7 +26,7 @@ def examine_routing(routing: str, device: torch.device, dtypes: tuple[torch.dtyp
         "device": str(device),
         "routing": routing,
         "dtypes": [str(dtype).removeprefix("torch.") for dtype in dtypes],
-        "taken": which_impl(routing, "auto", poses, matrices),
+        "taken": which_backend(routing, "auto", poses, matrices),
     }
     if row["taken"] == "reference":
         row["why"], row["wrong"] = _why_not(routing, device, dtypes)

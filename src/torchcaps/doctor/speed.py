@@ -26,39 +26,39 @@ def measure(routing: str, device: torch.device, taken: str) -> dict[str, Any]:
     """Milliseconds, and on a GPU peak memory in bytes, of the reference and of what "auto" takes."""
     n_images = IMAGES[device.type][routing]
     step = {"dynamic": _dynamic, "em": _em}[routing](n_images, device)
-    impls = ("reference",) if taken == "reference" else ("reference", taken)
+    backends = ("reference",) if taken == "reference" else ("reference", taken)
     return {
         "device": str(device),
         "routing": routing,
         "problem": f"{n_images} images, {PROBLEMS[routing]}",
         "taken": taken,
         "threads": torch.get_num_threads() if device.type == "cpu" else None,
-        "measured": {impl: _measured(step, impl, device) for impl in impls},
+        "measured": {backend: _measured(step, backend, device) for backend in backends},
     }
 
 
-def _measured(step: Callable[[str], object], impl: str, device: torch.device) -> dict[str, float]:
+def _measured(step: Callable[[str], object], backend: str, device: torch.device) -> dict[str, float]:
     on_gpu = device.type == "cuda"
     start = time.monotonic()
-    _timed(step, impl, device)  # compiles, and takes memory
+    _timed(step, backend, device)  # compiles, and takes memory
     times: list[float] = []
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device) if on_gpu else 0
     while len(times) < RUNS and (not times or time.monotonic() - start < PATIENCE):
-        times.append(_timed(step, impl, device))
+        times.append(_timed(step, backend, device))
     found: dict[str, float] = {"ms": median(times) * 1e3, "runs": len(times)}
     return found | ({"peak_bytes": torch.cuda.max_memory_allocated(device) - before} if on_gpu else {})
 
 
-def _timed(step: Callable[[str], object], impl: str, device: torch.device) -> float:
+def _timed(step: Callable[[str], object], backend: str, device: torch.device) -> float:
     def wait() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
     wait()
     start = time.perf_counter()
-    step(impl)
+    step(backend)
     wait()
     return time.perf_counter() - start
 
@@ -66,8 +66,8 @@ def _timed(step: Callable[[str], object], impl: str, device: torch.device) -> fl
 def _dynamic(n_images: int, device: torch.device) -> Callable[[str], object]:
     u, weight = _leaves(device, (n_images, 1152, 8), (1152, 10, 8, 16))
 
-    def step(impl: str) -> object:
-        found = dynamic_routing(u, weight * 0.1, impl=impl)
+    def step(backend: str) -> object:
+        found = dynamic_routing(u, weight * 0.1, backend=backend)
         return torch.autograd.grad(found.activation.sum() + found.pose.sum(), (u, weight))
 
     return step
@@ -77,9 +77,9 @@ def _em(n_images: int, device: torch.device) -> Callable[[str], object]:
     shapes = (n_images, 8, 14, 14, 4, 4), (n_images, 8, 14, 14), (8, 3, 3, 8, 4, 4), (8,), (8,)
     leaves = _leaves(device, *shapes)
 
-    def step(impl: str) -> object:
+    def step(backend: str) -> object:
         pose, activation, *rest = leaves
-        found = conv_em_routing(pose, activation.sigmoid(), *rest, stride=2, impl=impl)  # type: ignore[arg-type]
+        found = conv_em_routing(pose, activation.sigmoid(), *rest, stride=2, backend=backend)  # type: ignore[arg-type]
         return torch.autograd.grad(found.activation.sum() + found.pose.sum(), leaves)
 
     return step

@@ -25,9 +25,9 @@ def part_reconstructions(model: nn.Module, image: Tensor) -> Tensor:
         ValueError: the model is another one, or the image does not fit it.
     """
     model = as_autoencoder(model)
-    pose, presence, _ = model.recognise(image.unsqueeze(0))
+    pose, presence, _ = model.encode(image.unsqueeze(0))
     alone = presence[0].diag()  # [J, J]: row j has capsule j only
-    return model.generate(pose.expand(len(alone), *pose.shape[1:]), alone) - model.ground
+    return model.decode(pose.expand(len(alone), *pose.shape[1:]), alone) - model.background
 
 
 @inspects_model

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_classes, check_shapes
 from torchcaps.explain.models import inspects_model, scores_of, unwrap
-from torchcaps.ops import Routed
+from torchcaps.ops import Capsules
 
 
 class Features(NamedTuple):
@@ -49,8 +49,8 @@ def extract_features(model: nn.Module, images: Tensor, batch_size: int = 100) ->
     """Extract features and confidences of a classifier, without dropout.
 
     Args:
-        model: any network that returns scores ``[B, J]``, an :class:`~torchcaps.models.Output` that has them, or a
-            ``Routed``. Without capsules the scores are logits, and a forward hook records the input of the last
+        model: any network that returns scores ``[B, J]``, a :class:`~torchcaps.models.ModelOutput` that has them, or a
+            ``Capsules``. Without capsules the scores are logits, and a forward hook records the input of the last
             ``nn.Linear`` that is registered in the model.
         images: ``[B, C, H, W]``, values 0 … 1, at least one.
         batch_size: number of images at a time.
@@ -85,7 +85,7 @@ def _extract(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     finally:
         for hook in hooks:
             hook.remove()
-    capsules = (output[0],) if isinstance(output[0], Routed) else getattr(output[0], "capsules", ())
+    capsules = (output[0],) if isinstance(output[0], Capsules) else getattr(output[0], "capsules", ())
     if capsules:
         return scores, capsules[-1].pose.flatten(2)
     if not inputs:

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from torchcaps.layers import ClassCaps, Decoder, EMRouting
 from torchcaps.layers.modes import eval_mode, full_gradient, inspects_model, unwrap
-from torchcaps.models import CapsNet, MatrixCapsNet, Output
+from torchcaps.models import CapsNet, MatrixCapsNet, ModelOutput
 from torchcaps.models.pose_recovery import as_autoencoder
-from torchcaps.ops import Routed
+from torchcaps.ops import Capsules
 
 __all__ = [
     "Decode",
@@ -100,8 +100,8 @@ def class_capsules(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     """Run a network that returns its capsules, whatever its class.
 
     Args:
-        model: returns an :class:`~torchcaps.models.Output`, its class capsules (a ``Routed``), or a sequence of
-            ``Routed`` with the class capsules last.
+        model: returns a :class:`~torchcaps.models.ModelOutput`, its class capsules (a ``Capsules``), or a sequence of
+            ``Capsules`` with the class capsules last.
         images: ``[B, C, H, W]``.
 
     Returns:
@@ -112,14 +112,16 @@ def class_capsules(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
         ValueError: the model returns no capsules.
     """
     output = model(images)
-    scores, capsules = output if isinstance(output, Output) else (None, output)
-    if isinstance(capsules, Sequence) and not isinstance(capsules, Routed):
+    scores, capsules = output if isinstance(output, ModelOutput) else (None, output)
+    if isinstance(capsules, Sequence) and not isinstance(capsules, Capsules):
         capsules = capsules[-1] if capsules else None
-    if not isinstance(capsules, Routed) or capsules.pose.dim() < 3:
+    if not isinstance(capsules, Capsules) or capsules.pose.dim() < 3:
         got = f"a {type(output).__name__}"
-        if isinstance(output, Output):
+        if isinstance(output, ModelOutput):
             got = "one without capsules" if capsules is None else f"a {type(capsules).__name__} there"
-        raise ValueError(f"model must return its class capsules, alone or last in a torchcaps.models.Output; got {got}")
+        raise ValueError(
+            f"model must return its class capsules, alone or last in a torchcaps.models.ModelOutput; got {got}"
+        )
     return capsules.activation if scores is None else scores, capsules.pose.flatten(2)
 
 
@@ -148,10 +150,10 @@ def scores_of(model: nn.Module, images: Tensor) -> Tensor:
         ValueError: the model returns something else, or NaN, of which no score is the largest.
     """
     output = model(images)
-    scores = output.activation if isinstance(output, Routed) else getattr(output, "scores", output)
+    scores = output.activation if isinstance(output, Capsules) else getattr(output, "scores", output)
     if not isinstance(scores, Tensor) or scores.dim() != 2 or len(scores) != len(images):
         got = f"shape {list(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
-        raise ValueError(f"model must return scores [B={len(images)}, J], bare, as .scores or in a Routed; got {got}")
+        raise ValueError(f"model must return scores [B={len(images)}, J], bare, as .scores or in a Capsules; got {got}")
     if scores.isnan().any():
         raise ValueError(
             f"model must return numbers as scores, got NaN for {int(scores.isnan().any(dim=1).sum())} images"

@@ -49,7 +49,7 @@ def receptive_fields_of(model: nn.Module, layer: int = -1) -> tuple[ReceptiveFie
     model = as_capsnet(model)
     maps: list[nn.Module] = [model.primary, *model.hidden]
     check_choice("layer", layer, range(-len(maps), len(maps)))
-    layers = (model.conv, *model.convolutions, *maps[: 1 + layer % len(maps)])
+    layers = (model.conv, *model.stem, *maps[: 1 + layer % len(maps)])
     size = model.image_shape[1:]
     for each in layers:
         size = conv_size(size, *(getattr(each, name) for name in WINDOW))

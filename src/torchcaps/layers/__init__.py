@@ -1,7 +1,7 @@
 """Modules that own parameters and call one operation. Capsules go in, capsules come out.
 
-Every capsule layer takes the :class:`~torchcaps.ops.Routed` of the layer before it (or a tensor of
-poses) and returns a ``Routed``, so that layers stack in a ``torch.nn.Sequential``.
+Every capsule layer takes the :class:`~torchcaps.ops.Capsules` of the layer before it (or a tensor of
+poses) and returns a ``Capsules``, so that layers stack in a ``torch.nn.Sequential``.
 """
 
 from torchcaps.layers.class_caps import ClassCaps

@@ -13,8 +13,8 @@ from torchcaps.checks import check_at_least, check_flag, check_tensor
 from torchcaps.layers.init import Scaled
 from torchcaps.layers.routing import Init, Routing, Sizes, understood
 from torchcaps.layers.routings import as_routing
-from torchcaps.ops import Routed
-from torchcaps.ops.routed import poses_of
+from torchcaps.ops import Capsules
+from torchcaps.types import as_pose
 
 
 class RoutedLayer(Scaled):
@@ -162,14 +162,14 @@ class RoutedLayer(Scaled):
         scale = f", vote_scale={self.scale_repr()}" if "scale" in self._buffers else ""
         return f"{passes}{self.routing.name}{constants}{scale}"
 
-    def routed(self, capsules: Routed | Tensor) -> Routed:
+    def routed(self, capsules: Capsules | Tensor) -> Capsules:
         """Return capsules with their poses as vectors, times ``scale``, from a layer's output or a bare tensor.
 
         Raises:
             ValueError: Neither of them; bare poses where the routing needs activations too; activations that are not
                 one for each pose.
         """
-        if isinstance(capsules, Routed):
+        if isinstance(capsules, Capsules):
             pose, activation = capsules.pose, capsules.activation
             check_tensor("capsules.pose", pose)
             check_tensor("capsules.activation", activation)
@@ -182,10 +182,10 @@ class RoutedLayer(Scaled):
                     f"got shape {list(activation.shape)} beside poses of shape {list(pose.shape)}"
                 )
             return capsules._replace(pose=self._scaled(pose if axes == 1 else pose.flatten(-2)))
-        capsules = poses_of(capsules)
+        capsules = as_pose(capsules)
         if self.routing.needs_activations:
             raise ValueError(
-                f"capsules must be a Routed, for {self.routing.name} routing needs activations; got poses alone"
+                f"capsules must be a Capsules, for {self.routing.name} routing needs activations; got poses alone"
             )
         side = math.isqrt(self.d_in)
         if side * side == self.d_in and side > 1 and capsules.shape[-2:] == (side, side):
@@ -193,12 +193,12 @@ class RoutedLayer(Scaled):
         if capsules.dim() < 2 or not capsules.shape[-1]:
             raise ValueError(f"capsules must be poses [..., d_in={self.d_in}], got shape {list(capsules.shape)}")
         capsules = self._scaled(capsules)
-        return Routed(capsules, capsules[..., 0])  # activations that nothing reads
+        return Capsules(capsules, capsules[..., 0])  # activations that nothing reads
 
     def _scaled(self, pose: Tensor) -> Tensor:
         return pose * self.scale if "scale" in self._buffers else pose
 
-    def routed_map(self, capsules: Routed | Tensor, n_types: int) -> Routed:
+    def routed_map(self, capsules: Capsules | Tensor, n_types: int) -> Capsules:
         """Return what :meth:`routed` does, for a map ``[B, T, H, W, d_in]`` of so many types.
 
         Raises:

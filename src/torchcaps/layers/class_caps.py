@@ -10,7 +10,7 @@ from torch import Tensor
 from torchcaps.checks import check_at_least, check_choice, check_number, check_positive, check_two
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.routing import Routing, understood
-from torchcaps.ops import Routed, coordinate_offset
+from torchcaps.ops import Capsules, coordinate_offset
 from torchcaps.ops.votes import PLACEMENTS
 
 
@@ -35,12 +35,12 @@ class ClassCaps(RoutedLayer):
             as the poses below.
 
     Input:
-        capsules: a ``Routed`` (or, for dynamic routing, its pose), ``[B, T, H, W, d_in]`` or 4×4 matrices
+        capsules: a ``Capsules`` (or, for dynamic routing, its pose), ``[B, T, H, W, d_in]`` or 4×4 matrices
             ``[B, T, H, W, 4, 4]``, any H and W.
         n_iters, return_coupling, state: as :class:`DenseCaps`.
 
     Output:
-        :class:`~torchcaps.ops.Routed` with pose ``[B, J, d_out]`` or ``[B, J, 4, 4]``, activation ``[B, J]``,
+        :class:`~torchcaps.ops.Capsules` with pose ``[B, J, d_out]`` or ``[B, J, 4, 4]``, activation ``[B, J]``,
         and on request coupling ``[B, T·H·W, J]``.
 
     Raises:
@@ -86,12 +86,12 @@ class ClassCaps(RoutedLayer):
 
     def forward(
         self,
-        capsules: Routed | Tensor,
+        capsules: Capsules | Tensor,
         *,
         n_iters: int | None = None,
         return_coupling: bool = False,
-        state: Routed | None = None,
-    ) -> Routed:
+        state: Capsules | None = None,
+    ) -> Capsules:
         lower = self.routed_map(capsules, self.n_types)
         height, width = lower.pose.shape[2:4]
         offset = self.offset(height, width, lower.pose.dtype, lower.pose.device)
@@ -99,7 +99,7 @@ class ClassCaps(RoutedLayer):
         parts = self.parts()
         for name in self.per_child:
             parts[name] = parts[name].repeat_interleave(height * width, dim=0)  # [T·H·W, J, ...]
-        lower = Routed(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3))
+        lower = Capsules(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3))
         return self.routing.route(lower, parts, **call)
 
     def _constants(self) -> dict[str, float]:

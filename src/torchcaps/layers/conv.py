@@ -9,7 +9,7 @@ from torchcaps.checks import check_at_least
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.routing import Routing
 from torchcaps.layers.shapes import Two, conv_size, windows
-from torchcaps.ops import Routed
+from torchcaps.ops import Capsules
 
 
 class ConvCaps(RoutedLayer):
@@ -30,16 +30,16 @@ class ConvCaps(RoutedLayer):
         kernel_size: K, or (rows, columns).
         stride: places from one receptive field to the next, or (rows, columns).
         padding: places on every side, or (above and below, left and right), at which there is no capsule: poses and
-            activations of 0. (EM routing's ``normalise`` counts them as children.)
+            activations of 0. (EM routing's ``normalize`` counts them as children.)
         routing: as :class:`DenseCaps`.
 
     Input:
-        capsules: a ``Routed`` (or, for dynamic routing, its pose), ``[B, T, H, W, d_in]`` or 4×4 matrices
+        capsules: a ``Capsules`` (or, for dynamic routing, its pose), ``[B, T, H, W, d_in]`` or 4×4 matrices
             ``[B, T, H, W, 4, 4]``, any H and W.
         n_iters, return_coupling, state: as :class:`DenseCaps`.
 
     Output:
-        :class:`~torchcaps.ops.Routed` with pose ``[B, n_out, H', W', d_out]`` (from routing on matrices
+        :class:`~torchcaps.ops.Capsules` with pose ``[B, n_out, H', W', d_out]`` (from routing on matrices
         ``[B, n_out, H', W', 4, 4]``), activation ``[B, n_out, H', W']``, and on request coupling
         ``[B, H', W', T·K·K, n_out]``.
 
@@ -76,17 +76,17 @@ class ConvCaps(RoutedLayer):
 
     def forward(
         self,
-        capsules: Routed | Tensor,
+        capsules: Capsules | Tensor,
         *,
         n_iters: int | None = None,
         return_coupling: bool = False,
-        state: Routed | None = None,
-    ) -> Routed:
+        state: Capsules | None = None,
+    ) -> Capsules:
         lower = self.routed_map(capsules, self.n_types)
         if any(self.padding):
             rows, columns = self.padding
             around = columns, columns, rows, rows
-            lower = Routed(F.pad(lower.pose, (0, 0, *around)), F.pad(lower.activation, around))
+            lower = Capsules(F.pad(lower.pose, (0, 0, *around)), F.pad(lower.activation, around))
         call = self.call_arguments(return_coupling, n_iters=n_iters, state=state)
         return self.routing.route_map(lower, self.parts(), kernel_size=self.kernel_size, stride=self.stride, **call)
 

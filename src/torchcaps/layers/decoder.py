@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torchcaps.checks import check_at_least, check_classes, check_int64, check_positive, check_shapes
 from torchcaps.layers.init import Scaled, truncated_normal_
 from torchcaps.layers.shapes import as_image_shape
-from torchcaps.ops import Routed, mask_capsules
+from torchcaps.ops import Capsules, mask_capsules
 from torchcaps.ops.backends.tracing import has_values
 from torchcaps.ops.precision import at_least_float32
-from torchcaps.ops.routed import poses_of
+from torchcaps.types import as_pose
 
 
 class Decoder(Scaled):
@@ -75,7 +75,7 @@ class Decoder(Scaled):
         """Return the number that poses are divided by."""
         return 1 / self.scale if "scale" in self._buffers else 1.0
 
-    def forward(self, capsules: Routed | Tensor, target: Tensor | None = None) -> Tensor:
+    def forward(self, capsules: Capsules | Tensor, target: Tensor | None = None) -> Tensor:
         """Reconstruct each image from its target's capsule.
 
         Args:
@@ -100,7 +100,7 @@ class Decoder(Scaled):
             x = F.relu(layer(x))
         return at_least_float32(last(x)).sigmoid().unflatten(1, self.image_shape)
 
-    def each(self, capsules: Routed | Tensor, classes: Tensor) -> Tensor:
+    def each(self, capsules: Capsules | Tensor, classes: Tensor) -> Tensor:
         """Reconstruct several classes of one image, each from its own capsule alone.
 
         Args:
@@ -115,7 +115,7 @@ class Decoder(Scaled):
 
         Source: Sabour et al. 2017, section 6 (MultiMNIST).
         """
-        pose = poses_of(capsules)
+        pose = as_pose(capsules)
         check_shapes(pose=(pose, "B J D" if pose.dim() < 4 else "B J 4 4"), classes=(classes, "B K"))
         check_int64("classes", classes)
         if has_values(classes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from torchcaps.layers.base import RoutedLayer
-from torchcaps.ops import Routed
+from torchcaps.ops import Capsules
 
 
 class DenseCaps(RoutedLayer):
@@ -21,7 +21,7 @@ class DenseCaps(RoutedLayer):
         n_places: Places at which each lower capsule stands with the same matrix; initial values depend on it.
 
     Input:
-        capsules: a ``Routed`` (or, if the routing needs no activations, its pose), ``[B, I, d_in]`` or a map
+        capsules: a ``Capsules`` (or, if the routing needs no activations, its pose), ``[B, I, d_in]`` or a map
             ``[B, T, H, W, d_in]`` with T·H·W = I, which is flattened in this order; n×n matrices are
             poses of size n².
         n_iters: another number of iterations for this call.
@@ -30,7 +30,7 @@ class DenseCaps(RoutedLayer):
         state: upper capsules of the pass before, for routings that start from them.
 
     Output:
-        :class:`~torchcaps.ops.Routed` with pose ``[B, J, d_out]`` (``[B, J, n, n]`` from routing on
+        :class:`~torchcaps.ops.Capsules` with pose ``[B, J, d_out]`` (``[B, J, n, n]`` from routing on
         matrices) and activation ``[B, J]``.
 
     Raises:
@@ -46,22 +46,22 @@ class DenseCaps(RoutedLayer):
 
     def forward(
         self,
-        capsules: Routed | Tensor,
+        capsules: Capsules | Tensor,
         *,
         n_iters: int | None = None,
         return_coupling: bool = False,
         mask: Tensor | None = None,
-        state: Routed | None = None,
-    ) -> Routed:
+        state: Capsules | None = None,
+    ) -> Capsules:
         lower = self.routed(capsules)
         if lower.pose.dim() == 5:
-            lower = Routed(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3))
+            lower = Capsules(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3))
         shape = lower.pose.shape
         fits = len(shape) == 3 and shape[2] == self.d_in and (self.n_in is None or shape[1] == self.n_in)
         if not fits:
             raise ValueError(
                 f"capsules must be [B, I={self.n_in or 'any'}, d_in={self.d_in}] or a map of as many, "
-                f"got shape {list(capsules.pose.shape if isinstance(capsules, Routed) else capsules.shape)}"
+                f"got shape {list(capsules.pose.shape if isinstance(capsules, Capsules) else capsules.shape)}"
             )
         call = self.call_arguments(return_coupling, n_iters=n_iters, mask=mask, state=state)
         return self.routing.route(lower, self.parts(), **call)

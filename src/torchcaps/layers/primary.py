@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torchcaps.checks import check_choice, check_flag, check_number, check_positive
 from torchcaps.layers.init import Scaled, step_scale, truncated_normal_
 from torchcaps.layers.routings import POSES
-from torchcaps.layers.shapes import Two, check_capsules, conv_size, require_map, windows
-from torchcaps.ops import Routed, conv2d, safe_norm, squash
+from torchcaps.layers.shapes import Two, check_capsules, check_feature_map, conv_size, windows
+from torchcaps.ops import Capsules, conv2d, safe_norm, squash
 
 
 class PrimaryCaps(Scaled):
@@ -50,7 +50,7 @@ class PrimaryCaps(Scaled):
         x: ``[B, C, H, W]``, any height and width of at least the kernel.
 
     Output:
-        :class:`~torchcaps.ops.Routed` with pose ``[B, T, H', W', D]`` and activation
+        :class:`~torchcaps.ops.Capsules` with pose ``[B, T, H', W', D]`` and activation
         ``[B, T, H', W']``.
 
     Raises:
@@ -105,12 +105,12 @@ class PrimaryCaps(Scaled):
         """Height and width of the capsule map made from a feature map of this size."""
         return conv_size((height, width), self.kernel_size, self.stride, self.padding)
 
-    def forward(self, x: Tensor) -> Routed:
-        require_map(x, self.in_channels, self.kernel_size, self.padding)
+    def forward(self, x: Tensor) -> Capsules:
+        check_feature_map(x, self.in_channels, self.kernel_size, self.padding)
         s = conv2d(x, self.weight.permute(3, 2, 0, 1), stride=self.stride, padding=self.padding)
         s = s.unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, T, H', W', D]
         pose = squash(self.scale * s + self.bias[:, None, None])
-        return Routed(pose, safe_norm(pose))
+        return Capsules(pose, safe_norm(pose))
 
     def extra_repr(self) -> str:
         return (
@@ -144,7 +144,7 @@ class MatrixPrimaryCaps(nn.Module):
         x: ``[B, C, H, W]``, any height and width of at least the kernel.
 
     Output:
-        :class:`~torchcaps.ops.Routed` with pose ``[B, T, H', W', 4, 4]`` (vectors ``[B, T, H', W', d_out]``)
+        :class:`~torchcaps.ops.Capsules` with pose ``[B, T, H', W', 4, 4]`` (vectors ``[B, T, H', W', d_out]``)
         and activation ``[B, T, H', W']``, 0 … 1.
 
     Raises:
@@ -222,15 +222,15 @@ class MatrixPrimaryCaps(nn.Module):
         """Height and width of the capsule map made from a feature map of this size."""
         return conv_size((height, width), self.kernel_size, self.stride, self.padding)
 
-    def forward(self, x: Tensor) -> Routed:
-        require_map(x, self.in_channels, self.kernel_size, self.padding)
+    def forward(self, x: Tensor) -> Capsules:
+        check_feature_map(x, self.in_channels, self.kernel_size, self.padding)
         made = self.norm(conv2d(x, self.weight, stride=self.stride, padding=self.padding))
         pose, logit = made.split(self._parts, dim=1)
         pose = pose.unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, T, H', W', D]
         if self.pose == "matrix":
             pose = pose.unflatten(-1, (math.isqrt(self.d_out),) * 2)
         assert isinstance(self.activation_bias, Tensor)
-        return Routed(pose, (logit + self.activation_bias).sigmoid())
+        return Capsules(pose, (logit + self.activation_bias).sigmoid())
 
     def extra_repr(self) -> str:
         return (

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
-from torchcaps.ops import Routed, receptive_fields
+from torchcaps.ops import Capsules, receptive_fields
 
 
 class Init(NamedTuple):
@@ -97,7 +97,7 @@ class Routing(ABC):
         """
 
     @abstractmethod
-    def route(self, capsules: Routed, parts: Mapping[str, Any], *, return_coupling: bool = False) -> Routed:
+    def route(self, capsules: Capsules, parts: Mapping[str, Any], *, return_coupling: bool = False) -> Capsules:
         """Route all lower capsules to all upper ones.
 
         Args:
@@ -162,14 +162,14 @@ class Routing(ABC):
 
     def route_map(
         self,
-        capsules: Routed,
+        capsules: Capsules,
         parts: Mapping[str, Any],
         *,
         kernel_size: tuple[int, int],
         stride: tuple[int, int],
-        state: Routed | None = None,
+        state: Capsules | None = None,
         **given: Any,
-    ) -> Routed:
+    ) -> Capsules:
         """Route a map ``[B, T, H, W, d_in]`` within receptive fields; by default :meth:`route` sees each by itself.
 
         Returns:
@@ -181,10 +181,10 @@ class Routing(ABC):
             active = receptive_fields(capsules.activation.unsqueeze(-1), kernel_size, stride)
         places = fields.shape[:3]
         if state is not None:
-            given["state"] = Routed(*(x.movedim(1, 3).flatten(0, 2) for x in state[:2]))
-        lower = Routed(fields.flatten(0, 2), active.flatten(0, 2)[..., 0])
+            given["state"] = Capsules(*(x.movedim(1, 3).flatten(0, 2) for x in state[:2]))
+        lower = Capsules(fields.flatten(0, 2), active.flatten(0, 2)[..., 0])
         pose, activation, coupling = self.route(lower, parts, **given)
-        return Routed(
+        return Capsules(
             pose.unflatten(0, places).movedim(3, 1),  # [B, J, H', W', ...]
             activation.unflatten(0, places).movedim(3, 1),
             None if coupling is None else coupling.unflatten(0, places),

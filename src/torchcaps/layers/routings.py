@@ -13,9 +13,9 @@ from torch import Tensor
 from torchcaps.checks import check_at_least, check_choice, check_flag, check_number, check_positive
 from torchcaps.layers.init import EMInit, em_init, routing_std, step_scale, truncated_normal_, votes_reach
 from torchcaps.layers.routing import Init, Part, Routing, Sizes
-from torchcaps.ops import Routed, conv_em_routing, dynamic_routing, em_routing
-from torchcaps.ops.backends.dispatch import IMPLS
-from torchcaps.ops.dynamic.routing import GRADIENTS
+from torchcaps.ops import Capsules, conv_em_routing, dynamic_routing, em_routing
+from torchcaps.ops.backends.dispatch import BACKENDS
+from torchcaps.ops.dynamic.routing import BACKPROP
 from torchcaps.ops.em.checks import check_dense_choice
 from torchcaps.ops.em.settings import SMALLEST, EMSettings, em_settings
 from torchcaps.ops.votes import check_overlap
@@ -25,8 +25,8 @@ POSES = ("matrix", "vector")
 
 def _check_common(routing: DynamicRouting | EMRouting) -> None:
     check_at_least("n_iters", routing.n_iters, 1)
-    check_choice("gradient", routing.gradient, GRADIENTS)
-    check_choice("impl", routing.impl, IMPLS)
+    check_choice("backprop", routing.backprop, BACKPROP)
+    check_choice("backend", routing.backend, BACKENDS)
     if routing.weight_std is not None:
         check_positive("weight_std", routing.weight_std)
 
@@ -40,14 +40,14 @@ class DynamicRouting(Routing):
         leaky: Let lower capsules route to nothing.
         bias: Learn a bias ``[J, d_out]``.
         bias_init: Its initial value; the authors of CapsNet took 0.1.
-        learned_prior: Learn the initial logits ``[I, J]``.
+        learned_logits: Learn the initial logits ``[I, J]``.
         weight_std: Standard deviation of the initial transformation matrices. By default stacked layers train, see
             :mod:`torchcaps.layers.init`.
         vote_scale: Fixed factor on the poses below. The papers have none, which is 1. By default it is a power of two
             such that a step of 1e-3 moves no capsule far: 1, except where many capsules vote for few; and 1 where
             ``weight_std`` is given.
-        gradient: "full", or "last" for the gradient of the last pass alone.
-        impl: What computes it, see :func:`torchcaps.ops.which_impl`.
+        backprop: "full", or "last" for the gradient of the last pass alone.
+        backend: What computes it, see :func:`torchcaps.ops.which_backend`.
 
     Raises:
         ValueError: A value out of range.
@@ -63,16 +63,16 @@ class DynamicRouting(Routing):
     leaky: bool = False
     bias: bool = True
     bias_init: float = 0.0
-    learned_prior: bool = False
+    learned_logits: bool = False
     weight_std: float | None = None
     vote_scale: float | None = None
-    gradient: str = "full"
-    impl: str = "auto"
+    backprop: str = "full"
+    backend: str = "auto"
 
     def __post_init__(self) -> None:
         _check_common(self)
         check_number("bias_init", self.bias_init)
-        for name in ("bias", "learned_prior", "leaky"):
+        for name in ("bias", "learned_logits", "leaky"):
             check_flag(name, getattr(self, name))
         if self.vote_scale is not None:
             check_positive("vote_scale", self.vote_scale)
@@ -91,30 +91,32 @@ class DynamicRouting(Routing):
         return {
             "weight": Init((n_in, n_out, d_in, d_out), partial(truncated_normal_, std=std), per_child=True),
             "bias": Init.constant((n_out, d_out), self.bias_init) if self.bias else None,
-            "prior": Init.constant((n_in, n_out), 0.0)._replace(per_child=True) if self.learned_prior else None,
+            "initial_logits": Init.constant((n_in, n_out), 0.0)._replace(per_child=True)
+            if self.learned_logits
+            else None,
         }
 
     def with_full_gradient(self) -> Self:
-        return replace(self, gradient="full")
+        return replace(self, backprop="full")
 
     def pose_scale_out(self, sizes: Sizes) -> float:
         return 0.5 / math.sqrt(sizes.d_out)  # of length ½
 
     def route(
         self,
-        capsules: Routed,
+        capsules: Capsules,
         parts: Mapping[str, Any],
         *,
         return_coupling: bool = False,
         n_iters: int | None = None,
-    ) -> Routed:
+    ) -> Capsules:
         return dynamic_routing(
             capsules.pose,
             **parts,
             n_iters=self.n_iters if n_iters is None else n_iters,
             leaky=self.leaky,
-            gradient=self.gradient,
-            impl=self.impl,
+            backprop=self.backprop,
+            backend=self.backend,
             return_coupling=return_coupling,
         )
 
@@ -132,10 +134,10 @@ class EMRouting(Routing):
         weight_std: Standard deviation of the initial transformation matrices; by default it follows from the sizes.
         beta_u_init: Initial β_u; by default it follows from ``pose_scale``.
         beta_a_init: Initial β_a.
-        gradient: "full", or "last" for the gradient of the last iteration alone.
-        impl: What computes it, see :func:`torchcaps.ops.which_impl`.
+        backprop: "full", or "last" for the gradient of the last iteration alone.
+        backend: What computes it, see :func:`torchcaps.ops.which_backend`.
         compete, start, final_lambda, lambda_decay, damping, variance_floor, mass_floor, cost_scale, beta_u_scale,
-            beta_a_scale, normalise: Replace the field of this name in the settings; None keeps it.
+            beta_a_scale, normalize: Replace the field of this name in the settings; None keeps it.
 
     The variance floor of named settings is for poses of deviation 1. Unless ``variance_floor`` is given it is
     multiplied by ``pose_scale²``. Layers save the floor with their weights.
@@ -157,8 +159,8 @@ class EMRouting(Routing):
     weight_std: float | None = None
     beta_u_init: float | None = None
     beta_a_init: float = 0.0
-    gradient: str = "full"
-    impl: str = "auto"
+    backprop: str = "full"
+    backend: str = "auto"
     compete: str | None = None
     start: str | None = None
     final_lambda: float | None = None
@@ -169,7 +171,7 @@ class EMRouting(Routing):
     cost_scale: float | None = None
     beta_u_scale: float | None = None
     beta_a_scale: float | None = None
-    normalise: bool | None = None
+    normalize: bool | None = None
 
     def __post_init__(self) -> None:
         _check_common(self)
@@ -227,7 +229,7 @@ class EMRouting(Routing):
         return self._initial(sizes).pose_scale
 
     def with_full_gradient(self) -> Self:
-        return replace(self, gradient="full")
+        return replace(self, backprop="full")
 
     def above(self, pose_scale: float) -> Self:
         return replace(self, pose_scale=pose_scale)
@@ -252,13 +254,13 @@ class EMRouting(Routing):
 
     def route(
         self,
-        capsules: Routed,
+        capsules: Capsules,
         parts: Mapping[str, Any],
         *,
         return_coupling: bool = False,
         n_iters: int | None = None,
         offset: Tensor | None = None,
-    ) -> Routed:
+    ) -> Capsules:
         return em_routing(
             self._shaped(capsules.pose),
             capsules.activation,
@@ -269,16 +271,16 @@ class EMRouting(Routing):
 
     def route_map(
         self,
-        capsules: Routed,
+        capsules: Capsules,
         parts: Mapping[str, Any],
         *,
         kernel_size: tuple[int, int],
         stride: tuple[int, int],
-        state: Routed | None = None,
+        state: Capsules | None = None,
         return_coupling: bool = False,
         n_iters: int | None = None,
         **_: Any,
-    ) -> Routed:
+    ) -> Capsules:
         """Route a map among all fields that see a capsule, see :func:`torchcaps.ops.conv_em_routing`."""
         options = self._options(n_iters, return_coupling)
         if options["settings"].compete == "positions" and options["n_iters"] > 1:  # else nothing would be routed
@@ -297,8 +299,8 @@ class EMRouting(Routing):
         return {
             "n_iters": self.n_iters if n_iters is None else n_iters,
             "settings": self.settings,
-            "gradient": self.gradient,
-            "impl": self.impl,
+            "backprop": self.backprop,
+            "backend": self.backend,
             "return_coupling": return_coupling,
         }
 

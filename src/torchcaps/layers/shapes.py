@@ -49,7 +49,7 @@ def receptive_field(axis: int, layers: Iterable[nn.Module]) -> tuple[float, int,
 
 
 @contextmanager
-def fitting(image_shape: tuple[int, int, int]) -> Iterator[None]:
+def image_too_small(image_shape: tuple[int, int, int]) -> Iterator[None]:
     """Let what does not fit into an inner map say that the images are too small for the network."""
     try:
         yield
@@ -57,7 +57,7 @@ def fitting(image_shape: tuple[int, int, int]) -> Iterator[None]:
         raise ValueError(f"image_shape (channels, height, width) must be larger, got {image_shape}: {error}") from None
 
 
-def require_map(x: Tensor, channels: int, kernel_size: Two = 1, padding: Two = 0) -> None:
+def check_feature_map(x: Tensor, channels: int, kernel_size: Two = 1, padding: Two = 0) -> None:
     """Refuse anything but floats ``[B, channels, H, W]`` of at least the kernel's size.
 
     Raises:
@@ -77,7 +77,7 @@ def require_images(x: Tensor, image_shape: tuple[int, int, int]) -> None:
     Raises:
         ValueError: saying what was got.
     """
-    require_map(x, image_shape[0])
+    check_feature_map(x, image_shape[0])
     if tuple(x.shape[1:]) != image_shape:
         raise ValueError(f"x must be images of {list(image_shape)}, got {list(x.shape[1:])}")
 

@@ -1,8 +1,8 @@
 """The networks of the papers, made of layers alone.
 
 ``build("capsnet", image_shape=(1, 28, 28), n_classes=10)`` makes any of :data:`MODELS`. Every model
-takes images ``[B, C, H, W]`` with values 0 … 1 and returns an :class:`~torchcaps.models.output.Output`, or, if it is
-an auto-encoder, :class:`~torchcaps.models.output.Transformed`.
+takes images ``[B, C, H, W]`` with values 0 … 1 and returns a :class:`ModelOutput`. An auto-encoder returns a
+:class:`Reconstruction`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from torchcaps.layers.routings import as_routing
 from torchcaps.models.baselines import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
 from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_deep, matrix_capsnet_small
-from torchcaps.models.output import Output, Transformed
 from torchcaps.models.plain_autoencoder import PlainAutoencoder, plain_autoencoder
 from torchcaps.models.specs import HiddenCaps, HiddenConv
 from torchcaps.models.template_autoencoder import TemplateAutoencoder, template_autoencoder
@@ -32,6 +31,7 @@ from torchcaps.models.transforming_autoencoder import (
     parts_autoencoder,
     translation_autoencoder,
 )
+from torchcaps.types import ModelOutput, Reconstruction
 
 #: Every model, by the name under which ``build`` and the experiments take it.
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -119,10 +119,10 @@ __all__ = [
     "HiddenCaps",
     "HiddenConv",
     "MatrixCapsNet",
-    "Output",
+    "ModelOutput",
     "PlainAutoencoder",
+    "Reconstruction",
     "TemplateAutoencoder",
-    "Transformed",
     "Transforming",
     "TransformingAutoencoder",
     "affine_autoencoder",

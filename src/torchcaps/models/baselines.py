@@ -12,7 +12,7 @@ from torchcaps.layers import Conv2d, Standardize
 from torchcaps.layers.convolution import channels_last
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.shapes import as_image_shape, require_images
-from torchcaps.models.output import Output
+from torchcaps.types import ModelOutput
 
 
 class BaselineCNN(nn.Module):
@@ -73,7 +73,7 @@ class BaselineCNN(nn.Module):
         """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
         reset_layers(self)
 
-    def forward(self, x: Tensor) -> Output:
+    def forward(self, x: Tensor) -> ModelOutput:
         """Logits ``[B, J]`` of images ``[B, C, H, W]``.
 
         Raises:
@@ -87,7 +87,7 @@ class BaselineCNN(nn.Module):
         x = x.flatten(1)
         for layer in self.dense:
             x = F.relu(layer(x))
-        return Output(self.logits(F.dropout(x, self.dropout, self.training)))
+        return ModelOutput(self.logits(F.dropout(x, self.dropout, self.training)))
 
 
 def baseline_cnn(

@@ -14,10 +14,10 @@ from torchcaps.layers.convolution import ReLUConv2d, channels_last
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.routing import Routing
 from torchcaps.layers.routings import as_routing
-from torchcaps.layers.shapes import as_image_shape, conv_size, fitting, require_images
-from torchcaps.models.output import Output
-from torchcaps.models.specs import HiddenCaps, HiddenConv, read_layers, stacked
-from torchcaps.ops import Routed
+from torchcaps.layers.shapes import as_image_shape, conv_size, image_too_small, require_images
+from torchcaps.models.specs import HiddenCaps, HiddenConv, build_stem, read_layers
+from torchcaps.ops import Capsules
+from torchcaps.types import ModelOutput
 
 
 class CapsNet(nn.Module):
@@ -29,7 +29,7 @@ class CapsNet(nn.Module):
         channels: filters of the first convolution.
         kernel_size: of the first convolution and the primary capsules.
         padding: of both; the paper has 0, for CIFAR-10 its authors keep the size.
-        convolutions: further ones before the primary capsules, each a :class:`HiddenConv` or a dict of its fields;
+        stem: further ones before the primary capsules, each a :class:`HiddenConv` or a dict of its fields;
             the paper has none.
         n_types: types of primary capsules.
         d_primary: their pose size.
@@ -59,7 +59,7 @@ class CapsNet(nn.Module):
         channels: int = 256,
         kernel_size: int = 9,
         padding: int = 0,
-        convolutions: Sequence[HiddenConv | Mapping[str, Any]] = (),
+        stem: Sequence[HiddenConv | Mapping[str, Any]] = (),
         n_types: int = 32,
         d_primary: int = 8,
         primary_scale: float | None = None,
@@ -78,7 +78,7 @@ class CapsNet(nn.Module):
         if primary_scale is not None:
             check_positive("primary_scale", primary_scale)
         between, below = (
-            read_layers("convolutions", convolutions, HiddenConv),
+            read_layers("stem", stem, HiddenConv),
             read_layers("hidden", hidden, HiddenCaps),
         )
         if not isinstance(decoder, Sequence | None):
@@ -92,9 +92,9 @@ class CapsNet(nn.Module):
         self.image_shape, self.n_classes = image_shape, n_classes
         self.standardize = Standardize() if standardize else nn.Identity()
         self.conv = ReLUConv2d(image_shape[0], channels, kernel_size, padding=padding)
-        with fitting(image_shape):
+        with image_too_small(image_shape):
             size = conv_size(image_shape[1:], kernel_size, 1, padding)
-            self.convolutions, channels, size = stacked(between, channels, size)
+            self.stem, channels, size = build_stem(between, channels, size)
         # As a convolution makes of MNIST. Behind several it is less, and where the image is black there is next to
         # nothing: with a quarter capsules are nearly as long as without them.
         mean_square = (1.0 if standardize else 0.2) / (4 if between else 1)
@@ -108,7 +108,7 @@ class CapsNet(nn.Module):
             scale=primary_scale,
             mean_square=mean_square,
         )
-        with fitting(image_shape):
+        with image_too_small(image_shape):
             size = self.primary.output_size(*size)
         types, d_in = n_types, d_primary
         routing = routing.above(self.primary.pose_scale)
@@ -119,7 +119,7 @@ class CapsNet(nn.Module):
             )
             self.hidden.append(layer)
             routing = routing.above(layer.pose_scale)
-            with fitting(image_shape):
+            with image_too_small(image_shape):
                 size, types, d_in = layer.output_size(*size), spec.n_types, spec.d_out
         self.classes = DenseCaps(types * size[0] * size[1], n_classes, d_in, d_class, routing=routing)
         self.map_shape = (types, *size)  #: (T, H, W) of the capsules below the class capsules
@@ -132,7 +132,7 @@ class CapsNet(nn.Module):
         """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
         reset_layers(self)
 
-    def forward(self, x: Tensor, *, n_iters: int | None = None, return_coupling: bool = False) -> Output:
+    def forward(self, x: Tensor, *, n_iters: int | None = None, return_coupling: bool = False) -> ModelOutput:
         """Find the classes in images.
 
         Args:
@@ -148,12 +148,12 @@ class CapsNet(nn.Module):
         """
         require_images(x, self.image_shape)
         x = channels_last(self.standardize(x))  # as PrimaryCaps' convolution reads the map
-        for convolution in (self.conv, *self.convolutions):
+        for convolution in (self.conv, *self.stem):
             x = F.relu(convolution(x))  # not in place: hooks keep or return what a convolution made
-        capsules: list[Routed] = [self.primary(x)]
+        capsules: list[Capsules] = [self.primary(x)]
         for layer in (*self.hidden, self.classes):
             capsules.append(layer(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))
-        return Output(capsules[-1].activation, tuple(capsules))
+        return ModelOutput(capsules[-1].activation, tuple(capsules))
 
 
 def capsnet(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, **options: Any) -> CapsNet:
@@ -178,5 +178,5 @@ def capsnet_deep(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int
     ``multimnist-deep``).
     """
     deep = {"channels": 64, "kernel_size": 3, "padding": 1}
-    convolutions = (HiddenConv(64, stride=2), HiddenConv(), HiddenConv(), HiddenConv())
-    return capsnet(image_shape, n_classes, **{**deep, "convolutions": convolutions, **options})
+    stem = (HiddenConv(64, stride=2), HiddenConv(), HiddenConv(), HiddenConv())
+    return capsnet(image_shape, n_classes, **{**deep, "stem": stem, **options})

@@ -17,12 +17,12 @@ from torchcaps.layers.convolution import ReLUConv2d
 from torchcaps.layers.init import LEFT, reset_layers, truncated_normal_
 from torchcaps.layers.routing import Routing, understood
 from torchcaps.layers.routings import EMRouting, as_routing
-from torchcaps.layers.shapes import as_image_shape, conv_size, fitting, receptive_field, require_images
-from torchcaps.models.output import Output
-from torchcaps.models.specs import HiddenConv, read_layers, stacked
-from torchcaps.ops import Routed
+from torchcaps.layers.shapes import as_image_shape, conv_size, image_too_small, receptive_field, require_images
+from torchcaps.models.specs import HiddenConv, build_stem, read_layers
+from torchcaps.ops import Capsules
 from torchcaps.ops.em.settings import em_settings
 from torchcaps.ops.votes import PLACEMENTS
+from torchcaps.types import ModelOutput
 
 INITIAL = ("half-active", "released")
 
@@ -44,7 +44,7 @@ class MatrixCapsNet(nn.Module):
         coordinates: coordinate addition, "column" (the paper), "row" (the released code) or None; only for
             routings that know an offset, as EM.
         standardize: bring each image to zero mean and unit variance first.
-        convolutions: between the first one and the primary capsules, each with a ReLU behind it:
+        stem: between the first one and the primary capsules, each with a ReLU behind it:
             :class:`~torchcaps.models.HiddenConv`, or dicts of its fields. The paper has none.
         normalize: batch normalization behind every convolution, of poses and logits too; the paper has none. In
             training an image's capsules depend on its batch then.
@@ -69,7 +69,7 @@ class MatrixCapsNet(nn.Module):
         routing: Routing | str = "em",
         coordinates: str | None = "column",
         standardize: bool = True,
-        convolutions: Sequence[HiddenConv | Mapping[str, Any]] = (),
+        stem: Sequence[HiddenConv | Mapping[str, Any]] = (),
         normalize: bool = False,
         initial: str = "half-active",
     ) -> None:
@@ -82,7 +82,7 @@ class MatrixCapsNet(nn.Module):
         check_flag("normalize", normalize)
         if normalize and not routing.needs_activations:
             raise ValueError(f"normalize must be False with {routing.name} routing, got True")
-        between = read_layers("convolutions", convolutions, HiddenConv)
+        between = read_layers("stem", stem, HiddenConv)
         if initial == "released":
             routing = _as_released(routing)
         for name, value in {"n_classes": n_classes, "A": A, "B": B, "C": C, "D": D}.items():
@@ -93,8 +93,8 @@ class MatrixCapsNet(nn.Module):
         self.image_shape, self.n_classes, self.normalize = image_shape, n_classes, normalize
         self.standardize = Standardize() if standardize else nn.Identity()
         self.conv = ReLUConv2d(image_shape[0], A, 5, stride=2)
-        with fitting(image_shape):
-            self.convolutions, channels, size = stacked(between, A, conv_size(image_shape[1:], 5, 2))
+        with image_too_small(image_shape):
+            self.stem, channels, size = build_stem(between, A, conv_size(image_shape[1:], 5, 2))
         self.norms = nn.ModuleList(
             nn.BatchNorm2d(width) if normalize else nn.Identity() for width in (A, *(spec.channels for spec in between))
         )
@@ -106,13 +106,13 @@ class MatrixCapsNet(nn.Module):
             else PrimaryCaps(channels, B, 16, 1, mean_square=mean_square)
         )
         self.hidden = nn.ModuleList()
-        with fitting(image_shape):
+        with image_too_small(image_shape):
             size, types = self.primary.output_size(*size), B
         scale = math.sqrt(mean_square)
         for n_types, stride in ((C, 2), (D, 1)):
             layer = ConvCaps(types, n_types, 16, 16, 3, stride=stride, routing=routing.above(scale))
             self.hidden.append(layer)
-            with fitting(image_shape):
+            with image_too_small(image_shape):
                 layer.routing.check_map(size, layer.kernel_size, layer.stride)
                 size, types, scale = layer.output_size(*size), n_types, layer.pose_scale
         self.map_shape = (D, *size)  #: (T, H, W) of the capsules below the class capsules
@@ -136,7 +136,7 @@ class MatrixCapsNet(nn.Module):
 
     def _grid(self, map_size: tuple[int, int]) -> tuple[tuple[float, float], tuple[float, float]]:
         """How far apart the places of the last map are, and where its centre lies, in pixels from the image's."""
-        fields = [receptive_field(axis, (self.conv, *self.convolutions, *self.hidden)) for axis in (0, 1)]
+        fields = [receptive_field(axis, (self.conv, *self.stem, *self.hidden)) for axis in (0, 1)]
         (rows, columns) = (
             first + step * (n - 1) / 2 - (extent - 1) / 2
             for (first, step, _), n, extent in zip(fields, map_size, self.image_shape[1:], strict=True)
@@ -149,7 +149,7 @@ class MatrixCapsNet(nn.Module):
         if self.initial == "released":
             _start_as_released(self)
 
-    def forward(self, x: Tensor, *, n_iters: int | None = None, return_coupling: bool = False) -> Output:
+    def forward(self, x: Tensor, *, n_iters: int | None = None, return_coupling: bool = False) -> ModelOutput:
         """Find the classes in images.
 
         Args:
@@ -165,12 +165,12 @@ class MatrixCapsNet(nn.Module):
         """
         require_images(x, self.image_shape)
         x = self.standardize(x)
-        for convolution, norm in zip((self.conv, *self.convolutions), self.norms, strict=True):
+        for convolution, norm in zip((self.conv, *self.stem), self.norms, strict=True):
             x = F.relu(norm(convolution(x)))
-        capsules: list[Routed] = [self.primary(x)]
+        capsules: list[Capsules] = [self.primary(x)]
         for layer in (*self.hidden, self.classes):
             capsules.append(layer(capsules[-1], n_iters=n_iters, return_coupling=return_coupling))
-        return Output(capsules[-1].activation, tuple(capsules))
+        return ModelOutput(capsules[-1].activation, tuple(capsules))
 
 
 @torch.no_grad()
@@ -234,6 +234,4 @@ def matrix_capsnet_deep(
     """The small network with a second convolution, and batch normalization of all that is before routing: 106 K
     parameters. Not in the paper; it learns small NORB's training toys in fewer epochs.
     """
-    return matrix_capsnet_small(
-        image_shape, n_classes, **{"convolutions": (HiddenConv(64),), "normalize": True, **options}
-    )
+    return matrix_capsnet_small(image_shape, n_classes, **{"stem": (HiddenConv(64),), "normalize": True, **options})

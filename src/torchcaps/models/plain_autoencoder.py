@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.shapes import as_image_shape, require_images
-from torchcaps.models.output import Transformed
-from torchcaps.ops import Routed
+from torchcaps.ops import Capsules
 from torchcaps.ops.backends.tracing import has_values
+from torchcaps.types import Reconstruction
 
 
 class PlainAutoencoder(nn.Module):
@@ -48,7 +48,7 @@ class PlainAutoencoder(nn.Module):
         """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
         reset_layers(self)
 
-    def forward(self, x: Tensor, transformation: Tensor | None = None) -> Transformed:
+    def forward(self, x: Tensor, transformation: Tensor | None = None) -> Reconstruction:
         """Paint images ``[B, C, H, W]`` again. It has no way to follow a transformation: it must be None or identity.
 
         Raises:
@@ -60,15 +60,15 @@ class PlainAutoencoder(nn.Module):
             check_shapes(x=(x, "B C H W"), transformation=(transformation, "B 3 3"))
         if transformation is not None and not _is_identity(transformation):
             raise ValueError("transformation must be None or identity for an auto-encoder without poses, got another")
-        found = self.recognise(x)
+        found = self.encode(x)
         y = _through(self.up, found.pose.squeeze(1)).unflatten(1, self.image_shape)
-        return Transformed(y, found)
+        return Reconstruction(y, found)
 
-    def recognise(self, x: Tensor) -> Routed:
+    def encode(self, x: Tensor) -> Capsules:
         """The code ``[B, 1, D]`` of images ``[B, C, H, W]``, with activation 1."""
         require_images(x, self.image_shape)
         code = _through(self.down, x.flatten(1))
-        return Routed(code.unsqueeze(1), torch.ones_like(code[:, :1]))
+        return Capsules(code.unsqueeze(1), torch.ones_like(code[:, :1]))
 
 
 def _is_identity(transformation: Tensor) -> bool:

@@ -70,7 +70,7 @@ def recover_transformation(model: nn.Module, images: Tensor, transformed: Tensor
     """
     model = as_autoencoder(model)
     check_shapes(images=(images, "B C H W"), transformed=(transformed, "B C H W"))
-    before, after = model.recognise(images), model.recognise(transformed)
+    before, after = model.encode(images), model.encode(transformed)
     presence = torch.minimum(before.activation, after.activation)
     weight = before.activation * after.activation
     if before.pose.dim() == 3:

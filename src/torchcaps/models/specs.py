@@ -33,8 +33,8 @@ class HiddenCaps:
     stride: int | tuple[int, int] = 1
 
 
-def stacked(
-    convolutions: Sequence[HiddenConv], channels: int, size: tuple[int, int]
+def build_stem(
+    stem: Sequence[HiddenConv], channels: int, size: tuple[int, int]
 ) -> tuple[nn.ModuleList, int, tuple[int, int]]:
     """The layers for a map of so many channels and this size, and what they make of both.
 
@@ -42,7 +42,7 @@ def stacked(
         ValueError: a kernel is larger than its padded map.
     """
     layers = nn.ModuleList()
-    for spec in convolutions:
+    for spec in stem:
         layers.append(ReLUConv2d(channels, spec.channels, spec.kernel_size, spec.stride, spec.padding))
         channels, size = spec.channels, conv_size(size, spec.kernel_size, spec.stride, spec.padding)
     return layers, channels, size

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchcaps.checks import check_at_least, check_number, check_two
 from torchcaps.layers.shapes import as_image_shape, require_images
 from torchcaps.models.transforming_autoencoder import Transforming
-from torchcaps.ops import Routed
+from torchcaps.ops import Capsules
 from torchcaps.ops.affine import affine_inverse, affine_matrix, affine_parts_of, sample
 from torchcaps.ops.precision import at_least_float32, constant
 
@@ -69,7 +69,7 @@ class TemplateAutoencoder(Transforming):
         self.encoder = nn.Linear(channels[1] * places, width)
         self.read = nn.Linear(width, n_capsules * _N_READ)
         self.templates = nn.Parameter(torch.empty(n_capsules, depth, template, template))
-        self.ground = nn.Parameter(torch.empty(self.image_shape))
+        self.background = nn.Parameter(torch.empty(self.image_shape))
         self._start()
 
     @torch.no_grad()
@@ -79,7 +79,7 @@ class TemplateAutoencoder(Transforming):
         # Parts begin at places of their own: those that begin alike remain alike.
         self.read.bias.view(self.n_capsules, _N_READ)[:, 4:6].uniform_(-1, 1)
 
-    def recognise(self, x: Tensor) -> Routed:
+    def encode(self, x: Tensor) -> Capsules:
         """Poses ``[B, J, 3, 3]`` and presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
         require_images(x, self.image_shape)
         for layer in self.convolutions:
@@ -88,15 +88,15 @@ class TemplateAutoencoder(Transforming):
         numbers = at_least_float32(self.read(x)).unflatten(1, (-1, _N_READ))  # bfloat16 knows pixels to an eighth
         parts = affine_parts_of(numbers[..., :-1], self.most_scale)
         matrix = affine_matrix(parts._replace(shift=parts.shift * self.unit))
-        return Routed(matrix * self._half_sides(), numbers[..., -1].sigmoid())
+        return Capsules(matrix * self._half_sides(), numbers[..., -1].sigmoid())
 
-    def generate(self, pose: Tensor, presence: Tensor) -> Tensor:
+    def decode(self, pose: Tensor, presence: Tensor) -> Tensor:
         """What the capsules paint together: ``[B, J, 3, 3]`` and ``[B, J]`` to ``[B, C, H, W]``."""
         back = affine_inverse((pose / self._half_sides()).flatten(0, 1))
         size = self.image_shape[1], self.image_shape[2]
         templates = (presence.to(self.templates.dtype)[..., None, None, None] * self.templates).flatten(0, 1)
         painted = sample(templates, back, size).to(templates.dtype)
-        return painted.unflatten(0, presence.shape).sum(dim=1) + self.ground
+        return painted.unflatten(0, presence.shape).sum(dim=1) + self.background
 
     def generative_units(self) -> Tensor:
         """The templates, ``[J, 1, C, h, w]``."""

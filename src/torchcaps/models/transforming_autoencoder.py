@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torchcaps.checks import check_at_least, check_choice, check_shapes
 from torchcaps.layers.init import reset_layers
 from torchcaps.layers.shapes import as_image_shape, require_images
-from torchcaps.models.output import Transformed
 from torchcaps.models.windows import Local, Windows
-from torchcaps.ops import Routed
+from torchcaps.ops import Capsules
 from torchcaps.ops.affine import affine_matrix, affine_parts_of, transform_pose
 from torchcaps.ops.precision import at_least_float32, constant
+from torchcaps.types import Reconstruction
 
 
 class Transforming(nn.Module, ABC):
@@ -28,13 +28,13 @@ class Transforming(nn.Module, ABC):
         image_shape: (channels, height, width).
         n_capsules: J.
         unit: pixels that the network counts as one.
-        ground: what is painted without any capsule, ``[C, H, W]``.
+        background: what is drawn without any capsule, ``[C, H, W]``.
     """
 
     image_shape: tuple[int, int, int]
     n_capsules: int
     unit: float
-    ground: nn.Parameter
+    background: nn.Parameter
 
     def reset_parameters(self) -> None:
         """Draw the initial values anew, in place: to train again, or after :meth:`torch.nn.Module.to_empty`."""
@@ -44,10 +44,10 @@ class Transforming(nn.Module, ABC):
     @torch.no_grad()
     def _start(self) -> None:
         """Give initial values to what belongs to no layer."""
-        self.ground.zero_()
+        self.background.zero_()
 
     @abstractmethod
-    def recognise(self, x: Tensor) -> Routed:
+    def encode(self, x: Tensor) -> Capsules:
         """Poses ``[B, J, 2]`` or ``[B, J, 3, 3]``, presences ``[B, J]`` as activation, of images ``[B, C, H, W]``.
 
         Raises:
@@ -55,7 +55,7 @@ class Transforming(nn.Module, ABC):
         """
 
     @abstractmethod
-    def generate(self, pose: Tensor, presence: Tensor) -> Tensor:
+    def decode(self, pose: Tensor, presence: Tensor) -> Tensor:
         """What the capsules paint together: ``[B, J, …]`` and ``[B, J]`` to ``[B, C, H, W]``."""
 
     @abstractmethod
@@ -65,7 +65,7 @@ class Transforming(nn.Module, ABC):
         Source: Hinton, Krizhevsky, Wang 2011, after figure 2.
         """
 
-    def forward(self, x: Tensor, transformation: Tensor | None = None) -> Transformed:
+    def forward(self, x: Tensor, transformation: Tensor | None = None) -> Reconstruction:
         """Paint images as they will look transformed.
 
         Args:
@@ -78,11 +78,11 @@ class Transforming(nn.Module, ABC):
         require_images(x, self.image_shape)
         if transformation is not None:
             check_shapes(x=(x, "B C H W"), transformation=(transformation, "B 3 3"))
-        found = self.recognise(x)
+        found = self.encode(x)
         pose = found.pose
         if transformation is not None:
             pose = transform_pose(pose, transformation.to(pose.dtype))
-        return Transformed(self.generate(pose, found.activation), found)
+        return Reconstruction(self.decode(pose, found.activation), found)
 
 
 #: Kinds of pose, and how many numbers are read of each.
@@ -140,32 +140,32 @@ class TransformingAutoencoder(Transforming):
         self.read = Local(n, n_recognition, POSES[pose] + 1)
         # Poses differ by fractions of the unit, which sigmoids must tell apart from the start.
         self.generation = Local(n, 2 if pose == "translation" else 9, n_generation, spread=4.0)
-        self.paint = Local(self.windows.n, n_capsules * n_generation, self.windows.n_painted, bias=False)
-        self.ground = nn.Parameter(torch.empty(self.image_shape))
+        self.output = Local(self.windows.n, n_capsules * n_generation, self.windows.n_output, bias=False)
+        self.background = nn.Parameter(torch.empty(self.image_shape))
         #: (x, y) of each capsule's window. Numbers, not a buffer: what a model is loaded into may not have made one.
         self.centres = [centre for centre in self.windows.centres for _ in range(n_capsules)]
         #: Pixels that the units count as one: a quarter of what they see, so that all they read is about 1.
         self.unit = min(self.windows.field) / 4
         self._start()
 
-    def recognise(self, x: Tensor) -> Routed:
+    def encode(self, x: Tensor) -> Capsules:
         """Poses ``[B, J, 2]`` or ``[B, J, 3, 3]``, presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
         require_images(x, self.image_shape)
         units = self.recognition(self.windows.take(x)).sigmoid()  # [B, P, ·]
         units = units.reshape(x.shape[0], self.n_capsules, self.read.weight.shape[1])
         numbers = self.read(units)  # [B, J, POSES[pose] + 1]
-        return Routed(self._pose_of(numbers[..., :-1]), numbers[..., -1].sigmoid())
+        return Capsules(self._pose_of(numbers[..., :-1]), numbers[..., -1].sigmoid())
 
-    def generate(self, pose: Tensor, presence: Tensor) -> Tensor:
+    def decode(self, pose: Tensor, presence: Tensor) -> Tensor:
         """What the capsules paint together: ``[B, J, …]`` and ``[B, J]`` to ``[B, C, H, W]``."""
         numbers = self._numbers_of(pose).to(self.generation.weight.dtype)
         units = self.generation(numbers).sigmoid() * presence.unsqueeze(-1)  # [B, J, ·]
-        patches = self.paint(units.reshape(pose.shape[0], self.windows.n, self.paint.weight.shape[1]))
-        return self.windows.put(patches) + self.ground
+        patches = self.output(units.reshape(pose.shape[0], self.windows.n, self.output.weight.shape[1]))
+        return self.windows.put(patches) + self.background
 
     def generative_units(self) -> Tensor:
         """The painting weights of each capsule's generation units, ``[J, G, C, h, w]``."""
-        units = self.paint.weight.reshape(self.n_capsules, -1, self.windows.n_painted)
+        units = self.output.weight.reshape(self.n_capsules, -1, self.windows.n_output)
         return units.unflatten(2, (self.image_shape[0], *self.windows.patch))
 
     def _pose_of(self, numbers: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class Windows:
             self.field, self.patch, self.stride, self.padding = (field,) * 2, (patch,) * 2, stride, (patch - field) // 2
         self.n = places[0] * places[1]
         self.n_seen = self.channels * self.field[0] * self.field[1]  #: numbers in a window
-        self.n_painted = self.channels * self.patch[0] * self.patch[1]  #: numbers in what is painted for it
+        self.n_output = self.channels * self.patch[0] * self.patch[1]  #: numbers in what is painted for it
         spans = [side + self.stride * (n - 1) for n, side in zip(places, self.field, strict=True)]
         #: rows above and columns left of the first window
         self.outside = [(size - span) // 2 for size, span in zip(self.size, spans, strict=True)]

@@ -5,21 +5,21 @@ pose size, H W height and width, T types of capsule in a map.
 """
 
 from torchcaps.ops.affine import AffineParts, affine_inverse, affine_matrix, affine_parts, transform_pose, warp
-from torchcaps.ops.backends.dispatch import which_impl
+from torchcaps.ops.backends.dispatch import which_backend
 from torchcaps.ops.conv import conv2d
 from torchcaps.ops.dynamic.routing import dynamic_routing, dynamic_routing_from_votes
 from torchcaps.ops.em.routing import conv_em_routing, em_routing, em_routing_from_votes
 from torchcaps.ops.em.settings import EM_SETTINGS, EMSettings
 from torchcaps.ops.losses import margin_loss, mask_capsules, pose_loss, reconstruction_loss, spread_loss, spread_margin
-from torchcaps.ops.routed import Routed
 from torchcaps.ops.squash import safe_norm, squash
 from torchcaps.ops.votes import coordinate_offset, dense_votes, matrix_votes, receptive_fields
+from torchcaps.types import Capsules
 
 __all__ = [
     "EM_SETTINGS",
     "AffineParts",
+    "Capsules",
     "EMSettings",
-    "Routed",
     "affine_inverse",
     "affine_matrix",
     "affine_parts",
@@ -43,5 +43,5 @@ __all__ = [
     "squash",
     "transform_pose",
     "warp",
-    "which_impl",
+    "which_backend",
 ]

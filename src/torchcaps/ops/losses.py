@@ -11,8 +11,8 @@ from torch import Tensor
 from torchcaps.checks import check_choice, check_classes, check_number, check_positive, check_shapes, check_tensor
 from torchcaps.ops.backends.tracing import has_values, is_traced
 from torchcaps.ops.precision import at_least_float32, constant
-from torchcaps.ops.routed import Routed, poses_of
 from torchcaps.ops.squash import safe_norm
+from torchcaps.types import Capsules, as_pose
 
 MARGINS = ("linear", "sigmoid")
 
@@ -197,7 +197,7 @@ def _one_hot(classes: Tensor, n_classes: int) -> Tensor:
     return F.one_hot(classes, n_classes)
 
 
-def mask_capsules(capsules: Routed | Tensor, target: Tensor | None = None) -> Tensor:
+def mask_capsules(capsules: Capsules | Tensor, target: Tensor | None = None) -> Tensor:
     """Set every capsule but the target's to zero.
 
     Args:
@@ -213,13 +213,13 @@ def mask_capsules(capsules: Routed | Tensor, target: Tensor | None = None) -> Te
 
     Source: Sabour et al. 2017, section 4.1.
     """
-    pose = poses_of(capsules)
+    pose = as_pose(capsules)
     if pose.dim() == 4:
         check_shapes(pose=(pose, "B J 4 4"))
         pose = pose.flatten(2)
     sizes = check_shapes(pose=(pose, "B J D"))
     if target is None:
-        activation = capsules.activation if isinstance(capsules, Routed) else safe_norm(at_least_float32(pose))
+        activation = capsules.activation if isinstance(capsules, Capsules) else safe_norm(at_least_float32(pose))
         check_shapes(pose=(pose, "B J D"), activation=(activation, "B J"))
         mask = _one_hot(activation.argmax(dim=1), sizes["J"])
     else:

@@ -7,12 +7,12 @@ import torch
 from torchcaps import explain
 from torchcaps.layers import Decoder
 from torchcaps.models import CapsNet, MatrixCapsNet
-from torchcaps.models.output import as_output
 from torchcaps.report import page
 from torchcaps.report.evaluated import EvaluatedRun
 from torchcaps.report.matrix_capsules import ONE_MORE, pictures_of_em, window_note
 from torchcaps.report.page import Album
 from torchcaps.training.per_class import are_unequal, count_classes, recalls
+from torchcaps.types import as_output
 
 #: Correct and misclassified examples in a picture, and classes in the larger pictures.
 _N_RIGHT, _N_WRONG, _N_CLASSES = 8, 4, 10
@@ -127,7 +127,7 @@ def _routing(album: Album, tested: EvaluatedRun, k: int, what: str = "", prefix:
     assert isinstance(model, CapsNet)
     n_iters = max(2, model.classes.n_iters)
     beyond = ONE_MORE if model.classes.n_iters == 1 else ""
-    learned = getattr(model.classes, "prior", None) is not None  # which EM routing has not
+    learned = getattr(model.classes, "initial_logits", None) is not None  # which EM routing has not
     couplings = explain.coupling_maps(model, image.unsqueeze(0), n_iters)
     maps = album.add(
         f"{prefix}couplings",

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from torchcaps.data import Dataset
-from torchcaps.models.output import as_output
 from torchcaps.training.batches import split
 from torchcaps.training.checkpoint import data_for, load_model
 from torchcaps.training.config import Experiment
 from torchcaps.training.environment import choose_device
 from torchcaps.training.objective import wrong
 from torchcaps.training.run import Run, with_data_in
+from torchcaps.types import as_output
 
 #: Number of pairs that are evaluated.
 N_PAIRS = 1000

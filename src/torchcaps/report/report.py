@@ -107,7 +107,7 @@ def _autoencoder_facts(config: Experiment, result: dict[str, Any]) -> list[tuple
     if "test_follows" not in result:
         return [loss]
     follows = [(f"R² of {name}", f"{found['r2']:.3f}") for name, found in result["test_follows"].items()]
-    consistency = result["test_told"]
+    consistency = result["test_consistency"]
     return [
         *follows,
         loss,

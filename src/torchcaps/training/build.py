@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torchcaps.data import Dataset
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.modes import eval_mode
-from torchcaps.models import Output, PlainAutoencoder, Transformed, Transforming, build
-from torchcaps.models.output import as_output
+from torchcaps.models import ModelOutput, PlainAutoencoder, Reconstruction, Transforming, build
 from torchcaps.optim import layouts
 from torchcaps.training.batches import image_shape
 from torchcaps.training.config import Data, Experiment, Optim
+from torchcaps.types import as_output
 
 
 @torch.no_grad()
@@ -56,26 +56,26 @@ def check_model(config: Experiment, dataset: Dataset, model: nn.Module | None) -
         if not options:
             raise
         raise ValueError(f"model.options {options} make no {name} for images of {shape}: {error}") from error
-    if not isinstance(output, Output | Transformed):
-        raise ValueError(f"the model {name} must return a torchcaps.models.Output, got a {type(output).__name__}")
-    if isinstance(output, Transformed) and not isinstance(model, Transforming | PlainAutoencoder):
+    if not isinstance(output, ModelOutput | Reconstruction):
+        raise ValueError(f"the model {name} must return a torchcaps.models.ModelOutput, got a {type(output).__name__}")
+    if isinstance(output, Reconstruction) and not isinstance(model, Transforming | PlainAutoencoder):
         raise ValueError(
-            f"the model {name} must be a torchcaps.models.Transforming to return a Transformed, got a "
+            f"the model {name} must be a torchcaps.models.Transforming to return a Reconstruction, got a "
             f"{type(model).__name__}"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"the model {name} must have parameters to train, got none")
-    if isinstance(output, Output):
+    if isinstance(output, ModelOutput):
         _require_scores(name, output.scores, len(dataset.classes))
     if config.loss != "own":  # which may want anything
         _require_what_the_loss_needs(config, model, output)
     return model
 
 
-def _require_what_the_loss_needs(config: Experiment, model: nn.Module, output: Output | Transformed) -> None:
+def _require_what_the_loss_needs(config: Experiment, model: nn.Module, output: ModelOutput | Reconstruction) -> None:
     """Refuse a model without what the loss compares: capsules, poses, or a decoder that takes one class at a time."""
-    if isinstance(output, Transformed) != (config.loss == "squared_error"):
-        fitting = "squared_error" if isinstance(output, Transformed) else "another than squared_error"
+    if isinstance(output, Reconstruction) != (config.loss == "squared_error"):
+        fitting = "squared_error" if isinstance(output, Reconstruction) else "another than squared_error"
         raise ValueError(f"loss must be {fitting} for the model {config.model.name}, got {config.loss}")
     if isinstance(model, PlainAutoencoder):
         for name, value in (("consistency", config.consistency), *_limits(config)):
@@ -87,7 +87,7 @@ def _require_what_the_loss_needs(config: Experiment, model: nn.Module, output: O
             f"got {config.loss}"
         )
     decoder, name = getattr(model, "decoder", None), config.model.name
-    if not config.reconstruction or not isinstance(output, Output) or decoder is None:
+    if not config.reconstruction or not isinstance(output, ModelOutput) or decoder is None:
         return
     if not hasattr(decoder, "each"):
         raise ValueError(

@@ -15,13 +15,13 @@ from torchcaps import __version__
 from torchcaps.data import Dataset, load
 from torchcaps.layers import ROUTINGS
 from torchcaps.layers.modes import eval_mode
-from torchcaps.models import MODELS, Output, build
-from torchcaps.models.output import as_output
+from torchcaps.models import MODELS, ModelOutput, build
 from torchcaps.training.batches import image_shape
 from torchcaps.training.config import Experiment
 from torchcaps.training.environment import in_float32, splits_in_words
 from torchcaps.training.files import write_atomically, write_tensors
 from torchcaps.training.run import Run, differing
+from torchcaps.types import as_output
 
 #: Ends the name of a model or data set that was handed over as an object.
 HANDED_OVER = " (handed over)"
@@ -143,7 +143,7 @@ def _says(model: nn.Module, shape: Sequence[int]) -> Tensor:
         weight = next(model.parameters())
         image = torch.linspace(0, 1, math.prod(shape), dtype=weight.dtype, device=weight.device).view(1, *shape)
         output = as_output(model(image))
-    return (output.scores if isinstance(output, Output) else output.images).float().cpu()
+    return (output.scores if isinstance(output, ModelOutput) else output.images).float().cpu()
 
 
 def data_for(config: Experiment, trained: Trained) -> Dataset:

@@ -61,7 +61,7 @@ class Task(L.LightningModule):
 
     Args:
         config: the experiment.
-        model: returns :class:`~torchcaps.models.Output` or :class:`~torchcaps.models.Transformed`.
+        model: returns :class:`~torchcaps.models.ModelOutput` or :class:`~torchcaps.models.Reconstruction`.
         train: batches to train on.
         val: batches to validate on.
         own_loss: in place of the experiment's.

@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from torchcaps.layers.modes import eval_mode
-from torchcaps.models import Output, Transformed, Transforming
-from torchcaps.models.output import as_output
+from torchcaps.models import ModelOutput, Reconstruction, Transforming
 from torchcaps.ops import margin_loss, pose_loss, reconstruction_loss, spread_loss, spread_margin, transform_pose
 from torchcaps.training.batches import Batch
 from torchcaps.training.config import Experiment
 from torchcaps.training.per_class import recalls
+from torchcaps.types import as_output
 
 #: A loss of one's own: from a model's output and the batch to one number.
-Loss = Callable[["Output | Transformed", Batch], Tensor]
+Loss = Callable[["ModelOutput | Reconstruction", Batch], Tensor]
 
 
-def answer(model: nn.Module, batch: Batch) -> Output | Transformed:
+def answer(model: nn.Module, batch: Batch) -> ModelOutput | Reconstruction:
     """What the model says to a batch."""
     return as_output(model(batch.images) if batch.transformation is None else model(batch.images, batch.transformation))
 
@@ -48,7 +48,7 @@ def judge(
     both = zip(outputs, views, strict=True)
     losses = [total_loss(config, model, output, view, loss=loss).item() for output, view in both]
     sums = {"loss": sum(losses) * len(views[0].images) / len(views)}
-    scores = [output.scores for output in outputs if isinstance(output, Output)]
+    scores = [output.scores for output in outputs if isinstance(output, ModelOutput)]
     if scores:
         mistaken = wrong(torch.stack(scores).mean(dim=0), views[0].labels)
         sums["error"] = mistaken.sum().item()
@@ -60,7 +60,7 @@ def judge(
 def total_loss(
     config: Experiment,
     model: nn.Module,
-    output: Output | Transformed,
+    output: ModelOutput | Reconstruction,
     batch: Batch,
     *,
     progress: float = 1.0,
@@ -90,7 +90,7 @@ def total_loss(
         return loss(output, batch)
     if config.loss == "own":
         raise ValueError("loss must be handed over, as the experiment has one of your own; got None")
-    if isinstance(output, Transformed):
+    if isinstance(output, Reconstruction):
         squared = reconstruction_loss(output.images, batch.parts.squeeze(1))
         return squared + config.consistency * _inconsistency(model, output, batch) if config.consistency else squared
     if config.loss == "spread" and margin is None:
@@ -116,10 +116,10 @@ def _classification_loss(config: Experiment, scores: Tensor, labels: Tensor, mar
     return F.binary_cross_entropy_with_logits(scores, present, reduction="none").sum(dim=1).mean()
 
 
-def _inconsistency(model: nn.Module, output: Transformed, batch: Batch) -> Tensor:
+def _inconsistency(model: nn.Module, output: Reconstruction, batch: Batch) -> Tensor:
     assert isinstance(model, Transforming)
     assert batch.transformation is not None
-    found = model.recognise(batch.parts.squeeze(1)).pose
+    found = model.encode(batch.parts.squeeze(1)).pose
     return pose_loss(found, transform_pose(output.capsules.pose, batch.transformation), model.unit)
 
 

@@ -36,8 +36,9 @@ def pose_metrics(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
     Returns:
         ``follows``: slope and R² of each parameter that varies, as all capsules recover it together. ``capsules``: the
         same as single capsules recover it in the images where they are active: lowest, median and highest slope and R²
-        over the capsules, and how many capsules these are. ``told``: transformation-consistency error, as a fraction
-        of the error of the same model with T ignored; None where no image was transformed.
+        over the capsules, and how many capsules these are. ``consistency``:
+        transformation-consistency error, as a fraction of the error of the same model with T ignored; None where no
+        image was transformed.
     """
     true, together, each, active, errors = [], [], [], [], []
     for batch in batches:
@@ -60,7 +61,7 @@ def pose_metrics(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
     return {
         "follows": {AFFINE_PARAMETERS[k]: regression_fit(target[:, k], joint[:, k])._asdict() for k in varying},
         "capsules": _single_capsules(target, single, torch.cat(active), varying),
-        "told": error / baseline if baseline else None,
+        "consistency": error / baseline if baseline else None,
     }
 
 

@@ -12,9 +12,9 @@ from torchcaps.checks import check_at_least, check_several
 from torchcaps.data.augment import central_crop
 from torchcaps.data.folder import read_image
 from torchcaps.data.images import to_float
-from torchcaps.models.output import as_output
 from torchcaps.training.checkpoint import Trained, load_model
 from torchcaps.training.run import Run
+from torchcaps.types import as_output
 
 #: Images that the network sees together: however many files there are, memory is that of these.
 _AT_ONCE = 64

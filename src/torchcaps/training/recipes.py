@@ -52,12 +52,12 @@ def digits_pairs() -> Experiment:
     By a narrow sibling of ``multimnist-deep``'s network, with that recipe's optimizer and weight of the reconstruction.
     """
     base = digits()
-    convolutions = [{"channels": 32, "stride": 2}, {"channels": 32}, {"channels": 64, "stride": 2}, {"channels": 64}]
+    stem = [{"channels": 32, "stride": 2}, {"channels": 32}, {"channels": 64, "stride": 2}, {"channels": 64}]
     return replace(
         base,
         recipe="digits-pairs",
         data=Data("digits", pairs=True),
-        model=Model("capsnet_deep", {**NO_FACTORS, "channels": 16, "convolutions": convolutions, "n_types": 16}),
+        model=Model("capsnet_deep", {**NO_FACTORS, "channels": 16, "stem": stem, "n_types": 16}),
         optim=replace(base.optim, name="muon", lr=3e-3),
         reconstruction=0.01,
         epochs=4,

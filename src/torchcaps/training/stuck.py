@@ -10,8 +10,8 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from torchcaps.models import Output
-from torchcaps.ops import Routed
+from torchcaps.models import ModelOutput
+from torchcaps.ops import Capsules
 from torchcaps.training.module import Task
 
 #: A capsule of this length passes less than a hundredth of the gradient that one of length ½ passes …
@@ -50,7 +50,7 @@ class Stuck(L.Callback):
         self._hook = pl_module.model.register_forward_hook(self._look)
 
     def _look(self, model: nn.Module, inputs: Any, output: Any) -> None:
-        if isinstance(output, Output):
+        if isinstance(output, ModelOutput):
             self._predicted.append(output.scores.argmax(dim=1))
             self._shares.append([_long(layer) for layer in output.capsules])
 
@@ -102,7 +102,7 @@ class Stuck(L.Callback):
         return new
 
 
-def _long(capsules: Routed) -> Tensor:
+def _long(capsules: Capsules) -> Tensor:
     """Share of capsules that are saturated; 0 where activations are no lengths, as those of EM routing."""
     pose, activation = capsules.pose, capsules.activation
     if pose.dim() != activation.dim() + 1 or not torch.allclose(pose.norm(dim=-1), activation, atol=1e-2):

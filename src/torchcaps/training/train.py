@@ -92,7 +92,7 @@ def train(
         out: the run's folder; by default :func:`default_folder`.
         dataset: images of your own, in place of ``config.data``'s; augmentation is still as ``config.data`` says.
         model: a network of your own, in place of ``config.model``'s, trained in place. It takes images
-            ``[B, C, H, W]`` and returns scores ``[B, J]``, capsules, or a :class:`~torchcaps.models.Output`. Hand
+            ``[B, C, H, W]`` and returns scores ``[B, J]``, capsules, or a :class:`~torchcaps.models.ModelOutput`. Hand
             it over again to resume, and to :func:`load_model`.
         loss: of your own, in place of ``config.loss``: a function of the model's output and the
             :class:`~torchcaps.training.batches.Batch`. Hand it over again to resume.

@@ -25,9 +25,9 @@ from study.analysis import (
 )
 from study.analysis.attacks import gradient
 from torchcaps.explain import extract_features
-from torchcaps.models import CapsNet, MatrixCapsNet, Output
+from torchcaps.models import CapsNet, MatrixCapsNet, ModelOutput
 from torchcaps.models.baselines import BaselineCNN
-from torchcaps.ops import Routed, margin_loss
+from torchcaps.ops import Capsules, margin_loss
 
 ATTACKS = (fgsm, bim, pgd)
 
@@ -53,11 +53,11 @@ def capsules() -> CapsNet:
     return CapsNet((1, 20, 18), 3, channels=4, n_types=2, decoder=None)
 
 
-def as_capsules(scores: Tensor) -> Routed:
-    return Routed(scores.unsqueeze(2), scores)
+def as_capsules(scores: Tensor) -> Capsules:
+    return Capsules(scores.unsqueeze(2), scores)
 
 
-@pytest.mark.parametrize("wrap", [torch.clone, Output, as_capsules])
+@pytest.mark.parametrize("wrap", [torch.clone, ModelOutput, as_capsules])
 def test_one_step_on_a_linear_model_is_worked_by_hand(wrap):
     x = image(0.5, 0.5, 0.5, 0.05)
     # Raising the loss of class 1 lowers w·x: against the sign of w, and nothing where w is 0.
@@ -248,9 +248,9 @@ def test_attacks_follow_the_gradient_through_all_iterations():
     with torch.no_grad():
         model.classes.get_parameter("weight").mul_(20)  # such that the iterations differ
     whole = gradient(model, x, labels)
-    model.classes.routing = replace(model.classes.routing, gradient="last")
+    model.classes.routing = replace(model.classes.routing, backprop="last")
     torch.testing.assert_close(gradient(model, x, labels), whole, rtol=0, atol=0)
-    assert model.classes.routing.gradient == "last"
+    assert model.classes.routing.backprop == "last"
     (truncated,) = torch.autograd.grad(F.cross_entropy(model(x.requires_grad_()).scores, labels), x)
     assert (truncated.sign() != whole.sign()).float().mean() > 0.05
 
@@ -304,7 +304,7 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(ValueError, match="labels must be int64, got torch.float32"):
         bim(Linear(), x, torch.tensor([1.0]), 0.1)
     with pytest.raises(
-        ValueError, match=r"model must return scores \[B=1, J\], bare, as .scores or in a Routed; got shape \[1"
+        ValueError, match=r"model must return scores \[B=1, J\], bare, as .scores or in a Capsules; got shape \[1"
     ):
         fgsm(nn.Flatten(0, 1), x, label, 0.1)
     with pytest.raises(ValueError, match="targets must differ from labels"):

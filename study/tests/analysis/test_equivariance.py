@@ -12,9 +12,9 @@ from study.analysis.probes import divided
 from study.data.transform import rotate
 from torchcaps.explain import extract_features
 from torchcaps.layers import DenseCaps
-from torchcaps.models import CapsNet, MatrixCapsNet, Output
+from torchcaps.models import CapsNet, MatrixCapsNet, ModelOutput
 from torchcaps.models.baselines import BaselineCNN
-from torchcaps.ops import Routed
+from torchcaps.ops import Capsules
 
 
 class Knows(nn.Module):
@@ -25,11 +25,11 @@ class Knows(nn.Module):
         self.noise = noise
         self.frames = torch.tensor([[2.0, -1.0], [-3.0, 5.0]])
 
-    def forward(self, x: Tensor) -> Output:
+    def forward(self, x: Tensor) -> ModelOutput:
         value = x.mean(dim=(1, 2, 3))[:, None, None]
         pose = self.frames * value + torch.tensor([1.0, 4.0]) + self.noise * torch.randn(len(x), 2, 2)
         scores = torch.cat((0.5 + 0 * value[:, 0], value[:, 0]), dim=1)
-        return Output(scores, (Routed(pose, scores),))
+        return ModelOutput(scores, (Capsules(pose, scores),))
 
 
 def brighter(images: Tensor, by: float) -> Tensor:

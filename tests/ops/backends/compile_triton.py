@@ -51,10 +51,10 @@ triton.JITFunction.run = start
 for kind, extras in ((torch.bfloat16, False), (torch.float64, True)):
     wide = torch.float64 if extras else torch.float32
     u, weight = torch.zeros(3, 5, 2, dtype=kind), torch.zeros(5, 4, 2, 6, dtype=kind)
-    bias, prior = (torch.zeros(4, 6, dtype=wide), torch.zeros(5, 4, dtype=wide)) if extras else (None, None)
-    pose, length, coupling, states = dynamic.forward_op(u, weight, bias, prior, 2, extras, True, extras)
+    bias, initial_logits = (torch.zeros(4, 6, dtype=wide), torch.zeros(5, 4, dtype=wide)) if extras else (None, None)
+    pose, length, coupling, states = dynamic.forward_op(u, weight, bias, initial_logits, 2, extras, True, extras)
     asked = coupling if extras else None
-    dynamic.backward_op(pose, length, asked, u, weight, prior, states, extras, True)
+    dynamic.backward_op(pose, length, asked, u, weight, initial_logits, states, extras, True)
 
     poses, matrices = torch.zeros(2, 3, 5, 5, 4, 4, dtype=kind), torch.zeros(3, 3, 3, 4, 4, 4, dtype=kind)
     activation, beta = torch.zeros(2, 3, 5, 5, dtype=wide), torch.zeros(4, dtype=wide)

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.impls import needs_cpu
+from tests.backends import needs_cpu
 from torchcaps.data.files import cache_folder
-from torchcaps.ops import dynamic_routing, which_impl
+from torchcaps.ops import dynamic_routing, which_backend
 from torchcaps.ops.backends import build as building
 from torchcaps.ops.backends import dispatch, native, triton
 from torchcaps.ops.backends.errors import Unavailable
@@ -232,13 +232,13 @@ def test_without_a_compiler_auto_takes_the_reference_and_says_so_once(
             got = dynamic_routing(u, weight)
     (record,) = caplog.records
     assert record.getMessage() == ("routing takes the slow reference: no C++ compiler: looked for c++, g++, clang++")
-    torch.testing.assert_close(got.pose, dynamic_routing(u, weight, impl="reference").pose, rtol=0, atol=0)
-    assert which_impl("dynamic", "auto", u, weight) == "reference"
+    torch.testing.assert_close(got.pose, dynamic_routing(u, weight, backend="reference").pose, rtol=0, atol=0)
+    assert which_backend("dynamic", "auto", u, weight) == "reference"
 
 
 def test_without_a_compiler_the_named_one_raises(no_compiler: None) -> None:
-    with pytest.raises(Unavailable, match="impl='cpu' is not available: no C.. compiler: looked for"):
-        dynamic_routing(torch.randn(2, 5, 3), torch.randn(5, 4, 3, 6), impl="cpu")
+    with pytest.raises(Unavailable, match="backend='cpu' is not available: no C.. compiler: looked for"):
+        dynamic_routing(torch.randn(2, 5, 3), torch.randn(5, 4, 3, 6), backend="cpu")
 
 
 @pytest.mark.parametrize("routing", ["dynamic", "em", "em_vectors"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.impls import needs_cpu
+from tests.backends import needs_cpu
 from torchcaps.ops.backends import build as building
 
 pytestmark = needs_cpu

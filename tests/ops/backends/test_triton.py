@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.impls import DEVICES, needs_interpreter, needs_triton
+from tests.backends import DEVICES, needs_interpreter, needs_triton
 from tests.ops.dynamic import test_pairing as dynamic
 from tests.ops.dynamic.test_fuzz import SCALES, numbers
 from tests.ops.em import test_pairing as em
 from tests.pairing import Inputs, assert_paired, outcome
-from torchcaps.ops import conv_em_routing, dynamic_routing, em_routing, which_impl
+from torchcaps.ops import conv_em_routing, dynamic_routing, em_routing, which_backend
 from torchcaps.ops.backends import dispatch
 from torchcaps.ops.backends import triton as library
 from torchcaps.ops.backends.errors import Unavailable
@@ -53,22 +53,22 @@ def test_dynamic_sizes(sizes: tuple[int, ...], dtype: torch.dtype) -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("gradient", ["full", "last"])
+@pytest.mark.parametrize("backprop", ["full", "last"])
 @pytest.mark.parametrize(
     "options",
     [{"n_iters": 1}, {"n_iters": 2, "return_coupling": True}, {"n_iters": 4, "leaky": True, "return_coupling": True}],
     ids=str,
 )
-@pytest.mark.parametrize("extras", [False, True], ids=["", "bias-prior"])
-def test_dynamic_options(extras: bool, options: dict[str, Any], gradient: str) -> None:
+@pytest.mark.parametrize("extras", [False, True], ids=["", "bias-initial_logits"])
+def test_dynamic_options(extras: bool, options: dict[str, Any], backprop: str) -> None:
     tensors = dynamic.inputs((3, 11, 3, 2, 5), torch.float32, extras, extras)
-    assert_paired(dynamic.routing(gradient=gradient, **options), tensors, "triton")
+    assert_paired(dynamic.routing(backprop=backprop, **options), tensors, "triton")
 
 
 def test_too_large_matrices_for_a_tile() -> None:
     """Refused, before anything is compiled that no GPU has the memory for."""
     assert launch("weight_gradient_pass", Sizes(1, 2, 100_000, 128, 128)).constants["N"] == 16
-    with pytest.raises(ValueError, match="at most 16,384 numbers .*, got d_in=129, d_out=65: take impl='reference'"):
+    with pytest.raises(ValueError, match="at most 16,384 numbers .*, got d_in=129, d_out=65: take backend='reference'"):
         launch("weight_gradient_pass", Sizes(1, 2, 1, 129, 65))
     with pytest.raises(ValueError, match="at most 8,192 numbers"):
         launch("logits_pass", Sizes(1, 2, 1, 128, 128, itemsize=8))
@@ -110,7 +110,7 @@ def test_a_logit_of_minus_infinity() -> None:
     pose, weight = 1e-3 * torch.randn(1, 4, 4, 4), torch.randn(4, 2, 4, 4)
     pose[0, 3], weight[3, 1] = 1e17 * torch.eye(4), 0
     given_ = pose, torch.ones(1, 4), weight, torch.zeros(2), torch.zeros(2)
-    ours, wanted = (em_routing(*given_, impl=impl, return_coupling=True) for impl in ("triton", "reference"))
+    ours, wanted = (em_routing(*given_, backend=backend, return_coupling=True) for backend in ("triton", "reference"))
     assert wanted.coupling[0, 3].tolist() == [0, 1]
     for one, two in zip(ours, wanted, strict=True):
         torch.testing.assert_close(one.isfinite(), two.isfinite())
@@ -122,15 +122,15 @@ def test_a_logit_of_minus_infinity() -> None:
 def test_nothing_to_route(sizes: tuple[int, ...]) -> None:
     n, n_in, n_out, d_in, d_out = sizes
     tensors: Inputs = {"u": torch.ones(n, n_in, d_in), "weight": torch.ones(n_in, n_out, d_in, d_out)}
-    tensors |= {"bias": torch.ones(n_out, d_out), "prior": torch.zeros(n_in, n_out)}
+    tensors |= {"bias": torch.ones(n_out, d_out), "initial_logits": torch.zeros(n_in, n_out)}
     assert_paired(dynamic.routing(return_coupling=True), tensors, "triton")
 
 
 @needs_triton
 def test_a_prior_may_forbid() -> None:
     tensors = dynamic.inputs((3, 6, 7, 2, 5), torch.float32, True, True)
-    assert tensors["prior"] is not None
-    tensors["prior"][:, 2] = -torch.inf
+    assert tensors["initial_logits"] is not None
+    tensors["initial_logits"][:, 2] = -torch.inf
     assert_paired(dynamic.routing(return_coupling=True), tensors, "triton")
 
 
@@ -162,16 +162,16 @@ def test_em_geometries(geometry: tuple[Any, ...], options: dict[str, Any]) -> No
 @needs_triton
 @pytest.mark.parametrize("compete", ["all", "positions"])
 @pytest.mark.parametrize("n_iters", [1, 2])
-@pytest.mark.parametrize("gradient", ["full", "last"])
-def test_em_options(gradient: str, n_iters: int, compete: str) -> None:
+@pytest.mark.parametrize("backprop", ["full", "last"])
+def test_em_options(backprop: str, n_iters: int, compete: str) -> None:
     options = {"final_lambda": 0.3, "variance_floor": 0.1, "damping": 0.1, "compete": compete, "return_coupling": True}
     offset = torch.randn(2, 2, 2, 4, 4).to(DEVICES["triton"])
 
-    def function(impl: str, tensors: Inputs) -> Any:
+    def function(backend: str, tensors: Inputs) -> Any:
         routed = em.routing(
-            stride=(1, 3), n_iters=n_iters, gradient=gradient, offset=offset.to(DEVICES[impl]), **options
+            stride=(1, 3), n_iters=n_iters, backprop=backprop, offset=offset.to(DEVICES[backend]), **options
         )
-        return routed(impl, tensors)
+        return routed(backend, tensors)
 
     assert_paired(function, em.inputs(MAP), "triton")
 
@@ -227,8 +227,8 @@ def test_torch_accepts_the_operators_of_em() -> None:
 def test_one_graph() -> None:
     tensors = dynamic.inputs((2, 3, 4, 2, 5), torch.float32, True, True)
 
-    def function(impl: str, given: Inputs) -> Any:
-        return torch.compile(dynamic.routing(), fullgraph=True, backend="aot_eager")(impl, given)
+    def function(backend: str, given: Inputs) -> Any:
+        return torch.compile(dynamic.routing(), fullgraph=True, backend="aot_eager")(backend, given)
 
     eager = outcome(dynamic.routing(), tensors, "triton")
     for name, x in outcome(function, tensors, "triton").items():
@@ -238,8 +238,10 @@ def test_one_graph() -> None:
 @needs_interpreter
 def test_no_second_derivative() -> None:
     u, weight = torch.randn(2, 3, 2, requires_grad=True), torch.randn(3, 4, 2, 5)
-    (gradient,) = torch.autograd.grad(dynamic_routing(u, weight, impl="triton").pose.sum(), u, create_graph=True)
-    with pytest.raises(NotImplementedError, match="impl='triton' has no second derivative: take impl='reference'"):
+    (gradient,) = torch.autograd.grad(dynamic_routing(u, weight, backend="triton").pose.sum(), u, create_graph=True)
+    with pytest.raises(
+        NotImplementedError, match="backend='triton' has no second derivative: take backend='reference'"
+    ):
         gradient.sum().backward()
 
 
@@ -247,18 +249,18 @@ def test_no_second_derivative() -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own
 def test_transforms() -> None:
     u, weight = torch.randn(2, 3, 2), torch.randn(3, 4, 2, 5)
-    with pytest.raises(NotImplementedError, match="impl='triton' knows neither torch.func nor forward derivatives"):
-        torch.func.grad(lambda x: dynamic_routing(x, weight, impl="triton").pose.sum())(u)
+    with pytest.raises(NotImplementedError, match="backend='triton' knows neither torch.func nor forward derivatives"):
+        torch.func.grad(lambda x: dynamic_routing(x, weight, backend="triton").pose.sum())(u)
 
 
 @needs_interpreter
 def test_what_it_is_not_for() -> None:
     vectors = torch.randn(2, 5, 16), torch.rand(2, 5), torch.randn(5, 3, 16, 16), torch.zeros(3), torch.zeros(3)
-    with pytest.raises(ValueError, match="impl='triton' wants matrices, got vectors"):
-        em_routing(*vectors, impl="triton")
+    with pytest.raises(ValueError, match="backend='triton' wants matrices, got vectors"):
+        em_routing(*vectors, backend="triton")
     map_of = em.inputs(MAP)
-    with pytest.raises(ValueError, match="impl='triton' gives no gradient of offset"):
-        conv_em_routing(**map_of, offset=torch.zeros(2, 2, 2, 4, 4, requires_grad=True), impl="triton")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="backend='triton' gives no gradient of offset"):
+        conv_em_routing(**map_of, offset=torch.zeros(2, 2, 2, 4, 4, requires_grad=True), backend="triton")  # type: ignore[arg-type]
 
 
 def cuda_tensor() -> torch.Tensor:
@@ -269,12 +271,12 @@ def cuda_tensor() -> torch.Tensor:
 def test_which_device(monkeypatch: pytest.MonkeyPatch) -> None:
     here, away = torch.zeros(1), torch.zeros(1, device="meta")
     monkeypatch.setattr(library, "_attempt", lambda name: "not today")
-    with pytest.raises(ValueError, match="impl='triton' wants tensors on one CUDA device, got some on cpu"):
-        which_impl("dynamic", "triton", here)
+    with pytest.raises(ValueError, match="backend='triton' wants tensors on one CUDA device, got some on cpu"):
+        which_backend("dynamic", "triton", here)
     with pytest.raises(ValueError, match="all tensors must be on one device, got some on cpu, meta"):
-        which_impl("dynamic", "triton", here, away)
-    with pytest.raises(ValueError, match="impl='cpu' wants tensors on the CPU, got some on meta"):
-        which_impl("dynamic", "cpu", away)
+        which_backend("dynamic", "triton", here, away)
+    with pytest.raises(ValueError, match="backend='cpu' wants tensors on the CPU, got some on meta"):
+        which_backend("dynamic", "cpu", away)
 
 
 def test_without_triton(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -282,15 +284,15 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     monkeypatch.setattr(dispatch, "_NOTED", set())
     with caplog.at_level(logging.WARNING, "torchcaps"):
         for _ in range(2):
-            assert which_impl("dynamic", "auto", cuda_tensor()) == "reference"
+            assert which_backend("dynamic", "auto", cuda_tensor()) == "reference"
     (record,) = caplog.records
     assert record.getMessage() == "routing takes the slow reference: triton cannot be imported: not today"
     monkeypatch.setenv("TORCHCAPS_TRITON", "0")  # then nobody misses it
     monkeypatch.setattr(dispatch, "_NOTED", set())
     caplog.clear()
-    assert which_impl("dynamic", "auto", cuda_tensor()) == "reference" and not caplog.records
-    with pytest.raises(Unavailable, match="impl='triton' is not available: triton cannot be imported: not today"):
-        which_impl("dynamic", "triton", cuda_tensor())
+    assert which_backend("dynamic", "auto", cuda_tensor()) == "reference" and not caplog.records
+    with pytest.raises(Unavailable, match="backend='triton' is not available: triton cannot be imported: not today"):
+        which_backend("dynamic", "triton", cuda_tensor())
 
 
 def test_what_there_are_no_kernels_for_is_named() -> None:
@@ -306,11 +308,11 @@ def test_an_old_triton_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_runs_on_one_cuda_device_where_it_is_named() -> None:
     other: Any = types.SimpleNamespace(device=torch.device("cuda", 1))  # also where there is no second GPU
     for routing in ("dynamic", "em"):
-        assert which_impl(routing, "triton", cuda_tensor(), cuda_tensor()) == "triton"
+        assert which_backend(routing, "triton", cuda_tensor(), cuda_tensor()) == "triton"
         with pytest.raises(ValueError, match="wants tensors on one CUDA device"):
-            which_impl(routing, "triton", cuda_tensor(), other)
-        assert which_impl(routing, "auto", cuda_tensor(), other) == "reference"
-        assert which_impl(routing, "auto", torch.zeros(1)) != "triton"
+            which_backend(routing, "triton", cuda_tensor(), other)
+        assert which_backend(routing, "auto", cuda_tensor(), other) == "reference"
+        assert which_backend(routing, "auto", torch.zeros(1)) != "triton"
 
 
 @needs_triton
@@ -319,7 +321,7 @@ def test_a_tensor_of_a_gpu_that_is_not_here(monkeypatch: pytest.MonkeyPatch, cap
     """As where a network is exported for another machine."""
     monkeypatch.setattr(dispatch, "_NOTED", set())
     for routing in ("dynamic", "em"):
-        assert which_impl(routing, "auto", cuda_tensor()) == "reference"
+        assert which_backend(routing, "auto", cuda_tensor()) == "reference"
     (record,) = caplog.records
     assert "torch finds no GPU here on which the kernels could be checked" in record.getMessage()
 

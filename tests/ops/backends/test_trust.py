@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.impls import needs_cpu, needs_interpreter, needs_triton
+from tests.backends import needs_cpu, needs_interpreter, needs_triton
 from torchcaps.layers import DenseCaps
-from torchcaps.ops import dynamic_routing, em_routing, which_impl
+from torchcaps.ops import dynamic_routing, em_routing, which_backend
 from torchcaps.ops.backends import agreement, dispatch, native, trust, verdicts
 from torchcaps.ops.backends import triton as library
 from torchcaps.ops.backends.agreement import Problem, compare
@@ -151,7 +151,7 @@ def test_right_kernels_are_taken(
     routing: str, on_the_cpu: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     with caplog.at_level(logging.INFO, "torchcaps"):
-        assert which_impl(routing, "auto", torch.zeros(1)) == "triton"
+        assert which_backend(routing, "auto", torch.zeros(1)) == "triton"
     said = [record.getMessage() for record in caplog.records]
     assert said[0].startswith(f"checking the GPU kernels of {'EM' if routing == 'em' else routing} routing in float32")
     assert said[1].endswith("right") and len(said) == 2
@@ -180,7 +180,7 @@ def test_wrong_kernels_are_not_taken(
     u, weight = example()
     for _ in range(3):
         found = dynamic_routing(u, weight)
-    torch.testing.assert_close(found.pose, dynamic_routing(u, weight, impl="reference").pose, rtol=0, atol=0)
+    torch.testing.assert_close(found.pose, dynamic_routing(u, weight, backend="reference").pose, rtol=0, atol=0)
     first, only = (record.getMessage() for record in caplog.records)
     assert first.startswith("checking")
     assert only.startswith("routing takes the slow reference: ")
@@ -220,7 +220,7 @@ def test_kernels_that_do_not_run_are_not_taken(
     spoil(monkeypatch, fail)
     monkeypatch.setattr(trust, "has_compiler", lambda: True)
     for _ in range(2):
-        assert which_impl("dynamic", "auto", torch.zeros(1)) == "reference"
+        assert which_backend("dynamic", "auto", torch.zeros(1)) == "reference"
     _, only = (record.getMessage() for record in caplog.records)
     assert re.search(f"did not run: {reason}", only) and "\n" not in only and len(only) < 600
     assert kept(tmp_path) == []
@@ -504,7 +504,7 @@ def test_the_switch(
         monkeypatch.setenv(trust.SWITCH, value)
     monkeypatch.setattr(library, "_attempt", lambda name: torch)
     monkeypatch.setattr(torch, "INTERPRETED", True, raising=False)
-    assert which_impl("dynamic", "auto", torch.zeros(1)) == ("reference" if value == "0" else "triton")
+    assert which_backend("dynamic", "auto", torch.zeros(1)) == ("reference" if value == "0" else "triton")
     assert checks == ([] if value in ("0", "1") else ["dynamic"])
 
 
@@ -513,8 +513,8 @@ def test_a_switch_that_is_none(monkeypatch: pytest.MonkeyPatch, on_the_cpu: None
     monkeypatch.setattr(torch, "INTERPRETED", True, raising=False)
     monkeypatch.setenv(trust.SWITCH, "no")
     with pytest.raises(ValueError, match=r"TORCHCAPS_TRITON must be 0 \(no GPU kernels\), 1 .* or unset, got 'no'"):
-        which_impl("dynamic", "auto", torch.zeros(1))
-    assert which_impl("dynamic", "reference", torch.zeros(1)) == "reference"
+        which_backend("dynamic", "auto", torch.zeros(1))
+    assert which_backend("dynamic", "reference", torch.zeros(1)) == "reference"
 
 
 def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -585,9 +585,9 @@ def test_sizes_that_the_kernels_refuse_are_the_references(upper: tuple[int, int]
     """Where naming the kernels raises, "auto" does not."""
     u, weight = torch.randn(1, 1, 1), torch.randn(1, upper[0], 1, upper[1])
     try:
-        dynamic_routing(u, weight, impl="triton")
+        dynamic_routing(u, weight, backend="triton")
     except ValueError:
-        assert which_impl("dynamic", "auto", u, weight) == "reference"
+        assert which_backend("dynamic", "auto", u, weight) == "reference"
         assert dynamic_routing(u, weight).pose.shape == (1, *upper)
 
 
@@ -612,7 +612,7 @@ def test_poses_and_matrices_are_told_apart() -> None:
 
 @needs_cpu
 def test_auto_still_takes_the_compiled_code_on_a_cpu() -> None:
-    assert which_impl("dynamic", "auto", torch.zeros(1)) == which_impl("em", "auto", torch.zeros(1)) == "cpu"
+    assert which_backend("dynamic", "auto", torch.zeros(1)) == which_backend("em", "auto", torch.zeros(1)) == "cpu"
 
 
 @needs_triton

@@ -12,11 +12,11 @@ bool run(int64_t B, int64_t I, int64_t J, int64_t d_in, int64_t d_out, int64_t n
     return x;
   };
   auto u = numbers(B * I * d_in), weight = numbers(I * J * d_in * d_out), bias = numbers(J * d_out);
-  auto prior = numbers(I * J), states = numbers(n * B * J * d_out), pose = numbers(B * J * d_out);
+  auto b0 = numbers(I * J), states = numbers(n * B * J * d_out), pose = numbers(B * J * d_out);
   auto activation = numbers(B * J), coupling = numbers(B * I * J);
-  auto du = u, d_weight = weight, d_bias = bias, d_prior = prior;
-  T *b = extras ? bias.data() : nullptr, *p = extras ? prior.data() : nullptr;
-  T *c = extras ? coupling.data() : nullptr, *dp = extras ? d_prior.data() : nullptr;
+  auto du = u, d_weight = weight, d_bias = bias, d_b0 = b0;
+  T *b = extras ? bias.data() : nullptr, *p = extras ? b0.data() : nullptr;
+  T *c = extras ? coupling.data() : nullptr, *dp = extras ? d_b0.data() : nullptr;
   int32_t failed = forward(B, I, J, d_in, d_out, n, extras, threads, u.data(), weight.data(), b, p, states.data(),
                            pose.data(), activation.data(), c);
   for (int32_t full = 0; full < 2; ++full) {

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.impls import needs_cpu
+from tests.backends import needs_cpu
 from tests.ops.dynamic.test_pairing import routing
 from tests.pairing import assert_paired
 
@@ -23,7 +23,7 @@ OPTIONS = st.fixed_dictionaries(
     {
         "n_iters": st.integers(1, 4),
         "leaky": st.booleans(),
-        "gradient": st.sampled_from(["full", "last"]),
+        "backprop": st.sampled_from(["full", "last"]),
         "return_coupling": st.booleans(),
     }
 )
@@ -58,10 +58,10 @@ def test_any_shape_and_any_values(
         "u": (n, n_in, d_in),
         "weight": (n_in, n_out, d_in, d_out),
         "bias": (n_out, d_out),
-        "prior": (n_in, n_out),
+        "initial_logits": (n_in, n_out),
     }
     inputs = {name: numbers(shape, scale, holes) for (name, shape), scale in zip(shapes.items(), scales, strict=True)}
-    given = dict(zip(("bias", "prior"), present, strict=True))
+    given = dict(zip(("bias", "initial_logits"), present, strict=True))
     assert_paired(
         routing(**options), {k: x if given.get(k, True) else None for k, x in inputs.items()}, "cpu", neighbours=15
     )

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.impls import needs_cpu
+from tests.backends import needs_cpu
 from torchcaps.layers import DenseCaps, DynamicRouting
-from torchcaps.ops import dynamic_routing, which_impl
+from torchcaps.ops import dynamic_routing, which_backend
 from torchcaps.ops.dynamic.cpu import backward_op, forward_op
 
 pytestmark = needs_cpu
@@ -16,28 +16,30 @@ pytestmark = needs_cpu
 
 def case(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     shapes = ((3, 9, 5), (9, 4, 5, 6), (4, 6), (9, 4))
-    u, weight, bias, prior = (torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes)
-    return u, weight, bias, prior
+    u, weight, bias, initial_logits = (torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes)
+    return u, weight, bias, initial_logits
 
 
 @pytest.mark.parametrize("return_coupling", [False, True])
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("extras", [False, True])
 def test_torch_accepts_the_operators(extras: bool, full: bool, return_coupling: bool) -> None:
-    u, weight, bias, prior = case(torch.float64)
-    tensors = (u, weight, bias, prior) if extras else (u, weight, None, None)
+    u, weight, bias, initial_logits = case(torch.float64)
+    tensors = (u, weight, bias, initial_logits) if extras else (u, weight, None, None)
     torch.library.opcheck(forward_op, (*tensors, 3, extras, full, return_coupling))
     pose, activation, coupling, states = forward_op(*tensors, 3, extras, full, return_coupling)
     upstream = (pose.detach(), activation.detach(), coupling.detach() if return_coupling else None)
-    plain = [None if x is None else x.detach() for x in (u, weight, prior if extras else None, states)]
+    plain = [None if x is None else x.detach() for x in (u, weight, initial_logits if extras else None, states)]
     torch.library.opcheck(backward_op, (*upstream, *plain, extras, full))
 
 
 def test_one_graph() -> None:
     tensors = case()
 
-    def function(u: Tensor, weight: Tensor, bias: Tensor, prior: Tensor) -> tuple[Tensor, ...]:
-        routed = dynamic_routing(u, weight, bias=bias, prior=prior, impl="cpu", return_coupling=True)
+    def function(u: Tensor, weight: Tensor, bias: Tensor, initial_logits: Tensor) -> tuple[Tensor, ...]:
+        routed = dynamic_routing(
+            u, weight, bias=bias, initial_logits=initial_logits, backend="cpu", return_coupling=True
+        )
         assert routed.coupling is not None
         return routed.pose, routed.activation, routed.coupling
 
@@ -50,40 +52,40 @@ def test_one_graph() -> None:
 
 
 def test_export() -> None:
-    layer = DenseCaps(9, 4, 5, 6, routing=DynamicRouting(impl="cpu")).eval()
+    layer = DenseCaps(9, 4, 5, 6, routing=DynamicRouting(backend="cpu")).eval()
     batch = torch.export.Dim("batch", min=2, max=100)
     program = torch.export.export(layer, (torch.randn(3, 9, 5),), dynamic_shapes=({0: batch},))
     assert "dynamic_routing_cpu" in program.graph_module.print_readable(print_output=False)
     x = torch.randn(7, 9, 5)
     torch.testing.assert_close(program.module()(x).pose, layer(x).pose, rtol=0, atol=0)
-    plain = torch.export.export(DenseCaps(9, 4, 5, 6, routing=DynamicRouting(impl="reference")).eval(), (x,))
+    plain = torch.export.export(DenseCaps(9, 4, 5, 6, routing=DynamicRouting(backend="reference")).eval(), (x,))
     assert "torchcaps." not in plain.graph_module.print_readable(print_output=False)  # it runs without this library
 
 
 def test_no_second_derivative() -> None:
     u, weight, _, _ = case()
-    (gradient,) = torch.autograd.grad(dynamic_routing(u, weight, impl="cpu").pose.sum(), u, create_graph=True)
-    with pytest.raises(NotImplementedError, match="no second derivative: take impl='reference'"):
+    (gradient,) = torch.autograd.grad(dynamic_routing(u, weight, backend="cpu").pose.sum(), u, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative: take backend='reference'"):
         gradient.sum().backward()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
 def test_auto_takes_it_on_the_cpu(dtype: torch.dtype) -> None:
     tensors = torch.zeros(1, dtype=dtype), torch.zeros(1, dtype=dtype)
-    assert which_impl("dynamic", "auto", *tensors) == which_impl("dynamic", "cpu", *tensors) == "cpu"
-    assert which_impl("dynamic", "reference", *tensors) == "reference"
+    assert which_backend("dynamic", "auto", *tensors) == which_backend("dynamic", "cpu", *tensors) == "cpu"
+    assert which_backend("dynamic", "reference", *tensors) == "reference"
 
 
 def test_elsewhere() -> None:
     away = torch.zeros(1, device="meta")
-    assert which_impl("dynamic", "auto", away) == "reference"
+    assert which_backend("dynamic", "auto", away) == "reference"
     with pytest.raises(ValueError, match="routing must be one of dynamic, em, em_vectors; got 'agreement'"):
-        which_impl("agreement", "auto", away)
-    with pytest.raises(ValueError, match="impl='cpu' wants tensors on the CPU, got some on meta"):
-        which_impl("dynamic", "cpu", away)
-    for impl in ("auto", "reference", "cpu"):
+        which_backend("agreement", "auto", away)
+    with pytest.raises(ValueError, match="backend='cpu' wants tensors on the CPU, got some on meta"):
+        which_backend("dynamic", "cpu", away)
+    for backend in ("auto", "reference", "cpu"):
         with pytest.raises(ValueError, match="all tensors must be on one device, got some on cpu, meta"):
-            which_impl("dynamic", impl, away, torch.zeros(1))
+            which_backend("dynamic", backend, away, torch.zeros(1))
 
 
 def test_what_autograd_keeps_is_small() -> None:
@@ -96,14 +98,14 @@ def test_what_autograd_keeps_is_small() -> None:
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        dynamic_routing(u, weight, impl="cpu")
+        dynamic_routing(u, weight, backend="cpu")
     assert sum(x.numel() for x in kept) <= u.numel() + weight.numel() + 3 * 8 * 10 * 16
 
 
 def test_no_gradient_for_some() -> None:
     """A frozen layer, or an image that needs none: what is not asked for does not disturb the rest."""
     u, weight, _, _ = case()
-    both = torch.autograd.grad(dynamic_routing(u, weight, impl="cpu").pose.sum(), (u, weight))
+    both = torch.autograd.grad(dynamic_routing(u, weight, backend="cpu").pose.sum(), (u, weight))
     for k, frozen in enumerate((dynamic_routing(u, weight.detach()), dynamic_routing(u.detach(), weight))):
         (alone,) = torch.autograd.grad(frozen.pose.sum(), (u, weight)[k])
         torch.testing.assert_close(alone, both[k], rtol=0, atol=0)
@@ -114,16 +116,16 @@ def test_transforms_take_the_reference() -> None:
     """Torch gives a forward derivative of 0 for an operator that has none."""
     u, weight, bias, _ = (x.detach() for x in case())
 
-    def tangent(impl: str) -> Tensor:
-        return torch.func.jvp(lambda b: dynamic_routing(u, weight, bias=b, impl=impl).pose, (bias,), (bias,))[1]
+    def tangent(backend: str) -> Tensor:
+        return torch.func.jvp(lambda b: dynamic_routing(u, weight, bias=b, backend=backend).pose, (bias,), (bias,))[1]
 
     torch.testing.assert_close(tangent("auto"), tangent("reference"), rtol=0, atol=0)
-    with pytest.raises(NotImplementedError, match="impl='cpu' knows neither torch.func nor forward derivatives"):
+    with pytest.raises(NotImplementedError, match="backend='cpu' knows neither torch.func nor forward derivatives"):
         tangent("cpu")
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(bias, bias)
-        assert which_impl("dynamic", "auto", u, weight, dual) == "reference"
-        assert which_impl("dynamic", "auto", u, weight, bias) == "cpu"
+        assert which_backend("dynamic", "auto", u, weight, dual) == "reference"
+        assert which_backend("dynamic", "auto", u, weight, bias) == "cpu"
     assert torch.func.grad(lambda x: dynamic_routing(x, weight).pose.sum())(u).any()
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.impls import needs_cpu, needs_interpreter
+from tests.backends import needs_cpu, needs_interpreter
 from tests.pairing import Inputs, assert_paired, outcome
 from torchcaps.ops import dynamic_routing
 
@@ -32,46 +32,48 @@ SIZES = [
 ]
 
 
-def inputs(sizes: tuple[int, ...], dtype: torch.dtype, bias: bool, prior: bool) -> Inputs:
+def inputs(sizes: tuple[int, ...], dtype: torch.dtype, bias: bool, initial_logits: bool) -> Inputs:
     n, n_in, n_out, d_in, d_out = sizes
     return {
         "u": torch.randn(n, n_in, d_in).to(dtype),
         "weight": (torch.randn(n_in, n_out, d_in, d_out) / (d_in * n_in) ** 0.5 * 3).to(dtype),
         "bias": torch.randn(n_out, d_out).to(dtype) if bias else None,
-        "prior": torch.randn(n_in, n_out).to(dtype) if prior else None,
+        "initial_logits": torch.randn(n_in, n_out).to(dtype) if initial_logits else None,
     }
 
 
 def routing(**options: Any) -> Any:
-    def function(impl: str, tensors: Inputs) -> Sequence[Tensor]:
-        routed = dynamic_routing(**tensors, **options, impl=impl)  # type: ignore[arg-type]
+    def function(backend: str, tensors: Inputs) -> Sequence[Tensor]:
+        routed = dynamic_routing(**tensors, **options, backend=backend)  # type: ignore[arg-type]
         return [x for x in routed if x is not None]
 
     return function
 
 
-@pytest.mark.parametrize("gradient", ["full", "last"])
+@pytest.mark.parametrize("backprop", ["full", "last"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_sizes(sizes: tuple[int, ...], dtype: torch.dtype, gradient: str) -> None:
-    assert_paired(routing(gradient=gradient), inputs(sizes, dtype, False, False), "cpu")
+def test_sizes(sizes: tuple[int, ...], dtype: torch.dtype, backprop: str) -> None:
+    assert_paired(routing(backprop=backprop), inputs(sizes, dtype, False, False), "cpu")
 
 
-@pytest.mark.parametrize("gradient", ["full", "last"])
+@pytest.mark.parametrize("backprop", ["full", "last"])
 @pytest.mark.parametrize("leaky", [False, True], ids=["plain", "leaky"])
-@pytest.mark.parametrize(("bias", "prior"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(("bias", "initial_logits"), [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("n_iters", [1, 2, 3, 5])
 @pytest.mark.parametrize("return_coupling", [False, True], ids=["", "coupling"])
-def test_options(n_iters: int, bias: bool, prior: bool, leaky: bool, gradient: str, return_coupling: bool) -> None:
-    options = {"n_iters": n_iters, "leaky": leaky, "gradient": gradient, "return_coupling": return_coupling}
-    assert_paired(routing(**options), inputs((18, 37, 7, 5, 13), torch.float32, bias, prior), "cpu")
+def test_options(
+    n_iters: int, bias: bool, initial_logits: bool, leaky: bool, backprop: str, return_coupling: bool
+) -> None:
+    options = {"n_iters": n_iters, "leaky": leaky, "backprop": backprop, "return_coupling": return_coupling}
+    assert_paired(routing(**options), inputs((18, 37, 7, 5, 13), torch.float32, bias, initial_logits), "cpu")
 
 
 @pytest.mark.parametrize("sizes", [(0, 5, 4, 3, 6), (3, 0, 4, 3, 6), (3, 5, 0, 3, 6), (3, 5, 4, 0, 6)], ids=str)
 def test_nothing_to_route(sizes: tuple[int, ...]) -> None:
     n, n_in, n_out, d_in, d_out = sizes
     tensors = {"u": torch.ones(n, n_in, d_in), "weight": torch.ones(n_in, n_out, d_in, d_out)}
-    tensors |= {"bias": torch.ones(n_out, d_out), "prior": torch.zeros(n_in, n_out)}
+    tensors |= {"bias": torch.ones(n_out, d_out), "initial_logits": torch.zeros(n_in, n_out)}
     assert_paired(routing(return_coupling=True), tensors, "cpu")  # type: ignore[arg-type]
 
 
@@ -97,20 +99,22 @@ def test_threads_change_nothing(sizes: tuple[int, ...]) -> None:
 def test_a_prior_may_forbid() -> None:
     """A logit of −∞: nothing goes there, and no gradient is NaN."""
     tensors = inputs((3, 20, 7, 5, 13), torch.float32, True, True)
-    assert tensors["prior"] is not None
-    tensors["prior"][:, 2] = -torch.inf
+    assert tensors["initial_logits"] is not None
+    tensors["initial_logits"][:, 2] = -torch.inf
     assert_paired(routing(return_coupling=True), tensors, "cpu")
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, in Triton's interpreter
-@pytest.mark.parametrize("impl", ["cpu", pytest.param("triton", marks=needs_interpreter)])
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("triton", marks=needs_interpreter)])
 @pytest.mark.parametrize("n_iters", [1, 3])
 @pytest.mark.parametrize(
     "numbers", [(NAN, 0.0), (0.0, NAN), (NAN, 1.0), (NAN, NAN, NAN), (math.inf, 0.0, 0.0)], ids=str
 )
-def test_nan_comes_out_as_such(numbers: tuple[float, ...], n_iters: int, impl: str) -> None:
+def test_nan_comes_out_as_such(numbers: tuple[float, ...], n_iters: int, backend: str) -> None:
     """In the activation too, which a loss may look at alone."""
-    routed = dynamic_routing(torch.ones(1, 1, 1), torch.tensor(numbers).view(1, 1, 1, -1), n_iters=n_iters, impl=impl)
+    routed = dynamic_routing(
+        torch.ones(1, 1, 1), torch.tensor(numbers).view(1, 1, 1, -1), n_iters=n_iters, backend=backend
+    )
     assert bool(routed.activation.isnan().all())
 
 
@@ -123,14 +127,14 @@ from torchcaps.ops import dynamic_routing, em_routing
 torch.set_num_threads(2)
 u, weight = torch.randn(64, 100, 8), torch.randn(100, 10, 8, 16)
 poses, a, matrices, beta = torch.randn(64, 100, 4, 4), torch.rand(64, 100), torch.randn(100, 10, 4, 4), torch.zeros(10)
-dynamic_routing(u, weight, impl="cpu")
+dynamic_routing(u, weight, backend="cpu")
 if not {first_in_the_child}:
-    em_routing(poses, a, matrices, beta, beta, impl="cpu")
+    em_routing(poses, a, matrices, beta, beta, backend="cpu")
 child = os.fork()
 if child == 0:
     signal.alarm(60)
-    dynamic_routing(u, weight, impl="cpu")
-    em_routing(poses, a, matrices, beta, beta, impl="cpu")
+    dynamic_routing(u, weight, backend="cpu")
+    em_routing(poses, a, matrices, beta, beta, backend="cpu")
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

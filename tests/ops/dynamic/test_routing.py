@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from tests.impls import impls
+from tests.backends import backends
 from torchcaps.ops import dense_votes, dynamic_routing, dynamic_routing_from_votes
 
 DOUBLE = torch.float64
@@ -59,7 +59,7 @@ def slow_routing(
     weight: list,
     n_iters: int,
     bias: list[list[float]] | None,
-    prior: list[list[float]] | None,
+    initial_logits: list[list[float]] | None,
     leaky: bool,
 ) -> tuple[list[list[float]], list[list[float]]]:
     """Procedure 1 for one image, in Python numbers: no tensors, no code of the library."""
@@ -68,7 +68,7 @@ def slow_routing(
         [[sum(u[i][d] * weight[i][j][d][e] for d in range(len(u[i]))) for e in range(d_out)] for j in range(n_out)]
         for i in range(n_in)
     ]
-    b = [[prior[i][j] if prior else 0.0 for j in range(n_out)] for i in range(n_in)]
+    b = [[initial_logits[i][j] if initial_logits else 0.0 for j in range(n_out)] for i in range(n_in)]
     v: list[list[float]] = []
     c: list[list[float]] = []
     for _ in range(n_iters):
@@ -89,27 +89,27 @@ def slow_routing(
     return v, c
 
 
-def random_case(bias: bool, prior: bool, seed: int = 0) -> dict[str, Tensor | None]:
+def random_case(bias: bool, initial_logits: bool, seed: int = 0) -> dict[str, Tensor | None]:
     torch.manual_seed(seed)
     return {
         "u": torch.randn(2, 5, 3, dtype=DOUBLE),
         "weight": torch.randn(5, 4, 3, 6, dtype=DOUBLE),
         "bias": torch.randn(4, 6, dtype=DOUBLE) if bias else None,
-        "prior": torch.randn(5, 4, dtype=DOUBLE) if prior else None,
+        "initial_logits": torch.randn(5, 4, dtype=DOUBLE) if initial_logits else None,
     }
 
 
 @pytest.mark.parametrize("leaky", [False, True], ids=["plain", "leaky"])
-@pytest.mark.parametrize(("bias", "prior"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(("bias", "initial_logits"), [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("n_iters", [1, 2, 3, 5])
-@impls
-def test_agrees_with_the_slow_loop(impl: str, n_iters: int, bias: bool, prior: bool, leaky: bool) -> None:
-    case = random_case(bias, prior)
-    got = dynamic_routing(**case, n_iters=n_iters, leaky=leaky, impl=impl, return_coupling=True)  # type: ignore[arg-type]
+@backends
+def test_agrees_with_the_slow_loop(backend: str, n_iters: int, bias: bool, initial_logits: bool, leaky: bool) -> None:
+    case = random_case(bias, initial_logits)
+    got = dynamic_routing(**case, n_iters=n_iters, leaky=leaky, backend=backend, return_coupling=True)  # type: ignore[arg-type]
     assert case["u"] is not None and got.coupling is not None
     for k in range(2):
         lists = {name: None if x is None else x.tolist() for name, x in case.items()}
-        v, c = slow_routing(lists["u"][k], lists["weight"], n_iters, lists["bias"], lists["prior"], leaky)  # type: ignore[index, arg-type]
+        v, c = slow_routing(lists["u"][k], lists["weight"], n_iters, lists["bias"], lists["initial_logits"], leaky)  # type: ignore[index, arg-type]
         torch.testing.assert_close(got.pose[k], torch.tensor(v, dtype=DOUBLE), rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(got.coupling[k], torch.tensor(c, dtype=DOUBLE), rtol=1e-10, atol=1e-10)
 
@@ -118,7 +118,7 @@ def test_votes_and_poses_give_the_same() -> None:
     case = random_case(True, True)
     u, weight = case.pop("u"), case.pop("weight")
     assert u is not None and weight is not None
-    one = dynamic_routing(u, weight, **case, impl="reference", return_coupling=True)  # type: ignore[arg-type]
+    one = dynamic_routing(u, weight, **case, backend="reference", return_coupling=True)  # type: ignore[arg-type]
     two = dynamic_routing_from_votes(dense_votes(u, weight), **case, return_coupling=True)  # type: ignore[arg-type]
     for a, b in zip(one, two, strict=True):
         assert a is not None and b is not None
@@ -126,28 +126,32 @@ def test_votes_and_poses_give_the_same() -> None:
 
 
 @pytest.mark.parametrize("leaky", [False, True], ids=["plain", "leaky"])
-@impls
-def test_full_gradient(impl: str, leaky: bool) -> None:
+@backends
+def test_full_gradient(backend: str, leaky: bool) -> None:
     case = random_case(True, True)
     inputs = tuple(x.requires_grad_() for x in case.values() if x is not None)
 
-    def function(u: Tensor, weight: Tensor, bias: Tensor, prior: Tensor) -> tuple[Tensor, ...]:
-        got = dynamic_routing(u, weight, bias=bias, prior=prior, leaky=leaky, impl=impl, return_coupling=True)
+    def function(u: Tensor, weight: Tensor, bias: Tensor, initial_logits: Tensor) -> tuple[Tensor, ...]:
+        got = dynamic_routing(
+            u, weight, bias=bias, initial_logits=initial_logits, leaky=leaky, backend=backend, return_coupling=True
+        )
         assert got.coupling is not None
         return got.pose, got.activation, got.coupling
 
-    assert gradcheck(function, inputs, fast_mode=impl == "triton")  # its interpreter is slow
+    assert gradcheck(function, inputs, fast_mode=backend == "triton")  # its interpreter is slow
 
 
-def last_mode_loop(u: Tensor, weight: Tensor, bias: Tensor, prior: Tensor, leaky: bool, n_iters: int) -> Tensor:
-    """The definition of ``gradient="last"``, capsule by capsule: all that agreement adds is a constant."""
+def last_mode_loop(
+    u: Tensor, weight: Tensor, bias: Tensor, initial_logits: Tensor, leaky: bool, n_iters: int
+) -> Tensor:
+    """The definition of ``backprop="last"``, capsule by capsule: all that agreement adds is a constant."""
     poses = []
     for image in u:
         votes = [[image[i] @ weight[i, j] for j in range(weight.shape[1])] for i in range(len(image))]
         agreement = torch.zeros(len(image), weight.shape[1], dtype=u.dtype)
         v: list[Tensor] = []
         for t in range(n_iters):
-            exponentials = (prior + agreement).exp()
+            exponentials = (initial_logits + agreement).exp()
             c = exponentials / (exponentials.sum(dim=1, keepdim=True) + (1 if leaky else 0))
             v = []
             for j in range(weight.shape[1]):
@@ -164,15 +168,15 @@ def last_mode_loop(u: Tensor, weight: Tensor, bias: Tensor, prior: Tensor, leaky
 
 @pytest.mark.parametrize("leaky", [False, True], ids=["plain", "leaky"])
 @pytest.mark.parametrize("n_iters", [1, 2, 3])
-@impls
-def test_last_gradient(impl: str, n_iters: int, leaky: bool) -> None:
+@backends
+def test_last_gradient(backend: str, n_iters: int, leaky: bool) -> None:
     case = random_case(True, True)
-    u, weight, bias, prior = inputs = [x.requires_grad_() for x in case.values() if x is not None]
+    u, weight, bias, initial_logits = inputs = [x.requires_grad_() for x in case.values() if x is not None]
     upstream = torch.randn(2, 4, 6, dtype=DOUBLE)
-    options = {"leaky": leaky, "gradient": "last", "n_iters": n_iters, "impl": impl}
-    pose = dynamic_routing(u, weight, bias=bias, prior=prior, **options).pose  # type: ignore[arg-type]
+    options = {"leaky": leaky, "backprop": "last", "n_iters": n_iters, "backend": backend}
+    pose = dynamic_routing(u, weight, bias=bias, initial_logits=initial_logits, **options).pose  # type: ignore[arg-type]
     got = torch.autograd.grad(pose, inputs, upstream)
-    loop = last_mode_loop(u, weight, bias, prior, leaky, n_iters)
+    loop = last_mode_loop(u, weight, bias, initial_logits, leaky, n_iters)
     torch.testing.assert_close(pose, loop, rtol=1e-10, atol=1e-10)
     for name, a, b in zip(case, got, torch.autograd.grad(loop, inputs, upstream), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
@@ -180,14 +184,16 @@ def test_last_gradient(impl: str, n_iters: int, leaky: bool) -> None:
 
 def test_last_gradient_of_votes_made_elsewhere() -> None:
     case = random_case(True, True)
-    u, weight, bias, prior = inputs = [x.requires_grad_() for x in case.values() if x is not None]
+    u, weight, bias, initial_logits = inputs = [x.requires_grad_() for x in case.values() if x is not None]
     upstream = torch.randn(2, 4, 6, dtype=DOUBLE)
     full, last = (
-        dynamic_routing_from_votes(dense_votes(u, weight), bias=bias, prior=prior, gradient=gradient).pose
-        for gradient in ("full", "last")
+        dynamic_routing_from_votes(
+            dense_votes(u, weight), bias=bias, initial_logits=initial_logits, backprop=backprop
+        ).pose
+        for backprop in ("full", "last")
     )
     got = torch.autograd.grad(last, inputs, upstream)
-    wanted = torch.autograd.grad(last_mode_loop(u, weight, bias, prior, False, 3), inputs, upstream)
+    wanted = torch.autograd.grad(last_mode_loop(u, weight, bias, initial_logits, False, 3), inputs, upstream)
     torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-10)
     assert (torch.autograd.grad(full, weight, upstream)[0] - got[1]).abs().max() > 1e-3
 
@@ -203,20 +209,20 @@ def test_votes_made_elsewhere_are_routed_wide() -> None:
 
 def test_the_reference_computes_half_precision_wide() -> None:
     u, weight = torch.randn(4, 200, 8).bfloat16(), (torch.randn(200, 5, 8, 16) / 13).bfloat16()
-    got = dynamic_routing(u, weight, impl="reference").pose
-    wanted = dynamic_routing(u.float(), weight.float(), impl="reference").pose.bfloat16()
+    got = dynamic_routing(u, weight, backend="reference").pose
+    wanted = dynamic_routing(u.float(), weight.float(), backend="reference").pose.bfloat16()
     torch.testing.assert_close(got, wanted, rtol=0, atol=0)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # which torch itself calls for this
-@pytest.mark.parametrize("gradient", ["full", "last"])
-def test_forward_derivatives_are_those_of_backward(gradient: str) -> None:
+@pytest.mark.parametrize("backprop", ["full", "last"])
+def test_forward_derivatives_are_those_of_backward(backprop: str) -> None:
     case = random_case(False, False)
     u, weight = case["u"], case["weight"]
     assert u is not None and weight is not None
 
     def pose(u: Tensor, weight: Tensor) -> Tensor:
-        return dynamic_routing(u, weight, gradient=gradient, impl="reference").pose
+        return dynamic_routing(u, weight, backprop=backprop, backend="reference").pose
 
     along, upstream = (torch.randn_like(u), torch.randn_like(weight)), torch.randn_like(pose(u, weight))
     _, forward = torch.func.jvp(pose, (u, weight), along)
@@ -225,23 +231,23 @@ def test_forward_derivatives_are_those_of_backward(gradient: str) -> None:
     torch.testing.assert_close((forward * upstream).sum(), wanted)
 
 
-@impls
-def test_the_two_gradients_differ_and_the_values_do_not(impl: str) -> None:
+@backends
+def test_the_two_gradients_differ_and_the_values_do_not(backend: str) -> None:
     case = random_case(False, False)
     u, weight = case["u"], case["weight"]
     assert u is not None and weight is not None
     weight.requires_grad_()
-    full, last = (dynamic_routing(u, weight, gradient=mode, impl=impl) for mode in ("full", "last"))
+    full, last = (dynamic_routing(u, weight, backprop=mode, backend=backend) for mode in ("full", "last"))
     torch.testing.assert_close(full.pose, last.pose, rtol=0, atol=0)
     one, two = (torch.autograd.grad(x.pose.sum(), weight)[0] for x in (full, last))
     assert (one - two).abs().max() > 1e-3
 
 
-@impls
-def test_three_iterations_are_three_passes(impl: str) -> None:
+@backends
+def test_three_iterations_are_three_passes(backend: str) -> None:
     """One pass couples evenly; each further pass is one more update: counted by the couplings."""
     case = random_case(False, False)
-    couplings = [dynamic_routing(**case, n_iters=r, impl=impl, return_coupling=True).coupling for r in (1, 2, 3)]  # type: ignore[arg-type]
+    couplings = [dynamic_routing(**case, n_iters=r, backend=backend, return_coupling=True).coupling for r in (1, 2, 3)]  # type: ignore[arg-type]
     assert couplings[0] is not None
     torch.testing.assert_close(couplings[0], torch.full((2, 5, 4), 0.25, dtype=DOUBLE))
     assert couplings[1] is not None and couplings[2] is not None
@@ -260,19 +266,19 @@ def test_result_has_the_common_dtype(u_dtype: torch.dtype, wanted: torch.dtype) 
     assert got.pose.dtype == got.activation.dtype == wanted
 
 
-@impls
-def test_autocast_does_not_narrow_the_routing(impl: str) -> None:
+@backends
+def test_autocast_does_not_narrow_the_routing(backend: str) -> None:
     u, weight = torch.randn(2, 40, 8), torch.randn(40, 4, 8, 6)
     with torch.autocast("cpu", torch.bfloat16):
-        inside = dynamic_routing(u, weight, impl=impl)
-    torch.testing.assert_close(inside.pose, dynamic_routing(u, weight, impl=impl).pose, rtol=0, atol=0)
+        inside = dynamic_routing(u, weight, backend=backend)
+    torch.testing.assert_close(inside.pose, dynamic_routing(u, weight, backend=backend).pose, rtol=0, atol=0)
 
 
-@impls
-def test_an_integer_of_numpy_is_one(impl: str) -> None:
+@backends
+def test_an_integer_of_numpy_is_one(backend: str) -> None:
     u, weight = torch.randn(2, 5, 3), torch.randn(5, 4, 3, 6)
-    numpys = dynamic_routing(u, weight, n_iters=np.int64(2), impl=impl)  # type: ignore[arg-type]
-    torch.testing.assert_close(numpys.pose, dynamic_routing(u, weight, n_iters=2, impl=impl).pose, rtol=0, atol=0)
+    numpys = dynamic_routing(u, weight, n_iters=np.int64(2), backend=backend)  # type: ignore[arg-type]
+    torch.testing.assert_close(numpys.pose, dynamic_routing(u, weight, n_iters=2, backend=backend).pose, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -283,8 +289,8 @@ def test_an_integer_of_numpy_is_one(impl: str) -> None:
         ({"weight": torch.zeros(5, 4, 3, 0)}, "d_out must be at least 1, got 0"),
         ({"leaky": "no"}, "leaky must be True or False, got 'no'"),
         ({"return_coupling": "no"}, "return_coupling must be True or False, got 'no'"),
-        ({"gradient": "none"}, "gradient must be one of full, last; got 'none'"),
-        ({"impl": "cuda"}, "impl must be one of auto, reference, cpu, triton; got 'cuda'"),
+        ({"backprop": "none"}, "backprop must be one of full, last; got 'none'"),
+        ({"backend": "cuda"}, "backend must be one of auto, reference, cpu, triton; got 'cuda'"),
         ({"u": torch.zeros(2, 5)}, r"u must be \[B, I, d_in\], got shape \[2, 5\]"),
         (
             {"weight": torch.zeros(6, 4, 3, 6)},
@@ -296,7 +302,7 @@ def test_an_integer_of_numpy_is_one(impl: str) -> None:
             {"u": torch.zeros(2, 5, 3, dtype=torch.int64), "weight": torch.zeros(5, 4, 3, 6, dtype=torch.int64)},
             "u and weight must be floating point, got torch.int64 and torch.int64",
         ),
-        ({"prior": torch.zeros(4, 5)}, r"prior must be \[I, J\] = \[5, 4\], got shape \[4, 5\]"),
+        ({"initial_logits": torch.zeros(4, 5)}, r"initial_logits must be \[I, J\] = \[5, 4\], got shape \[4, 5\]"),
     ],
 )
 def test_bad_input(change: dict[str, object], message: str) -> None:
@@ -305,25 +311,27 @@ def test_bad_input(change: dict[str, object], message: str) -> None:
         dynamic_routing(**(arguments | change))  # type: ignore[arg-type]
 
 
-@impls
+@backends
 @pytest.mark.parametrize(
-    ("n_iters", "gradient", "prior", "wanted"),
+    ("n_iters", "backprop", "initial_logits", "wanted"),
     [(1, "full", False, False), (3, "last", False, False), (3, "full", False, True), (3, "last", True, True)],
 )
 def test_couplings_have_a_gradient_where_they_depend(
-    n_iters: int, gradient: str, prior: bool, wanted: bool, impl: str
+    n_iters: int, backprop: str, initial_logits: bool, wanted: bool, backend: str
 ) -> None:
     u, weight, logits = torch.rand(2, 5, 3), torch.rand(5, 4, 3, 6, requires_grad=True), torch.rand(5, 4)
     got = dynamic_routing(
-        u, weight, n_iters=n_iters, gradient=gradient, impl=impl, return_coupling=True,
-        prior=logits.requires_grad_() if prior else None,
+        u, weight, n_iters=n_iters, backprop=backprop, backend=backend, return_coupling=True,
+        initial_logits=logits.requires_grad_() if initial_logits else None,
     )  # fmt: skip
     assert got.coupling is not None and got.coupling.requires_grad is wanted and got.pose.requires_grad
 
 
 def test_votes_that_are_there_are_routed_by_the_reference() -> None:
-    with pytest.raises(ValueError, match="impl, for votes that are there already, must be one of auto, reference; got"):
-        dynamic_routing_from_votes(torch.zeros(2, 3, 4, 5), impl="cpu")
+    with pytest.raises(
+        ValueError, match="backend, for votes that are there already, must be one of auto, reference; got"
+    ):
+        dynamic_routing_from_votes(torch.zeros(2, 3, 4, 5), backend="cpu")
 
 
 def test_bad_votes() -> None:

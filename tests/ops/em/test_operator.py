@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.impls import needs_cpu
+from tests.backends import needs_cpu
 from tests.ops.em.test_pairing import GEOMETRIES, POSES, SETTINGS, every_pose, inputs, routing
 from tests.pairing import Inputs, outcome
 from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps, EMRouting
-from torchcaps.ops import Routed, conv_em_routing, em_routing
+from torchcaps.ops import Capsules, conv_em_routing, em_routing
 from torchcaps.ops.em.cpu import backward_op, forward_op
 
 pytestmark = needs_cpu
@@ -48,15 +48,15 @@ def test_one_graph(options: dict[str, Any]) -> None:
     tensors = inputs(GEOMETRIES[2])
     plain = routing(stride=2, return_coupling=True, **options)
 
-    def function(impl: str, given: Inputs) -> Sequence[Tensor]:
-        return torch.compile(plain, fullgraph=True, backend="aot_eager")(impl, given)
+    def function(backend: str, given: Inputs) -> Sequence[Tensor]:
+        return torch.compile(plain, fullgraph=True, backend="aot_eager")(backend, given)
 
     assert_same(outcome(function, tensors, "cpu"), outcome(plain, tensors, "cpu"))
 
 
 def test_one_graph_for_every_batch() -> None:
     """A batch of another size, with symbolic sizes, finds what it finds without a graph."""
-    plain = routing(stride=2, normalise=True)
+    plain = routing(stride=2, normalize=True)
     compiled = torch.compile(plain, fullgraph=True, backend="aot_eager", dynamic=True)
     for n_images in (2, 3, 5):
         tensors = inputs((n_images, *GEOMETRIES[2][1:]))
@@ -68,11 +68,11 @@ class Stack(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = ConvCaps(2, 3, 16, 16, 3, stride=2, routing=EMRouting(impl="cpu", normalise=True))
-        self.dense = DenseCaps(3 * 2 * 1, 4, 16, 16, routing=EMRouting(impl="cpu"))
+        self.conv = ConvCaps(2, 3, 16, 16, 3, stride=2, routing=EMRouting(backend="cpu", normalize=True))
+        self.dense = DenseCaps(3 * 2 * 1, 4, 16, 16, routing=EMRouting(backend="cpu"))
 
     def forward(self, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
-        found = self.dense(self.conv(Routed(pose, activation)))
+        found = self.dense(self.conv(Capsules(pose, activation)))
         return found.pose, found.activation
 
 
@@ -84,7 +84,7 @@ class Classes(nn.Module):
         self.layer = ClassCaps(2, 3, 16, 16, coordinates="column", routing=EMRouting(2))
 
     def forward(self, pose: Tensor, activation: Tensor) -> Tensor:
-        return self.layer(Routed(pose, activation)).activation
+        return self.layer(Capsules(pose, activation)).activation
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -113,9 +113,9 @@ def test_autocast_does_not_narrow_the_routing(dtype: torch.dtype) -> None:
     tensors = inputs(GEOMETRIES[2], dtype)
     plain = routing(stride=2)
 
-    def function(impl: str, given: Inputs) -> Sequence[Tensor]:
+    def function(backend: str, given: Inputs) -> Sequence[Tensor]:
         with torch.autocast("cpu", torch.bfloat16):
-            return plain(impl, given)
+            return plain(backend, given)
 
     found = outcome(function, tensors, "cpu")
     assert {x.dtype for x in found.values()} == {dtype}
@@ -141,9 +141,9 @@ def test_autocast_within_a_graph() -> None:
 def test_no_second_derivative() -> None:
     tensors = {k: x for k, x in inputs(GEOMETRIES[0]).items() if x is not None}
     pose = tensors["pose"].requires_grad_()
-    found = conv_em_routing(**tensors, impl="cpu").pose.sum()
+    found = conv_em_routing(**tensors, backend="cpu").pose.sum()
     (gradient,) = torch.autograd.grad(found, pose, create_graph=True)
-    with pytest.raises(NotImplementedError, match="impl='cpu' has no second derivative: take impl='reference'"):
+    with pytest.raises(NotImplementedError, match="backend='cpu' has no second derivative: take backend='reference'"):
         gradient.sum().backward()
 
 
@@ -157,7 +157,7 @@ def test_what_autograd_keeps_is_small() -> None:
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        em_routing(*(x.requires_grad_() for x in leaves), impl="cpu")
+        em_routing(*(x.requires_grad_() for x in leaves), backend="cpu")
     assert sum(x.numel() for x in kept) <= sum(x.numel() for x in leaves) + (3 * 34 + 16) * 8 * 10
 
 
@@ -167,7 +167,7 @@ def test_activation_checkpointing_with_a_loss_of_one_output(part: str) -> None:
     layer, pose, activation = DenseCaps(6, 3, 16, 16, routing="em"), torch.randn(2, 6, 4, 4), torch.rand(2, 6)
 
     def one(pose: Tensor) -> Tensor:
-        return getattr(layer(Routed(pose, activation)), part)
+        return getattr(layer(Capsules(pose, activation)), part)
 
     gradients = []
     for run in (one, lambda pose: checkpoint(one, pose, use_reentrant=False)):
@@ -184,7 +184,7 @@ def test_no_gradient_for_some() -> None:
     every = outcome(routing(stride=2), tensors, "cpu")  # type: ignore[arg-type]
     for name, x in tensors.items():
         alone = tensors | {name: x.detach().requires_grad_()}
-        found = [y for y in conv_em_routing(**alone, stride=2, impl="cpu") if y is not None]  # type: ignore[arg-type]
+        found = [y for y in conv_em_routing(**alone, stride=2, backend="cpu") if y is not None]  # type: ignore[arg-type]
         generator = torch.Generator().manual_seed(1)
         weights = [torch.randn(y.shape, generator=generator).bfloat16().to(y.dtype) for y in found]
         (gradient,) = torch.autograd.grad(found, alone[name], weights)

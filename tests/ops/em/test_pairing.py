@@ -13,9 +13,9 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.impls import needs_cpu
+from tests.backends import needs_cpu
 from tests.pairing import Inputs, assert_paired, distance, double, largest, outcome
-from torchcaps.ops import conv_em_routing, em_routing, which_impl
+from torchcaps.ops import conv_em_routing, em_routing, which_backend
 from torchcaps.ops.em import cpu as cpu_em
 
 pytestmark = needs_cpu
@@ -40,7 +40,7 @@ GEOMETRIES = [
 #: three iterations are chaotic in float32, in the reference as well.
 SETTINGS = [
     {"settings": "paper", "final_lambda": 0.3, "variance_floor": 0.1},
-    {"settings": "paper", "final_lambda": 0.3, "variance_floor": 0.1, "compete": "positions", "normalise": True},
+    {"settings": "paper", "final_lambda": 0.3, "variance_floor": 0.1, "compete": "positions", "normalize": True},
     {"settings": "released", "final_lambda": 0.001},
     {"settings": "released", "final_lambda": 0.001, "compete": "all", "start": "parents"},
 ]
@@ -64,8 +64,8 @@ def inputs(geometry: tuple[Any, ...], dtype: torch.dtype = torch.float32, poses:
 
 
 def routing(**options: Any) -> Any:
-    def function(impl: str, tensors: Inputs) -> Sequence[Tensor]:
-        routed = conv_em_routing(**tensors, **options, impl=impl)  # type: ignore[arg-type]
+    def function(backend: str, tensors: Inputs) -> Sequence[Tensor]:
+        routed = conv_em_routing(**tensors, **options, backend=backend)  # type: ignore[arg-type]
         return [x for x in routed if x is not None]
 
     return function
@@ -78,17 +78,17 @@ def test_geometries(poses: str, geometry: tuple[Any, ...], options: dict[str, An
     assert_paired(routing(stride=geometry[-1], **options), inputs(geometry, poses=poses), "cpu")
 
 
-@pytest.mark.parametrize("gradient", ["full", "last"])
+@pytest.mark.parametrize("backprop", ["full", "last"])
 @pytest.mark.parametrize("n_iters", [1, 2, 3, 4])
 @pytest.mark.parametrize("options", SETTINGS, ids=lambda x: "-".join(map(str, x.values())))
 @pytest.mark.parametrize("given", [(), ("coupling",), ("offset",)], ids=str)
 @every_pose
-def test_options(poses: str, given: tuple[str, ...], options: dict[str, Any], n_iters: int, gradient: str) -> None:
+def test_options(poses: str, given: tuple[str, ...], options: dict[str, Any], n_iters: int, backprop: str) -> None:
     geometry = (2, (3, 5, 6), (3, 3), 6, (1, 2))
     if "offset" in given:
         options = options | {"offset": torch.randn(3, 3, 3, *POSES[poses][0])}
     function = routing(
-        stride=(1, 2), n_iters=n_iters, gradient=gradient, return_coupling="coupling" in given, **options
+        stride=(1, 2), n_iters=n_iters, backprop=backprop, return_coupling="coupling" in given, **options
     )
     assert_paired(function, inputs(geometry, poses=poses), "cpu")
 
@@ -195,13 +195,13 @@ def test_any_sizes(
     stride: tuple[int, int],
     n_iters: int,
     options: dict[str, Any],
-    gradient: str,
+    backprop: str,
     poses: str,
     seed: int,
 ) -> None:
     torch.manual_seed(seed)
     kernel = min(kernel[0], shape[1]), min(kernel[1], shape[2])
-    function = routing(stride=stride, n_iters=n_iters, gradient=gradient, **{**options, "variance_floor": 0.1})
+    function = routing(stride=stride, n_iters=n_iters, backprop=backprop, **{**options, "variance_floor": 0.1})
     tensors = inputs((n, shape, kernel, n_out, stride), poses=poses)
     assert_paired(function, tensors, "cpu")
     # In float64 a small mistake is not hidden by rounding.
@@ -221,16 +221,16 @@ def test_what_compiled_code_is_not_for() -> None:
         )
         em_routing(*vectors)
         with pytest.raises(
-            ValueError, match=f"impl='cpu' wants vectors of 16 numbers, got d_in={d_in} and d_out={d_out}"
+            ValueError, match=f"backend='cpu' wants vectors of 16 numbers, got d_in={d_in} and d_out={d_out}"
         ):
-            em_routing(*vectors, impl="cpu")
+            em_routing(*vectors, backend="cpu")
     matrices = torch.randn(2, 5, 4, 4), torch.rand(2, 5), torch.randn(5, 3, 4, 4), torch.zeros(3), torch.zeros(3)
     offset = torch.zeros(5, 4, 4, requires_grad=True)
     em_routing(*matrices, offset=offset).pose.sum().backward()
     assert offset.grad is not None
-    with pytest.raises(ValueError, match="impl='cpu' gives no gradient of offset"):
-        em_routing(*matrices, offset=offset, impl="cpu")
-    assert which_impl("em", "auto", *matrices) == which_impl("em_vectors", "auto", torch.randn(2, 5, 16)) == "cpu"
+    with pytest.raises(ValueError, match="backend='cpu' gives no gradient of offset"):
+        em_routing(*matrices, offset=offset, backend="cpu")
+    assert which_backend("em", "auto", *matrices) == which_backend("em_vectors", "auto", torch.randn(2, 5, 16)) == "cpu"
 
 
 @pytest.mark.parametrize(("size", "calls"), [(16, 1), (8, 0)])
@@ -249,7 +249,9 @@ def test_every_forward_derivative_is_seen(name: str) -> None:
     others = {"beta_u": torch.rand(3), "beta_a": torch.rand(3), "offset": torch.rand(5, 4, 4)}
     with torch.autograd.forward_ad.dual_level():
         others[name] = torch.autograd.forward_ad.make_dual(others[name], torch.rand(others[name].shape))
-        one, two = (em_routing(pose, activation, weight, impl=impl, **others) for impl in ("auto", "reference"))
+        one, two = (
+            em_routing(pose, activation, weight, backend=backend, **others) for backend in ("auto", "reference")
+        )
         tangents = [torch.autograd.forward_ad.unpack_dual(routed.activation).tangent for routed in (one, two)]
     assert tangents[0] is not None and tangents[0].any()
     torch.testing.assert_close(*tangents)

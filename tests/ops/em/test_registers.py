@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.impls import needs_triton
+from tests.backends import needs_triton
 
 
 @needs_triton

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from tests.impls import impls
+from tests.backends import backends
 from torchcaps.ops import EM_SETTINGS, EMSettings, conv_em_routing, em_routing, em_routing_from_votes
 from torchcaps.ops.em.settings import em_settings
 
@@ -93,7 +93,7 @@ def slow_em(
                 sum(r[c, p] * a_in[c] * (vote[c, p][h] - mu[p][h]) ** 2 for c in mine) / mass + s.variance_floor
                 for h in range(16)
             ]
-            data = mass * (len(parents) / len(children) if s.normalise else 1)
+            data = mass * (len(parents) / len(children) if s.normalize else 1)
             cost = sum(
                 (s.beta_u_scale * beta_u[p[0]] + s.cost_scale * math.log(math.sqrt(q))) * data for q in sigma2[p]
             )
@@ -102,13 +102,13 @@ def slow_em(
     return mu, {p: 1 / (1 + math.exp(-logit[p])) for p in parents}, r
 
 
-@impls
+@backends
 @pytest.mark.parametrize(
     "options",
     [
         {"settings": "paper", "final_lambda": 1.0},
         {"settings": "released"},
-        {"settings": "paper", "compete": "positions", "normalise": True, "damping": 0.3, "final_lambda": 1.0},
+        {"settings": "paper", "compete": "positions", "normalize": True, "damping": 0.3, "final_lambda": 1.0},
         {"settings": "released", "compete": "all", "beta_a_scale": 5.0, "variance_floor": 0.1, "mass_floor": 0.2},
     ],
     ids=lambda options: "-".join(map(str, options.values())),
@@ -116,11 +116,11 @@ def slow_em(
 @pytest.mark.parametrize(("shape", "kernel", "stride"), GEOMETRIES)
 @pytest.mark.parametrize("n_iters", [1, 2, 3])
 def test_the_slow_loop_agrees(
-    shape: tuple[int, int, int], kernel: Place, stride: Place, n_iters: int, options: dict[str, Any], impl: str
+    shape: tuple[int, int, int], kernel: Place, stride: Place, n_iters: int, options: dict[str, Any], backend: str
 ) -> None:
     tensors = drawn(shape, kernel)
     mu, a, r = slow_em(tensors, kernel, stride, n_iters, em_settings(**options, dense=False))
-    options = options | {"n_iters": n_iters, "impl": impl}
+    options = options | {"n_iters": n_iters, "backend": backend}
     got = conv_em_routing(*tensors, stride=stride, return_coupling=True, **options)  # type: ignore[arg-type]
     assert got.coupling is not None
     for (j, y, x), expected in mu.items():
@@ -170,11 +170,11 @@ def test_a_vote_goes_to_the_parent_that_it_is_near() -> None:
     torch.testing.assert_close(got.pose[0, :, 0, 0], torch.tensor([1.0, -1.0], dtype=DOUBLE), atol=0.1, rtol=0)
 
 
-@impls
-def test_parents_at_different_positions_compete(impl: str) -> None:
+@backends
+def test_parents_at_different_positions_compete(backend: str) -> None:
     """The mistake of most public codes: a softmax within each receptive field only."""
     tensors = drawn((2, 4, 5), (3, 3))
-    got = conv_em_routing(*tensors, return_coupling=True, impl=impl)  # type: ignore[arg-type]
+    got = conv_em_routing(*tensors, return_coupling=True, backend=backend)  # type: ignore[arg-type]
     assert got.coupling is not None
     total: dict[Child, float] = {}
     by_type: dict[tuple[Child, int], float] = {}
@@ -184,7 +184,7 @@ def test_parents_at_different_positions_compete(impl: str) -> None:
         total[child] = total.get(child, 0) + share
         by_type[child, j] = by_type.get((child, j), 0) + share
     assert all(share == pytest.approx(1, abs=1e-12) for share in total.values())
-    positions = conv_em_routing(*tensors, compete="positions", return_coupling=True, impl=impl)  # type: ignore[arg-type]
+    positions = conv_em_routing(*tensors, compete="positions", return_coupling=True, backend=backend)  # type: ignore[arg-type]
     assert positions.coupling is not None
     share = sum(positions.coupling[0, y, x, (2 - y) * 3 + 2 - x, 0] for y, x in product(range(2), range(3)))
     assert float(share) == pytest.approx(1, abs=1e-12)  # of the child (0, 2, 2) among the positions of type 0
@@ -246,7 +246,7 @@ def test_autocast_does_not_narrow_the_reference(vector: bool) -> None:
     votes, own = torch.randn(2, 5, 3, 4, 4), torch.rand(2, 5)
 
     def routed() -> list[Tensor]:
-        maps = conv_em_routing(pose, activation, weight, *betas, impl="reference", final_lambda=1.0)
+        maps = conv_em_routing(pose, activation, weight, *betas, backend="reference", final_lambda=1.0)
         dense = em_routing_from_votes(votes, own, *betas, final_lambda=1.0)
         return [maps.pose, maps.activation, dense.pose, dense.activation]
 
@@ -269,12 +269,12 @@ def test_betas_are_not_rounded_to_the_precision_of_votes() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # which torch itself calls for this
-@pytest.mark.parametrize("gradient", ["full", "last"])
-def test_forward_derivatives_are_those_of_backward(gradient: str) -> None:
+@pytest.mark.parametrize("backprop", ["full", "last"])
+def test_forward_derivatives_are_those_of_backward(backprop: str) -> None:
     tensors = drawn((2, 3, 4), (2, 2))
 
     def pose(*tensors: Tensor) -> Tensor:
-        return conv_em_routing(*tensors, gradient=gradient, impl="reference", settings="released").pose
+        return conv_em_routing(*tensors, backprop=backprop, backend="reference", settings="released").pose
 
     along, upstream = tuple(torch.randn_like(x) for x in tensors), torch.randn_like(pose(*tensors))
     _, forward = torch.func.jvp(pose, tuple(tensors), along)
@@ -283,14 +283,14 @@ def test_forward_derivatives_are_those_of_backward(gradient: str) -> None:
     torch.testing.assert_close((forward * upstream).sum(), wanted)
 
 
-@impls
+@backends
 @pytest.mark.parametrize("settings", EM_SETTINGS)
 @pytest.mark.parametrize(("shape", "kernel", "stride"), GEOMETRIES)
-def test_derivative(settings: str, shape: tuple[int, int, int], kernel: Place, stride: Place, impl: str) -> None:
+def test_derivative(settings: str, shape: tuple[int, int, int], kernel: Place, stride: Place, backend: str) -> None:
     tensors = [t.requires_grad_() for t in drawn(shape, kernel, n_out=2)]
 
     def function(*values: Tensor) -> tuple[Tensor, Tensor]:
-        options: dict[str, Any] = {"stride": stride, "settings": settings, "variance_floor": 0.01, "impl": impl}
+        options: dict[str, Any] = {"stride": stride, "settings": settings, "variance_floor": 0.01, "backend": backend}
         routed = conv_em_routing(*values, **options)  # type: ignore[arg-type]
         return routed.pose, routed.activation
 
@@ -300,7 +300,7 @@ def test_derivative(settings: str, shape: tuple[int, int, int], kernel: Place, s
 def test_last_gradient_takes_earlier_iterations_as_constants() -> None:
     tensors = [t.requires_grad_() for t in drawn((2, 3, 4), (2, 2))]
     options: dict[str, Any] = {"settings": "released", "compete": "all", "final_lambda": 0.001}
-    got = conv_em_routing(*tensors, gradient="last", return_coupling=True, **options)  # type: ignore[arg-type]
+    got = conv_em_routing(*tensors, backprop="last", return_coupling=True, **options)  # type: ignore[arg-type]
     full = conv_em_routing(*tensors, return_coupling=True, **options)  # type: ignore[arg-type]
     torch.testing.assert_close(got.pose, full.pose)
     assert got.coupling is not None and full.coupling is not None
@@ -337,8 +337,8 @@ def last_mode_loop(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Te
     return [mu, a]
 
 
-@pytest.mark.parametrize("gradient", ["full", "last"])
-def test_dense_gradients_are_those_of_the_loop(gradient: str) -> None:
+@pytest.mark.parametrize("backprop", ["full", "last"])
+def test_dense_gradients_are_those_of_the_loop(backprop: str) -> None:
     pose, activation, weight, beta_u, beta_a = drawn((5, 1, 1), (1, 1))
     tensors = [pose[:, :, 0, 0], activation[:, :, 0, 0], weight[:, 0, 0], beta_u / 10, beta_a]
     pose, activation, weight, *betas = (x.requires_grad_() for x in tensors)
@@ -348,10 +348,10 @@ def test_dense_gradients_are_those_of_the_loop(gradient: str) -> None:
     def slope(mu: Tensor, a: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad((mu, a), tensors, upstream, retain_graph=True)
 
-    options: dict[str, Any] = {"final_lambda": 1.0, "gradient": gradient}
+    options: dict[str, Any] = {"final_lambda": 1.0, "backprop": backprop}
     wanted, other = (
         slope(*last_mode_loop(votes.flatten(3), activation, *betas, constant=constant))
-        for constant in (gradient == "last", gradient == "full")
+        for constant in (backprop == "last", backprop == "full")
     )
     for got in (
         em_routing(pose, activation, weight, *betas, **options),
@@ -363,18 +363,18 @@ def test_dense_gradients_are_those_of_the_loop(gradient: str) -> None:
 
 def test_couplings_only_on_request() -> None:
     pose, activation, weight, *betas = drawn((2, 3, 4), (2, 2))
-    assert conv_em_routing(pose, activation, weight, *betas, impl="reference").coupling is None
+    assert conv_em_routing(pose, activation, weight, *betas, backend="reference").coupling is None
     dense = pose[:, :, 0, 0], activation[:, :, 0, 0], weight[:, 0, 0], *betas
-    assert em_routing(*dense, impl="reference").coupling is None
+    assert em_routing(*dense, backend="reference").coupling is None
     votes = torch.einsum("birk,ijkc->bijrc", dense[0], dense[2])
     assert em_routing_from_votes(votes, dense[1], *betas).coupling is None
 
 
-@impls
+@backends
 @pytest.mark.parametrize("settings", EM_SETTINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("case", ["off", "on", "huge and equal", "equal", "one child", "black"])
-def test_extremes_are_finite(settings: str, dtype: torch.dtype, case: str, impl: str) -> None:
+def test_extremes_are_finite(settings: str, dtype: torch.dtype, case: str, backend: str) -> None:
     shape, kernel, stride = ((1, 6, 4), (1, 1), (2, 2)) if case == "one child" else ((2, 6, 4), (3, 3), (2, 2))
     pose, activation, weight, beta_u, beta_a = (t.to(dtype) for t in drawn(shape, kernel))
     if case in ("off", "on"):
@@ -388,7 +388,7 @@ def test_extremes_are_finite(settings: str, dtype: torch.dtype, case: str, impl:
     tensors = [t.requires_grad_() for t in (pose, activation, weight, beta_u, beta_a)]
     for autocast in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            routed = conv_em_routing(*tensors, stride=stride, settings=settings, impl=impl)  # type: ignore[arg-type]
+            routed = conv_em_routing(*tensors, stride=stride, settings=settings, backend=backend)  # type: ignore[arg-type]
         for gradient in torch.autograd.grad(routed.pose.sum() + routed.activation.sum(), tensors, allow_unused=True):
             assert gradient is None or bool(gradient.isfinite().all())
         assert bool(routed.pose.isfinite().all()) and bool(routed.activation.isfinite().all())
@@ -426,8 +426,8 @@ def test_huge_logits_saturate_without_nan() -> None:
         ({"stride": 0}, "stride must be an integer of at least 1, got 0"),
         ({"stride": (1, 1, 1)}, r"stride must be two numbers, got \(1, 1, 1\)"),
         ({"n_iters": 0}, "n_iters must be an integer of at least 1"),
-        ({"gradient": "some"}, "gradient must be one of full, last"),
-        ({"impl": "fast"}, "impl must be one of"),
+        ({"backprop": "some"}, "backprop must be one of full, last"),
+        ({"backend": "fast"}, "backend must be one of"),
         ({"settings": "mine"}, "settings must be one of paper, released"),
         ({"compete": "none"}, "compete must be one of all, positions"),
         ({"variance_floor": 0.0}, "variance_floor must be positive"),
@@ -437,7 +437,7 @@ def test_huge_logits_saturate_without_nan() -> None:
         ({"final_lambda": True}, "final_lambda must be a finite number, got True"),
         ({"final_lambda": torch.tensor(0.01)}, "final_lambda must be a finite number, got tensor"),
         ({"damping": "0.1"}, "damping must be a finite number, got '0.1'"),
-        ({"normalise": "no"}, "normalise must be True or False, got 'no'"),
+        ({"normalize": "no"}, "normalize must be True or False, got 'no'"),
         ({"return_coupling": "no"}, "return_coupling must be True or False, got 'no'"),
         ({"lamda": 1.0}, "a setting of EM routing must be one of compete"),
         ({"offset": torch.zeros(2, 4, 4)}, "offset must be"),
@@ -451,11 +451,11 @@ def test_bad_input(change: dict[str, Any], message: str) -> None:
         conv_em_routing(**(arguments | change))
 
 
-@impls
-def test_nothing_below_and_a_normalised_price(impl: str) -> None:
+@backends
+def test_nothing_below_and_a_normalised_price(backend: str) -> None:
     below = torch.zeros(2, 0, 4, 4), torch.zeros(2, 0), torch.zeros(0, 3, 4, 4), torch.zeros(3), torch.zeros(3)
-    plain, normalised = (em_routing(*below, normalise=normalise, impl=impl) for normalise in (False, True))
-    torch.testing.assert_close(normalised.activation, plain.activation)
+    plain, normalized = (em_routing(*below, normalize=normalize, backend=backend) for normalize in (False, True))
+    torch.testing.assert_close(normalized.activation, plain.activation)
 
 
 def test_a_list_is_a_stride_too() -> None:
@@ -464,12 +464,12 @@ def test_a_list_is_a_stride_too() -> None:
     assert torch.equal(listed.pose, pair.pose)
 
 
-@impls
-def test_any_kind_of_number_is_a_setting(impl: str) -> None:
+@backends
+def test_any_kind_of_number_is_a_setting(backend: str) -> None:
     arguments = torch.rand(2, 3, 4, 4), torch.rand(2, 3), torch.rand(3, 4, 4, 4), torch.zeros(4), torch.zeros(4)
-    one = em_routing(*arguments, damping=0.25, impl=impl).pose
-    assert torch.equal(em_routing(*arguments, damping=Fraction(1, 4), impl=impl).pose, one)
-    assert torch.equal(em_routing(*arguments, damping=np.float32(0.25), impl=impl).pose, one)
+    one = em_routing(*arguments, damping=0.25, backend=backend).pose
+    assert torch.equal(em_routing(*arguments, damping=Fraction(1, 4), backend=backend).pose, one)
+    assert torch.equal(em_routing(*arguments, damping=np.float32(0.25), backend=backend).pose, one)
 
 
 def test_votes_must_be_floating_point_whatever_activations_are() -> None:

@@ -61,7 +61,7 @@ PROBLEMS = {
     "dynamic": (
         Problem({"u": (32, 24, 8), "weight": (24, 10, 8, 16)}, {}),
         Problem(
-            {"u": (67, 19, 7), "weight": (19, 11, 7, 13), "bias": (11, 13), "prior": (19, 11)},
+            {"u": (67, 19, 7), "weight": (19, 11, 7, 13), "bias": (11, 13), "initial_logits": (19, 11)},
             {"leaky": True, "return_coupling": True},
         ),
     ),
@@ -127,13 +127,13 @@ class Agreement(NamedTuple):
 
 
 def compare(
-    routing: str, impl: str, device: torch.device, dtypes: tuple[torch.dtype, torch.dtype], *, tf32: bool = False
+    routing: str, backend: str, device: torch.device, dtypes: tuple[torch.dtype, torch.dtype], *, tf32: bool = False
 ) -> Agreement:
     """Compare an implementation with the reference in float64.
 
     Args:
         routing: "dynamic", "em" or "em_vectors".
-        impl: the implementation's name.
+        backend: the implementation's name.
         device: where it runs.
         dtypes: of poses and of matrices; other tensors have the latter.
         tf32: whether its products may round numbers to TF32.
@@ -144,7 +144,7 @@ def compare(
     found, same = [], True
     for k, problem in enumerate(PROBLEMS[routing]):
         given = _draw(problem, dtypes)
-        first, second = (_outcome(problem, impl, given, device) for _ in range(2))
+        first, second = (_outcome(problem, backend, given, device) for _ in range(2))
         same = same and all(torch.equal(x, y) for x, y in zip(first.values(), second.values()))
         found += [x._replace(name=f"{x.name} (problem {k + 1})") for x in _beside(problem, given, first, tf32)]
     return Agreement(tuple(found), same)
@@ -183,13 +183,13 @@ def _draw(problem: Problem, dtypes: tuple[torch.dtype, torch.dtype]) -> Tensors:
     return {name: draw(name, shape).to(kinds[name]) for name, shape in problem.shapes.items()}
 
 
-def _outcome(problem: Problem, impl: str, given: Tensors, device: torch.device) -> Tensors:
+def _outcome(problem: Problem, backend: str, given: Tensors, device: torch.device) -> Tensors:
     """Return the results, and the gradients of a fixed weighted sum of them, on the CPU."""
     from torchcaps.ops import conv_em_routing, dynamic_routing  # which stand on this package
 
     function: Callable[..., Any] = dynamic_routing if "u" in given else conv_em_routing
     leaves = {name: x.detach().to(device).requires_grad_(name not in problem.constant) for name, x in given.items()}
-    results = [x for x in function(**leaves, **problem.options, impl=impl) if x is not None]
+    results = [x for x in function(**leaves, **problem.options, backend=backend) if x is not None]
     random = torch.Generator().manual_seed(1)
     weights = [torch.randn(x.shape, generator=random, dtype=torch.float32, device="cpu").bfloat16() for x in results]
     wanted = [x for x in leaves.values() if x.requires_grad]

@@ -16,7 +16,7 @@ from torchcaps.ops.backends.tracing import constant_when_compiled, in_functorch
 
 _BACKENDS = {"cpu": native, "triton": triton}
 #: "reference" is the paper's procedure in plain PyTorch; "auto" takes what ``_FASTEST`` says, where it can be had.
-IMPLS = ("auto", "reference", *_BACKENDS)
+BACKENDS = ("auto", "reference", *_BACKENDS)
 #: The routings that are compiled; of vectors by EM routing by "cpu" alone.
 _FUSED = ("dynamic", "em", "em_vectors")
 #: What "auto" takes, by the kind of device and the routing; the reference where nothing is said.
@@ -33,7 +33,7 @@ _FASTEST = {
 _NOTED: set[str] = set()
 
 
-def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
+def which_backend(routing: str, backend: str, *tensors: Tensor) -> str:
     """Tell which implementation a call takes: the same arguments give the same answer.
 
     On a CUDA device "auto" takes Triton's kernels if they are right there. They are checked the first time that a
@@ -41,12 +41,12 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
     seconds once on a machine, and is announced. Where they are wrong, or do not run, the log says why and the reference
     is taken. It cannot be done while a CUDA graph is captured: call the layer once before, or the graph has the
     reference in it. The environment variable ``TORCHCAPS_TRITON=0`` keeps "auto" from the kernels, ``1`` takes them
-    unchecked; naming ``impl="triton"`` checks nothing.
+    unchecked; naming ``backend="triton"`` checks nothing.
 
     Args:
         routing: "dynamic", "em" of 4×4 matrices, or "em_vectors" of 16 numbers. That they are so many, and that no
             gradient of an offset is asked for, is taken for granted.
-        impl: what was asked for, "auto" or a name.
+        backend: what was asked for, "auto" or a name.
         tensors: all that are routed or route: poses first, then matrices, biases, priors.
 
     Returns:
@@ -57,32 +57,34 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
         is logged once.
 
     Raises:
-        ValueError: an unknown ``routing`` or ``impl``, or one that is not for such tensors; a value of
+        ValueError: an unknown ``routing`` or ``backend``, or one that is not for such tensors; a value of
             ``TORCHCAPS_TRITON`` other than 0 and 1.
         NotImplementedError: the one that was named, within torch.func or with forward derivatives.
         Unavailable: the one that was named cannot be had here; the message says why.
     """
     check_choice("routing", routing, _FUSED)
-    check_choice("impl", impl, IMPLS)
+    check_choice("backend", backend, BACKENDS)
     devices = {str(tensor.device) for tensor in tensors}
     kinds = {tensor.device.type for tensor in tensors}
     if "meta" in kinds and len(kinds) > 1:  # torch 2.13 would give unwritten memory, without a word
         raise ValueError(f"all tensors must be on one device, got some on {', '.join(sorted(devices))}")
-    if impl == "reference" or (impl == "auto" and _is_read_elsewhere()):
+    if backend == "reference" or (backend == "auto" and _is_read_elsewhere()):
         return "reference"
-    chosen = _FASTEST.get("+".join(sorted(kinds)), {}).get(routing, "reference") if impl == "auto" else impl
+    chosen = _FASTEST.get("+".join(sorted(kinds)), {}).get(routing, "reference") if backend == "auto" else backend
     if chosen == "reference":
         return chosen
     wrong = _BACKENDS[chosen].wrong_devices(routing, kinds, len(devices))
     if wrong is not None:
-        if impl == "auto":
+        if backend == "auto":
             return "reference"
-        raise ValueError(f"impl='{chosen}' wants tensors on {wrong}, got some on {', '.join(sorted(devices))}")
+        raise ValueError(f"backend='{chosen}' wants tensors on {wrong}, got some on {', '.join(sorted(devices))}")
     if _is_transformed(tensors):
-        if impl == "auto":
+        if backend == "auto":
             return "reference"
-        raise NotImplementedError(f"impl='{chosen}' knows neither torch.func nor forward derivatives: take 'reference'")
-    unasked = impl == "auto" and chosen == "triton"  # which are to be right, then, and may be switched off
+        raise NotImplementedError(
+            f"backend='{chosen}' knows neither torch.func nor forward derivatives: take 'reference'"
+        )
+    unasked = backend == "auto" and chosen == "triton"  # which are to be right, then, and may be switched off
     if unasked and trust.switch() == "0":
         return "reference"
     reason = _BACKENDS[chosen].why_not(routing)
@@ -90,10 +92,10 @@ def which_impl(routing: str, impl: str, *tensors: Tensor) -> str:
         reason = trust.why_not_auto(routing, tensors)
     if reason is None:
         return chosen
-    if impl == "auto":
+    if backend == "auto":
         _note(reason)
         return "reference"
-    raise Unavailable(f"impl='{chosen}' is not available: {reason}")
+    raise Unavailable(f"backend='{chosen}' is not available: {reason}")
 
 
 def _is_read_elsewhere() -> bool:

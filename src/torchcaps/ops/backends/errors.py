@@ -42,13 +42,15 @@ def refuse_forward_derivative(*tensors: Tensor | None) -> None:
         NotImplementedError: a tensor has a tangent.
     """
     if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        raise NotImplementedError("compiled routing has no forward derivative: take impl='reference' for one")
+        raise NotImplementedError("compiled routing has no forward derivative: take backend='reference' for one")
 
 
-def refuse_second_derivative(backward_op: Any, impl: str) -> None:
+def refuse_second_derivative(backward_op: Any, backend: str) -> None:
     """Make a second derivative of an operator raise ``NotImplementedError``."""
 
     def refuse(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        raise NotImplementedError(f"impl='{impl}' has no second derivative: take impl='reference' where one is needed")
+        raise NotImplementedError(
+            f"backend='{backend}' has no second derivative: take backend='reference' where one is needed"
+        )
 
     backward_op.register_autograd(refuse)

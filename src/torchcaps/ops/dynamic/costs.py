@@ -28,7 +28,7 @@ class Cost(NamedTuple):
 
 
 def dynamic_costs(sizes: Sizes, n_iters: int, input_bytes: int = 4) -> dict[str, Cost]:
-    """Count a forward and a backward pass of dynamic routing, without prior, by gradient "full".
+    """Count a forward and a backward pass of dynamic routing, without b0, by backprop "full".
 
     Parts of sums, which depend on the cuts, are counted once.
 

@@ -20,7 +20,7 @@ def forward_op(
     u: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    prior: Tensor | None,
+    b0: Tensor | None,
     n_iters: int,
     leaky: bool,
     full: bool,  # noqa: ARG001 (for the backward pass)
@@ -36,11 +36,11 @@ def forward_op(
         pose ``[B, J, d_out]``, activation ``[B, J]``, coupling ``[B, I, J]`` or ``[0]`` unless asked for,
         and the weighted sums of all iterations ``[1, n_iters, B, J, d_out]``, which the backward pass needs.
     """
-    refuse_forward_derivative(u, weight, bias, prior)
+    refuse_forward_derivative(u, weight, bias, b0)
     made = outputs(u, weight, n_iters, return_coupling, KEPT)
     pose, activation, coupling, states = made
     asked = coupling if return_coupling else None
-    _call("forward", u, weight, n_iters, leaky, u, weight, bias, prior, states, pose, activation, asked)
+    _call("forward", u, weight, n_iters, leaky, u, weight, bias, b0, states, pose, activation, asked)
     return made
 
 
@@ -51,16 +51,16 @@ def backward_op(
     d_coupling: Tensor | None,
     u: Tensor,
     weight: Tensor,
-    prior: Tensor | None,
+    b0: Tensor | None,
     states: Tensor,
     leaky: bool,
     full: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the gradients of :func:`forward_op`: u, weight, bias and prior, the last ``[0]`` where there is none."""
-    made = gradients(u, weight, prior)
-    given = u, weight, prior, states, d_pose, d_activation, d_coupling
-    d_prior = None if prior is None else made[3]
-    _call("backward", u, weight, states.shape[1], leaky, *given, full, *made[:3], d_prior)
+    """Compute the gradients of :func:`forward_op`: u, weight, bias and b0, the last ``[0]`` where there is none."""
+    made = gradients(u, weight, b0)
+    given = u, weight, b0, states, d_pose, d_activation, d_coupling
+    d_b0 = None if b0 is None else made[3]
+    _call("backward", u, weight, states.shape[1], leaky, *given, full, *made[:3], d_b0)
     return made
 
 

@@ -35,21 +35,21 @@ def outputs(u: Tensor, weight: Tensor, n_iters: int, return_coupling: bool, kept
     return pose, activation, coupling, states
 
 
-def gradients(u: Tensor, weight: Tensor, prior: Tensor | None) -> _Four:
-    """Allocate the gradients of u, weight, bias and prior, the last ``[0]`` where there is none."""
+def gradients(u: Tensor, weight: Tensor, b0: Tensor | None) -> _Four:
+    """Allocate the gradients of u, weight, bias and b0, the last ``[0]`` where there is none."""
     n_in, n_out, _, d_out = weight.shape
     dtype = computed_in(u, weight)
     shapes = (
         (u.shape, u.dtype),
         (weight.shape, weight.dtype),
         ((n_out, d_out), dtype),
-        ((0,) if prior is None else (n_in, n_out), dtype),
+        ((0,) if b0 is None else (n_in, n_out), dtype),
     )
-    du, d_weight, d_bias, d_prior = (torch.empty(shape, dtype=kind, device=u.device) for shape, kind in shapes)
-    return du, d_weight, d_bias, d_prior
+    du, d_weight, d_bias, d_b0 = (torch.empty(shape, dtype=kind, device=u.device) for shape, kind in shapes)
+    return du, d_weight, d_bias, d_b0
 
 
-def register(forward_op: Any, backward_op: Any, impl: str, kept: int) -> None:
+def register(forward_op: Any, backward_op: Any, backend: str, kept: int) -> None:
     """Tell torch what the operator of a backend returns, and that ``backward_op`` is its gradient."""
 
     @forward_op.register_fake
@@ -63,24 +63,24 @@ def register(forward_op: Any, backward_op: Any, impl: str, kept: int) -> None:
     def backward(
         ctx: Any, d_pose: Tensor | None, d_activation: Tensor | None, d_coupling: Tensor | None, _: None
     ) -> tuple[Any, ...]:
-        u, weight, prior, states = ctx.saved_tensors
+        u, weight, b0, states = ctx.saved_tensors
         if d_pose is None:
             d_pose = states.new_zeros(states.shape[2:])
         if d_activation is None:
             d_activation = states.new_zeros(states.shape[2:4])
         asked = d_coupling if ctx.return_coupling else None  # else one of shape [0]
-        du, d_weight, d_bias, d_prior = backward_op(
-            d_pose, d_activation, asked, u, weight, prior, states, ctx.leaky, ctx.full
+        du, d_weight, d_bias, d_b0 = backward_op(
+            d_pose, d_activation, asked, u, weight, b0, states, ctx.leaky, ctx.full
         )
-        bias, prior = d_bias if ctx.has_bias else None, None if prior is None else d_prior
-        return du, d_weight, bias, prior, None, None, None, None
+        bias, b0 = d_bias if ctx.has_bias else None, None if b0 is None else d_b0
+        return du, d_weight, bias, b0, None, None, None, None
 
     forward_op.register_autograd(backward, setup_context=_keep)
-    refuse_second_derivative(backward_op, impl)
+    refuse_second_derivative(backward_op, backend)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: _Four) -> None:
     ctx.set_materialize_grads(False)  # of zeros for all that is kept
-    u, weight, bias, prior, _, ctx.leaky, ctx.full, ctx.return_coupling = inputs
+    u, weight, bias, b0, _, ctx.leaky, ctx.full, ctx.return_coupling = inputs
     ctx.has_bias = bias is not None
-    ctx.save_for_backward(u, weight, prior, output[3])
+    ctx.save_for_backward(u, weight, b0, output[3])

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_choice, check_flag, check_floating, check_shapes, check_tensor
-from torchcaps.ops.backends.dispatch import which_impl
+from torchcaps.ops.backends.dispatch import which_backend
 from torchcaps.ops.dynamic import cpu, triton
 from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
-from torchcaps.ops.routed import Routed
 from torchcaps.ops.squash import safe_norm, squash
 from torchcaps.ops.votes import dense_votes
+from torchcaps.types import Capsules
 
-GRADIENTS = ("full", "last")
+BACKPROP = ("full", "last")
 _OPERATORS = {"cpu": cpu.forward_op, "triton": triton.forward_op}
 
 
@@ -25,12 +25,12 @@ def dynamic_routing(
     *,
     n_iters: int = 3,
     bias: Tensor | None = None,
-    prior: Tensor | None = None,
+    initial_logits: Tensor | None = None,
     leaky: bool = False,
-    gradient: str = "full",
-    impl: str = "auto",
+    backprop: str = "full",
+    backend: str = "auto",
     return_coupling: bool = False,
-) -> Routed:
+) -> Capsules:
     """Route I lower capsules to J upper ones by agreement.
 
     Lower capsule i votes û_ij = u_i W_ij for upper capsule j; the votes that agree with the outcome
@@ -44,16 +44,16 @@ def dynamic_routing(
             are those of a call with ``n_iters=t``.
         bias: added to the weighted sum before squashing, ``[J, d_out]``. Not in the paper, but in
             its authors' code.
-        prior: initial logits b, ``[I, J]``; 0 in the paper.
+        initial_logits: initial logits b, ``[I, J]``; 0 in the paper.
         leaky: let a capsule route to nothing: the softmax runs over J + 1 places, the extra one
             with logit 0 and no output ("none of the above", section 7 on CIFAR-10).
-        gradient: "full" flows through every iteration, as in the authors' code. "last" takes what
+        backprop: "full" flows through every iteration, as in the authors' code. "last" takes what
             agreement added to the logits as a constant: it flows through the final weighted sum,
-            squash, bias and votes, and to ``prior`` through the final softmax.
-        impl: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never
+            squash, bias and votes, and to ``initial_logits`` through the final softmax.
+        backend: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never
             stores the votes (backward derivatives only, and none of those), "triton" the same for CUDA
             devices; "auto" takes compiled code where it is available, elsewhere the reference, and
-            :func:`torchcaps.ops.which_impl` says which. Kernels are checked on your GPU before they are taken.
+            :func:`torchcaps.ops.which_backend` says which. Kernels are checked on your GPU before they are taken.
         return_coupling: fill the result's ``coupling`` with the coupling coefficients of the last iteration.
 
     Returns:
@@ -61,26 +61,26 @@ def dynamic_routing(
         ``[B, I, J]``, or None unless asked for: Σ_j c_ij = 1, or less than 1 with ``leaky``.
 
     Raises:
-        ValueError: shapes that do not fit, ``n_iters`` or d_out below 1, an unknown ``gradient`` or ``impl``,
-            ``impl="cpu"`` or ``"triton"`` for tensors elsewhere.
-        Unavailable: ``impl="cpu"`` where nothing can be compiled, ``"triton"`` where it cannot be imported;
+        ValueError: shapes that do not fit, ``n_iters`` or d_out below 1, an unknown ``backprop`` or ``backend``,
+            ``backend="cpu"`` or ``"triton"`` for tensors elsewhere.
+        Unavailable: ``backend="cpu"`` where nothing can be compiled, ``"triton"`` where it cannot be imported;
             a RuntimeError.
 
     Source: Sabour et al. 2017, section 2, procedure 1.
     """
     sizes = check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
-    _check(sizes, n_iters, bias, prior, leaky, gradient, return_coupling)
+    _check(sizes, n_iters, bias, initial_logits, leaky, backprop, return_coupling)
     dtype = torch.promote_types(u.dtype, weight.dtype)
     if not dtype.is_floating_point:
         raise ValueError(f"u and weight must be floating point, got {u.dtype} and {weight.dtype}")
-    chosen = which_impl("dynamic", impl, *(x for x in (u, weight, bias, prior) if x is not None))
+    chosen = which_backend("dynamic", backend, *(x for x in (u, weight, bias, initial_logits) if x is not None))
     with without_autocast(u):
         if chosen != "triton":  # which widens numbers as it reads them
             u, weight = at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype))
         if chosen == "reference":
-            routed = _route(dense_votes(u, weight), n_iters, bias, prior, leaky, gradient)
+            routed = _route(dense_votes(u, weight), n_iters, bias, initial_logits, leaky, backprop)
         else:
-            routed = _run_operator(chosen, u, weight, n_iters, bias, prior, leaky, gradient, return_coupling)
+            routed = _run_operator(chosen, u, weight, n_iters, bias, initial_logits, leaky, backprop, return_coupling)
     return _finish(routed, dtype, return_coupling)
 
 
@@ -89,32 +89,32 @@ def dynamic_routing_from_votes(
     *,
     n_iters: int = 3,
     bias: Tensor | None = None,
-    prior: Tensor | None = None,
+    initial_logits: Tensor | None = None,
     leaky: bool = False,
-    gradient: str = "full",
-    impl: str = "auto",
+    backprop: str = "full",
+    backend: str = "auto",
     return_coupling: bool = False,
-) -> Routed:
+) -> Capsules:
     """Route given votes: :func:`dynamic_routing` without its first line.
 
     Args:
         votes: û, ``[B, I, J, d_out]``. The other arguments are those of :func:`dynamic_routing`, but
-            for ``impl``: votes that are there already are routed by the reference.
+            for ``backend``: votes that are there already are routed by the reference.
     """
     sizes = check_shapes(votes=(votes, "B I J d_out"))
     check_floating("votes", votes)
-    _check(sizes, n_iters, bias, prior, leaky, gradient, return_coupling)
-    check_choice("impl, for votes that are there already,", impl, ("auto", "reference"))
+    _check(sizes, n_iters, bias, initial_logits, leaky, backprop, return_coupling)
+    check_choice("backend, for votes that are there already,", backend, ("auto", "reference"))
     with without_autocast(votes):
-        routed = _route(at_least_float32(votes), n_iters, bias, prior, leaky, gradient)
+        routed = _route(at_least_float32(votes), n_iters, bias, initial_logits, leaky, backprop)
     return _finish(routed, votes.dtype, return_coupling)
 
 
 def _route(
-    votes: Tensor, n_iters: int, bias: Tensor | None, prior: Tensor | None, leaky: bool, gradient: str
-) -> Routed:
+    votes: Tensor, n_iters: int, bias: Tensor | None, initial_logits: Tensor | None, leaky: bool, backprop: str
+) -> Capsules:
     """Run procedure 1 of the paper, line by line; û is ``votes``."""
-    b0 = 0 if prior is None else prior.to(votes.dtype)
+    b0 = 0 if initial_logits is None else initial_logits.to(votes.dtype)
 
     def one_pass(agreement: Tensor) -> tuple[Tensor, Tensor]:
         b = b0 + agreement  # [B, I, J]
@@ -124,14 +124,14 @@ def _route(
 
     agreement = votes.new_zeros(votes.shape[:3])
     # Not where it changes nothing: torch.export cannot load programs with a region of it within one of autocast.
-    with torch.no_grad() if gradient == "last" and torch.is_grad_enabled() else nullcontext():
+    with torch.no_grad() if backprop == "last" and torch.is_grad_enabled() else nullcontext():
         for _ in range(n_iters - 1):
             v, _ = one_pass(agreement)
             agreement = agreement + torch.einsum("bije,bje->bij", votes, v)
-    if gradient == "last":  # no_grad does not hold back what forward-mode derivatives carry along
+    if backprop == "last":  # no_grad does not hold back what forward-mode derivatives carry along
         agreement = agreement.detach()
     v, c = one_pass(agreement)
-    return Routed(v, safe_norm(v), c)
+    return Capsules(v, safe_norm(v), c)
 
 
 def _leaky_softmax(b: Tensor) -> Tensor:
@@ -141,46 +141,50 @@ def _leaky_softmax(b: Tensor) -> Tensor:
 
 
 def _run_operator(
-    impl: str,
+    backend: str,
     u: Tensor,
     weight: Tensor,
     n_iters: int,
     bias: Tensor | None,
-    prior: Tensor | None,
+    initial_logits: Tensor | None,
     leaky: bool,
-    gradient: str,
+    backprop: str,
     return_coupling: bool,
-) -> Routed:
-    """Route checked arguments by the operator of ``impl``.
+) -> Capsules:
+    """Route checked arguments by the operator of ``backend``.
 
     "cpu" wants u and weight of one dtype, float32 or float64; "triton" widens half precision as it reads it.
     """
     dtype = computed_in(u, weight)
-    bias, prior = (None if x is None else x.to(dtype) for x in (bias, prior))
-    full = gradient == "full"
-    pose, activation, coupling, _ = _OPERATORS[impl](u, weight, bias, prior, n_iters, leaky, full, return_coupling)
+    bias, initial_logits = (None if x is None else x.to(dtype) for x in (bias, initial_logits))
+    full = backprop == "full"
+    pose, activation, coupling, _ = _OPERATORS[backend](
+        u, weight, bias, initial_logits, n_iters, leaky, full, return_coupling
+    )
     if not return_coupling:
-        return Routed(pose, activation, None)
+        return Capsules(pose, activation, None)
     # What does not depend on the votes has no gradient, as in the reference.
-    return Routed(pose, activation, coupling.detach() if prior is None and (n_iters == 1 or not full) else coupling)
+    return Capsules(
+        pose, activation, coupling.detach() if initial_logits is None and (n_iters == 1 or not full) else coupling
+    )
 
 
 def _check(
     sizes: dict[str, int],
     n_iters: int,
     bias: Tensor | None,
-    prior: Tensor | None,
+    initial_logits: Tensor | None,
     leaky: bool,
-    gradient: str,
+    backprop: str,
     return_coupling: bool,
 ) -> None:
     check_at_least("n_iters", n_iters, 1)
     if sizes["d_out"] < 1:
         raise ValueError(f"d_out must be at least 1, got {sizes['d_out']}")
-    check_choice("gradient", gradient, GRADIENTS)
+    check_choice("backprop", backprop, BACKPROP)
     check_flag("leaky", leaky)
     check_flag("return_coupling", return_coupling)
-    for name, tensor, letters in (("bias", bias, ("J", "d_out")), ("prior", prior, ("I", "J"))):
+    for name, tensor, letters in (("bias", bias, ("J", "d_out")), ("initial_logits", initial_logits, ("I", "J"))):
         if tensor is None:
             continue
         check_tensor(name, tensor)
@@ -189,7 +193,7 @@ def _check(
             raise ValueError(f"{name} must be [{', '.join(letters)}] = {wanted}, got shape {list(tensor.shape)}")
 
 
-def _finish(routed: Routed, dtype: torch.dtype, return_coupling: bool) -> Routed:
+def _finish(routed: Capsules, dtype: torch.dtype, return_coupling: bool) -> Capsules:
     pose, activation, coupling = routed
     asked = coupling.to(dtype) if return_coupling and coupling is not None else None
-    return Routed(pose.to(dtype), activation.to(dtype), asked)
+    return Capsules(pose.to(dtype), activation.to(dtype), asked)

@@ -111,7 +111,7 @@ def launch(kernel: str, sizes: Sizes) -> Launch:
     inputs, outputs = power(sizes.d_in), max(power(sizes.d_out), LEAST)
     wrong = too_large(sizes.d_in, sizes.d_out, sizes.itemsize)
     if wrong is not None:
-        raise ValueError(f"impl='triton' takes {wrong}: take impl='reference'")
+        raise ValueError(f"backend='triton' takes {wrong}: take backend='reference'")
     room = max(LEAST, min(tile.elements, tile.elements * LEAST // outputs) * 4 // sizes.itemsize)
     together = min(max(inputs, room), max(LEAST, power(sizes.lower) * inputs)) // inputs
     images = max(LEAST, min(tile.images, power(sizes.images)) * 4 // sizes.itemsize)

@@ -25,7 +25,7 @@ def forward_op(
     u: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    prior: Tensor | None,
+    b0: Tensor | None,
     n_iters: int,
     leaky: bool,
     full: bool,  # noqa: ARG001 (for the backward pass)
@@ -35,19 +35,19 @@ def forward_op(
 
     Args:
         u: ``[B, I, d_in]``. The others are those of :func:`torchcaps.ops.dynamic_routing`; ``full`` says
-            whether its gradient is "full". bias and prior are of the dtype that is computed in.
+            whether its gradient is "full". bias and b0 are of the dtype that is computed in.
 
     Returns:
         pose ``[B, J, d_out]``, activation ``[B, J]``, coupling ``[B, I, J]`` or ``[0]`` unless asked for,
         and s and V of all iterations ``[2, n_iters, B, J, d_out]``, which the backward pass needs.
     """
-    refuse_forward_derivative(u, weight, bias, prior)
+    refuse_forward_derivative(u, weight, bias, b0)
     made = outputs(u, weight, n_iters, return_coupling, KEPT)
     pose, activation, coupling, states = made
     if not pose.numel():
         return made
     bias = None if bias is None else bias.contiguous()
-    passes = _Passes(u, weight, prior, pose.dtype, leaky)
+    passes = _Passes(u, weight, b0, pose.dtype, leaky)
     (sums, so_far), coupled = states, passes.coupled
     so_far[0].zero_()
     if return_coupling and n_iters == coupled:
@@ -76,15 +76,15 @@ def backward_op(
     d_coupling: Tensor | None,
     u: Tensor,
     weight: Tensor,
-    prior: Tensor | None,
+    b0: Tensor | None,
     states: Tensor,
     leaky: bool,
     full: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the gradients of :func:`forward_op`: u, weight, bias and prior, the last ``[0]`` where there is none."""
+    """Compute the gradients of :func:`forward_op`: u, weight, bias and b0, the last ``[0]`` where there is none."""
     if not d_pose.numel():
-        return tuple(x.zero_() for x in gradients(u, weight, prior))  # type: ignore[return-value]
-    passes = _Passes(u, weight, prior, states.dtype, leaky)
+        return tuple(x.zero_() for x in gradients(u, weight, b0))  # type: ignore[return-value]
+    passes = _Passes(u, weight, b0, states.dtype, leaky)
     d_pose, d_activation = d_pose.contiguous(), d_activation.contiguous()
     d_coupling = None if d_coupling is None else d_coupling.contiguous()
     (sums, so_far), last = states, states.shape[1] - 1
@@ -115,11 +115,11 @@ class _Passes:
         coupled: the first iteration whose couplings differ.
     """
 
-    def __init__(self, u: Tensor, weight: Tensor, prior: Tensor | None, dtype: torch.dtype, leaky: bool) -> None:
+    def __init__(self, u: Tensor, weight: Tensor, b0: Tensor | None, dtype: torch.dtype, leaky: bool) -> None:
         (n_images, n_in, d_in), (n_out, d_out) = u.shape, weight.shape[1::2]
         self.u, self.w = u.contiguous(), weight.contiguous()
-        self.prior = None if prior is None else prior.contiguous()
-        self.coupled = 1 if prior is None else 0
+        self.b0 = None if b0 is None else b0.contiguous()
+        self.coupled = 1 if b0 is None else 0
         self.dtype = dtype
         self.kernels = load("dynamic")
         mode = precision(u, weight)
@@ -140,7 +140,7 @@ class _Passes:
             self.kernels.logits_pass[(cuts.blocks * cuts.chunks,)](
                 self.u,
                 self.w,
-                self.prior,
+                self.b0,
                 v,
                 ds,
                 d_coupling,
@@ -211,23 +211,23 @@ class _Passes:
         return du
 
     def weight(self, v: Tensor, ds: Tensor, couplings: Tensor, span: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute dW, and the gradients of bias and prior, the last ``[0]`` where there is none."""
+        """Compute dW, and the gradients of bias and b0, the last ``[0]`` where there is none."""
         if not self.sizes.lower:
-            d_prior = self.memory(0) if self.prior is None else torch.empty_like(self.prior)
-            return torch.empty_like(self.w), ds[span["FIRST"] :].sum(dim=(0, 1)), d_prior
+            d_b0 = self.memory(0) if self.b0 is None else torch.empty_like(self.b0)
+            return torch.empty_like(self.w), ds[span["FIRST"] :].sum(dim=(0, 1)), d_b0
         cuts = launch("weight_gradient_pass", self.sizes)
         others = cuts.chunks * self.sizes.upper
         n_parts, per_part = cuts.parts(cuts.blocks, others)
         d_weight = self.memory(n_parts, *self.w.shape, dtype=self.w.dtype if n_parts == 1 else self.dtype)
         d_bias = self.memory(n_parts, *self.w.shape[1::2])
-        d_prior = None if self.prior is None else self.memory(n_parts, *self.prior.shape)
+        d_b0 = None if self.b0 is None else self.memory(n_parts, *self.b0.shape)
         self.kernels.weight_gradient_pass[cuts.chunks, self.sizes.upper, n_parts](
             self.u,
             v,
             ds,
             couplings,
             d_weight,
-            d_prior,
+            d_b0,
             d_bias,
             self.sizes.images,
             self.sizes.lower,
@@ -236,9 +236,9 @@ class _Passes:
             **self.options,
             **span,
         )
-        made = d_weight, d_bias, self.memory(1, 0) if d_prior is None else d_prior
-        d_weight, d_bias, d_prior = (x[0] if len(x) == 1 else x.sum(0) for x in made)
-        return d_weight.to(self.w.dtype), d_bias, d_prior
+        made = d_weight, d_bias, self.memory(1, 0) if d_b0 is None else d_b0
+        d_weight, d_bias, d_b0 = (x[0] if len(x) == 1 else x.sum(0) for x in made)
+        return d_weight.to(self.w.dtype), d_bias, d_b0
 
 
 def precision(u: Tensor, weight: Tensor) -> str:

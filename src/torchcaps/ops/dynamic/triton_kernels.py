@@ -153,7 +153,7 @@ def add_exactly(total, lost, x):
 def logits_pass(
     u,
     weight,
-    prior,
+    b0,
     outputs,
     ds,
     d_coupling,
@@ -195,8 +195,8 @@ def logits_pass(
         matrices = load_matrices(weight, j, chunk, n_in, D, J, E, KI, DP, EP)
         v = load_states(outputs, block, j, n_images, J, E, N, EP)
         logit = agreements(x, v, matrices, N, KI, DP, PRECISION)
-        if prior is not None:
-            logit += tl.load(prior + (chunk * KI + tl.arange(0, KI)) * J + j, mask=known, other=0.0)[None, :]
+        if b0 is not None:
+            logit += tl.load(b0 + (chunk * KI + tl.arange(0, KI)) * J + j, mask=known, other=0.0)[None, :]
         tl.store(logits + (j * size + first) + pairs, logit, mask=inside)
         # One of the two exponentials is that of 0.
         rise = logit - top
@@ -341,7 +341,7 @@ def weight_gradient_pass(
     ds,
     couplings,
     d_weight,
-    d_prior,
+    d_b0,
     d_bias,
     n_images,
     n_in,
@@ -362,7 +362,7 @@ def weight_gradient_pass(
 ):
     """dW = Σ_t (c u)ᵀ ds + (db u)ᵀ V, db⁰ and Σ ds over the images of a part, for one upper capsule.
 
-    t as in :func:`pose_gradient_pass`; ``d_prior`` may be None. A program has a chunk of lower capsules.
+    t as in :func:`pose_gradient_pass`; ``d_b0`` may be None. A program has a chunk of lower capsules.
     """
     kind: tl.constexpr = ds.dtype.element_ty
     chunk, j, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -383,9 +383,9 @@ def weight_gradient_pass(
                 here = couplings + (((t - COUPLED) * 2 * J + j) * size + first) + pairs
                 c = spread(tl.load(here, mask=inside, other=0.0), N, KI, DP)
                 total = product(tl.trans(g), c * x.to(kind), total, PRECISION)
-                if (FULL and t > 0) or d_prior is not None:
+                if (FULL and t > 0) or d_b0 is not None:
                     db = tl.load(here + J * size, mask=inside, other=0.0)
-                    if d_prior is not None:
+                    if d_b0 is not None:
                         total_prior += db
                     if FULL and t > 0:
                         v = load_states(outputs + t * step, block, j, n_images, J, E, N, EP)
@@ -393,9 +393,9 @@ def weight_gradient_pass(
     start, offsets, stored = matrix_places(j, chunk, n_in, D, J, E, KI, DP, EP)
     to = d_weight + (part.to(tl.int64) * n_in * (J * D * E) + start) + offsets
     tl.store(to, tl.trans(total).to(d_weight.dtype.element_ty), mask=stored)
-    if d_prior is not None:
+    if d_b0 is not None:
         i = chunk * KI + tl.arange(0, KI)
-        tl.store(d_prior + (part.to(tl.int64) * n_in + i) * J + j, tl.sum(total_prior, 0), mask=known)
+        tl.store(d_b0 + (part.to(tl.int64) * n_in + i) * J + j, tl.sum(total_prior, 0), mask=known)
     if chunk == 0:
         total_bias = tl.zeros((N, EP), kind)
         for bias_block in range(part * per_part, tl.minimum(tl.cdiv(n_images, N), (part + 1) * per_part)):

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_choice, check_shapes, check_tensor
-from torchcaps.ops.backends.dispatch import IMPLS, which_impl
+from torchcaps.ops.backends.dispatch import BACKENDS, which_backend
 from torchcaps.ops.backends.tracing import has_values
-from torchcaps.ops.dynamic.routing import GRADIENTS
+from torchcaps.ops.dynamic.routing import BACKPROP
 from torchcaps.ops.em.cpu import SIZE
 from torchcaps.ops.em.settings import EMSettings
 
@@ -26,7 +26,7 @@ def check_maps(
     beta_a: Tensor,
     offset: Tensor | None,
     n_iters: int,
-    gradient: str,
+    backprop: str,
     *,
     matrices: bool,
 ) -> torch.dtype:
@@ -47,7 +47,7 @@ def check_maps(
         )
     check_offset(offset, weight.shape[:3], weight, matrices=matrices)
     check_betas(beta_u, beta_a, sizes["J"])
-    check_choices(n_iters, gradient)
+    check_choices(n_iters, backprop)
     check_activation(activation)
     dtype = torch.promote_types(pose.dtype, weight.dtype)
     if not dtype.is_floating_point:
@@ -105,32 +105,32 @@ def check_activation(activation: Tensor) -> None:
         )
 
 
-def check_choices(n_iters: int, gradient: str) -> None:
+def check_choices(n_iters: int, backprop: str) -> None:
     """Reject a number of iterations below 1 and unknown choices."""
     check_at_least("n_iters", n_iters, 1)
-    check_choice("gradient", gradient, GRADIENTS)
+    check_choice("backprop", backprop, BACKPROP)
 
 
-def choose_impl(impl: str, *tensors: Tensor, offset: Tensor | None, vectors: Sequence[int] | None) -> str:
+def choose_backend(backend: str, *tensors: Tensor, offset: Tensor | None, vectors: Sequence[int] | None) -> str:
     """Choose the implementation. Whether it can do the call is asked first, so that nothing is compiled in vain.
 
     ``vectors`` is their d_in and d_out, None for matrices.
     """
-    check_choice("impl", impl, IMPLS)
-    why = None if impl == "reference" else _not_made_for(impl, offset, vectors)
-    if why is not None and impl != "auto":
-        raise ValueError(f"impl='{impl}' {why}")
+    check_choice("backend", backend, BACKENDS)
+    why = None if backend == "reference" else _not_made_for(backend, offset, vectors)
+    if why is not None and backend != "auto":
+        raise ValueError(f"backend='{backend}' {why}")
     every = tensors if offset is None else (*tensors, offset)
-    return which_impl("em" if vectors is None else "em_vectors", impl if why is None else "reference", *every)
+    return which_backend("em" if vectors is None else "em_vectors", backend if why is None else "reference", *every)
 
 
-def _not_made_for(impl: str, offset: Tensor | None, vectors: Sequence[int] | None) -> str | None:
+def _not_made_for(backend: str, offset: Tensor | None, vectors: Sequence[int] | None) -> str | None:
     """Describe what compiled code lacks for a call: some sizes of vectors (Triton: all), and gradients of an offset."""
     if offset is not None and offset.requires_grad and torch.is_grad_enabled():
         return "gives no gradient of offset"
     if vectors is None:
         return None
-    if impl == "triton":
+    if backend == "triton":
         return "wants matrices, got vectors"
     d_in, d_out = vectors
     return None if d_in == d_out == SIZE else f"wants vectors of {SIZE} numbers, got d_in={d_in} and d_out={d_out}"

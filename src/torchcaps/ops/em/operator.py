@@ -36,7 +36,7 @@ class Settings(NamedTuple):
         damping: share of the old mean in the new one.
         variance_floor: added to every variance.
         mass_floor: added to every parent's mass.
-        ratio: parents to children where costs are normalised, else 1.
+        ratio: parents to children where costs are normalized, else 1.
         scale_a: factor of β_a.
         scale_u: factor of β_u.
         scale_variance: factor of Σ log σ.
@@ -123,13 +123,13 @@ def gradients(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
     return pose, activation, weight, beta_u, beta_a
 
 
-def register(forward_op: Any, backward_op: Any, impl: str, allocate: Callable[..., tuple[Tensor, ...]]) -> None:
+def register(forward_op: Any, backward_op: Any, backend: str, allocate: Callable[..., tuple[Tensor, ...]]) -> None:
     """Tell torch what the operator of a backend returns, and that ``backward_op`` is its gradient.
 
     Args:
         forward_op: the operator; after its first three results come the tensors that ``backward_op`` needs.
         backward_op: takes the results' gradients, the tensors, what was kept, stride and settings.
-        impl: the backend's name.
+        backend: the backend's name.
         allocate: makes memory for the results, from pose, weight, stride, n_iters and return_coupling.
     """
 
@@ -155,7 +155,7 @@ def register(forward_op: Any, backward_op: Any, impl: str, allocate: Callable[..
         return *computed, None, None, *(None for _ in ctx.settings), None
 
     forward_op.register_autograd(backward, setup_context=_keep)
-    refuse_second_derivative(backward_op, impl)
+    refuse_second_derivative(backward_op, backend)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -21,13 +21,13 @@ from torchcaps.ops.em.checks import (
     check_dense_choice,
     check_maps,
     check_matrices,
-    choose_impl,
+    choose_backend,
 )
 from torchcaps.ops.em.operator import Settings, places
 from torchcaps.ops.em.settings import EMSettings, em_settings
 from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
-from torchcaps.ops.routed import Routed
 from torchcaps.ops.votes import Fields, check_fields, matrix_votes
+from torchcaps.types import Capsules
 
 _OPERATORS = {"cpu": cpu.forward_op, "triton": triton.forward_op}
 
@@ -42,11 +42,11 @@ def em_routing(
     n_iters: int = 3,
     settings: str | EMSettings = "paper",
     offset: Tensor | None = None,
-    gradient: str = "full",
-    impl: str = "auto",
+    backprop: str = "full",
+    backend: str = "auto",
     return_coupling: bool = False,
     **changes: Any,
-) -> Routed:
+) -> Capsules:
     """Route I lower matrix capsules to J upper ones by fitting a Gaussian to the votes for each.
 
     Lower capsule i votes V_ij = M_i W_ij. An upper capsule is active where the votes assigned to it lie so
@@ -66,12 +66,12 @@ def em_routing(
         settings: "paper", "released" or :class:`~torchcaps.ops.EMSettings`.
         offset: added to the votes of each lower capsule, ``[I, 4, 4]`` or ``[I, d_out]``
             (:func:`~torchcaps.ops.coordinate_offset`).
-        gradient: "full" flows through every iteration, E-steps too. "last" takes the responsibilities and
+        backprop: "full" flows through every iteration, E-steps too. "last" takes the responsibilities and
             means that enter the last M-step as constants.
-        impl: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never stores the
+        backend: "reference" is the procedure as the paper prints it; "cpu" is compiled code that never stores the
             votes, for matrices and vectors of 16 numbers, without gradient of ``offset``; "triton" the same for CUDA
             devices, of matrices alone. "auto" takes compiled code where it is available, elsewhere the reference, and
-            :func:`torchcaps.ops.which_impl` says which. Kernels are checked on your GPU before they are taken. (Of
+            :func:`torchcaps.ops.which_backend` says which. Kernels are checked on your GPU before they are taken. (Of
             vectors with one or two upper types the reference is the faster one: compiled code works on several types at
             once.) On the CPU compiled code takes numbers below the smallest normal one, 1e-38 in float32, for 0.
         return_coupling: fill the result's ``coupling`` with the responsibilities R_ij of the last E-step.
@@ -84,8 +84,8 @@ def em_routing(
     Raises:
         ValueError: shapes that do not fit, matrices that are not 4×4, ``n_iters`` below 1, an unknown choice,
             activations that are no probabilities (looked at on the CPU alone), ``compete="positions"`` with several
-            iterations (it is for maps), ``impl="cpu"`` or ``"triton"`` for what it is not made for.
-        Unavailable: ``impl="cpu"`` where nothing can be compiled, ``"triton"`` where it cannot be imported; a
+            iterations (it is for maps), ``backend="cpu"`` or ``"triton"`` for what it is not made for.
+        Unavailable: ``backend="cpu"`` where nothing can be compiled, ``"triton"`` where it cannot be imported; a
             RuntimeError.
 
     Source: Hinton, Sabour, Frosst 2018 (ICLR), section 3 and procedure 1.
@@ -104,12 +104,12 @@ def em_routing(
         n_iters=n_iters,
         settings=given,
         offset=None if offset is None else offset[:, None, None],
-        gradient=gradient,
-        impl=impl,
+        backprop=backprop,
+        backend=backend,
         return_coupling=return_coupling,
     )
     coupling = None if routed.coupling is None else routed.coupling[:, 0, 0]
-    return Routed(routed.pose[:, :, 0, 0], routed.activation[:, :, 0, 0], coupling)
+    return Capsules(routed.pose[:, :, 0, 0], routed.activation[:, :, 0, 0], coupling)
 
 
 def conv_em_routing(
@@ -123,11 +123,11 @@ def conv_em_routing(
     n_iters: int = 3,
     settings: str | EMSettings = "paper",
     offset: Tensor | None = None,
-    gradient: str = "full",
-    impl: str = "auto",
+    backprop: str = "full",
+    backend: str = "auto",
     return_coupling: bool = False,
     **changes: Any,
-) -> Routed:
+) -> Capsules:
     """Route maps as :func:`em_routing` does; an upper capsule at a place sees a receptive field of the lower map.
 
     With ``compete="all"`` (the paper's) parents compete for a child wherever they stand: its responsibilities are
@@ -158,9 +158,9 @@ def conv_em_routing(
     matrices = getattr(pose, "ndim", 0) == 6
     check_flag("return_coupling", return_coupling)
     given = em_settings(settings, dense=False, **changes)
-    dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, gradient, matrices=matrices)
+    dtype = check_maps(pose, activation, weight, beta_u, beta_a, offset, n_iters, backprop, matrices=matrices)
     vectors = None if matrices else weight.shape[-2:]
-    chosen = choose_impl(impl, pose, activation, weight, beta_u, beta_a, offset=offset, vectors=vectors)
+    chosen = choose_backend(backend, pose, activation, weight, beta_u, beta_a, offset=offset, vectors=vectors)
     stride = as_two("stride", stride, 1)
     map_shape, kernel_size = (_numbers(sizes) for sizes in (pose.shape[1:4], weight.shape[1:3]))
     check_fields(map_shape[1:], kernel_size, stride)
@@ -169,18 +169,18 @@ def conv_em_routing(
         if chosen != "triton":  # which widens numbers as it reads them
             m, a, w = (at_least_float32(x.to(dtype)) for x in (m, a, w))
         if chosen != "reference":
-            rest = beta_u, beta_a, stride, n_iters, given, offset, gradient, return_coupling
+            rest = beta_u, beta_a, stride, n_iters, given, offset, backprop, return_coupling
             routed = _run_operator(chosen, m, a, w, *rest)
             coupling = None if routed.coupling is None else routed.coupling.to(dtype)
-            return Routed(routed.pose.to(dtype), routed.activation.to(dtype), coupling)
+            return Capsules(routed.pose.to(dtype), routed.activation.to(dtype), coupling)
         fields = Fields(map_shape, kernel_size, stride)
         votes = matrix_votes(fields.gather(m if matrices else m.unsqueeze(-2)), w.flatten(0, 2))  # [B, P, N, J, ., .]
         if offset is not None:
             votes = votes + offset.to(votes).reshape(fields.n_children, 1, *votes.shape[-2:])
         betas = beta_u.to(votes.dtype), beta_a.to(votes.dtype)
-        mu, a_out, coupling = _route(votes.flatten(-2), fields.gather(a), *betas, fields, n_iters, given, gradient)
+        mu, a_out, coupling = _route(votes.flatten(-2), fields.gather(a), *betas, fields, n_iters, given, backprop)
     size = mu.shape[-1:] if not matrices else (4, 4)
-    return Routed(
+    return Capsules(
         mu.unflatten(1, fields.places).permute(0, 3, 1, 2, 4).unflatten(-1, size).to(dtype),
         a_out.unflatten(1, fields.places).permute(0, 3, 1, 2).to(dtype),
         coupling.unflatten(1, fields.places).to(dtype) if return_coupling else None,
@@ -195,18 +195,18 @@ def em_routing_from_votes(
     *,
     n_iters: int = 3,
     settings: str | EMSettings = "paper",
-    gradient: str = "full",
-    impl: str = "auto",
+    backprop: str = "full",
+    backend: str = "auto",
     return_coupling: bool = False,
     **changes: Any,
-) -> Routed:
+) -> Capsules:
     """Route given votes: :func:`em_routing` without its first line.
 
     Args:
         votes: V, ``[B, I, J, 4, 4]`` or ``[B, I, J, d_out]``.
         activation: of the lower capsules, ``[B, I]``.
 
-    The other arguments are those of :func:`em_routing`, except ``impl``: votes that are there already are routed
+    The other arguments are those of :func:`em_routing`, except ``backend``: votes that are there already are routed
     by the reference.
     """
     sizes = check_shapes(
@@ -219,18 +219,18 @@ def em_routing_from_votes(
     check_activation(activation)
     check_floating("votes", votes)
     dtype = torch.promote_types(votes.dtype, activation.dtype)
-    check_choices(n_iters, gradient)
+    check_choices(n_iters, backprop)
     check_flag("return_coupling", return_coupling)
-    check_choice("impl, for votes that are there already,", impl, ("auto", "reference"))
+    check_choice("backend, for votes that are there already,", backend, ("auto", "reference"))
     given = em_settings(settings, dense=True, **changes)
     check_dense_choice(given, n_iters)
     fields = Fields((sizes["I"], 1, 1), (1, 1), (1, 1))
     with without_autocast(votes):
         v, a = (at_least_float32(x.to(dtype)) for x in (votes, activation))
         v, u, b = v.flatten(3).unsqueeze(1), beta_u.to(v.dtype), beta_a.to(v.dtype)  # votes [B, 1, I, J, D]
-        mu, a_out, coupling = _route(v, a.unsqueeze(1), u, b, fields, n_iters, given, gradient)
+        mu, a_out, coupling = _route(v, a.unsqueeze(1), u, b, fields, n_iters, given, backprop)
     coupling = coupling.squeeze(1).to(dtype) if return_coupling else None
-    return Routed(mu.squeeze(1).unflatten(-1, votes.shape[3:]).to(dtype), a_out.squeeze(1).to(dtype), coupling)
+    return Capsules(mu.squeeze(1).unflatten(-1, votes.shape[3:]).to(dtype), a_out.squeeze(1).to(dtype), coupling)
 
 
 def _numbers(sizes: Sequence[int]) -> list[int]:
@@ -246,20 +246,20 @@ def _route(
     fields: Fields,
     n_iters: int,
     given: EMSettings,
-    gradient: str,
+    backprop: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run procedure 1 of the paper. Votes ``[B, P, N, J, D]`` are of the N children in each of P receptive fields."""
-    ratio = len(beta_u) * fields.n_places / max(1, fields.n_lower) if given.normalise else 1.0
+    ratio = len(beta_u) * fields.n_places / max(1, fields.n_lower) if given.normalize else 1.0
     one = votes.new_ones(votes.shape[1:3])  # [P, N]
     n_parents = len(beta_u) * (fields.seen_by(votes.device).to(one.dtype) if given.start == "parents" else one)
     r = (1 / n_parents)[..., None].expand(votes.shape[:4])  # R_ij, [B, P, N, J]
     mu = logit = votes.new_zeros(())
     for t in range(n_iters):
         last = t == n_iters - 1
-        if last and gradient == "last":  # no_grad does not hold back what forward-mode derivatives carry along
+        if last and backprop == "last":  # no_grad does not hold back what forward-mode derivatives carry along
             r, mu = r.detach(), mu.detach()
         # Not where it changes nothing: torch.export cannot load programs with a region of it within one of autocast.
-        with torch.no_grad() if gradient == "last" and not last and torch.is_grad_enabled() else nullcontext():
+        with torch.no_grad() if backprop == "last" and not last and torch.is_grad_enabled() else nullcontext():
             mu, variance, logit = _m_step(votes, r * a[..., None], mu, beta_u, beta_a, given, given.lambda_at(t), ratio)
             if not last:
                 r = _e_step(votes, mu, variance, logit, fields, given)
@@ -298,7 +298,7 @@ def _e_step(votes: Tensor, mu: Tensor, variance: Tensor, logit: Tensor, fields: 
 
 
 def _run_operator(
-    impl: str,
+    backend: str,
     pose: Tensor,
     activation: Tensor,
     weight: Tensor,
@@ -308,10 +308,10 @@ def _run_operator(
     n_iters: int,
     given: EMSettings,
     offset: Tensor | None,
-    gradient: str,
+    backprop: str,
     return_coupling: bool,
-) -> Routed:
-    """Route checked arguments of :func:`conv_em_routing` by the operator of ``impl``.
+) -> Capsules:
+    """Route checked arguments of :func:`conv_em_routing` by the operator of ``backend``.
 
     "cpu" wants pose and weight of one dtype, float32 or float64; "triton" widens half precision as it reads it.
     """
@@ -322,19 +322,19 @@ def _run_operator(
     settings = Settings(
         compete_positions=given.compete == "positions",
         start_types=given.start == "types",
-        last_only=gradient == "last",
+        last_only=backprop == "last",
         damping=given.damping,
         variance_floor=given.variance_floor,
         mass_floor=given.mass_floor,
-        ratio=parents / max(1, math.prod(pose.shape[1:4])) if given.normalise else 1.0,
+        ratio=parents / max(1, math.prod(pose.shape[1:4])) if given.normalize else 1.0,
         scale_a=given.beta_a_scale,
         scale_u=given.beta_u_scale,
         scale_variance=given.cost_scale,
         lambdas=[given.lambda_at(t) for t in range(n_iters)],
     )
     tensors = pose, activation, weight, beta_u, beta_a, offset
-    mu, a, coupling, *_ = _OPERATORS[impl](*tensors, list(stride), *settings.pack(), return_coupling)
+    mu, a, coupling, *_ = _OPERATORS[backend](*tensors, list(stride), *settings.pack(), return_coupling)
     if not return_coupling:
-        return Routed(mu, a, None)
+        return Capsules(mu, a, None)
     # Without an E-step, or with one that is taken as a constant, the responsibilities are constants.
-    return Routed(mu, a, coupling if n_iters > 1 and gradient == "full" else coupling.detach())
+    return Capsules(mu, a, coupling if n_iters > 1 and backprop == "full" else coupling.detach())

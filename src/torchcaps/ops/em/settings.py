@@ -34,7 +34,7 @@ class EMSettings:
         cost_scale: factor of Σ_h log σ_h in the cost.
         beta_u_scale: factor of β_u in the cost.
         beta_a_scale: factor of β_a; negative where β_a is a price and not a benefit.
-        normalise: multiply the mass in the cost by (number of parents) / (number of children), of the whole
+        normalize: multiply the mass in the cost by (number of parents) / (number of children), of the whole
             map, so that one λ and one β fit layers with many and with few children to a parent
             (Gritzman 2019, section 3).
     """
@@ -49,12 +49,12 @@ class EMSettings:
     cost_scale: float = 1.0
     beta_u_scale: float = 1.0
     beta_a_scale: float = 1.0
-    normalise: bool = False
+    normalize: bool = False
 
     def __post_init__(self) -> None:
         check_choice("compete", self.compete, COMPETE)
         check_choice("start", self.start, STARTS)
-        check_flag("normalise", self.normalise)
+        check_flag("normalize", self.normalize)
         for name in _NUMBERS:
             value = getattr(self, name)
             # No tensor: compiled code would take its value for a constant, and give it no gradient.

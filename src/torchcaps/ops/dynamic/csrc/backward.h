@@ -16,7 +16,7 @@ template <class T>
 struct Gradients {
   const T *states, *d_pose, *d_activation, *d_coupling;
   bool full;
-  T *du, *d_weight, *d_bias, *d_prior;
+  T *du, *d_weight, *d_bias, *d_b0;
 };
 
 // dvotes = Σ_k coefficients[g][k][j] x_k[j], E numbers from `at` on; and du += W dvotes.
@@ -87,7 +87,7 @@ struct Term {
   int c = -1, db = -1;            // coefficients of ds and V
 };
 
-// du, d_weight and d_prior, once the states of all iterations and their gradients are known. Each task has lower
+// du, d_weight and d_b0, once the states of all iterations and their gradients are known. Each task has lower
 // capsules of its own: nothing is added up between threads.
 template <class T>
 class FinalPass {
@@ -98,7 +98,7 @@ class FinalPass {
       Term term{t};
       const bool through_logits = out.full && t > 0;  // V = 0 at first, and a constant where the gradient stops
       if (t > 0) term.logit = n_products++;
-      if (through_logits || out.d_prior) term.gradient = n_products++;
+      if (through_logits || out.d_b0) term.gradient = n_products++;
       term.c = n_coefficients++;
       if (through_logits) term.db = n_coefficients++;
       terms.push_back(term);
@@ -110,7 +110,7 @@ class FinalPass {
     return parallel(tasks, p.threads, [&](int64_t task) {
       const int64_t from = task * groups / tasks * kGroup, to = std::min((task + 1) * groups / tasks * kGroup, p.I);
       std::fill(out.d_weight + from * p.d_in * p.all(), out.d_weight + to * p.d_in * p.all(), T(0));
-      if (out.d_prior) std::fill(out.d_prior + from * p.J, out.d_prior + to * p.J, T(0));
+      if (out.d_b0) std::fill(out.d_b0 + from * p.J, out.d_b0 + to * p.J, T(0));
       Scratch s(*this);
       for (int64_t b0 = 0; b0 < p.blocks(); b0 += kBlocksTogether) {
         const int64_t b1 = std::min(b0 + kBlocksTogether, p.blocks());
@@ -175,8 +175,8 @@ class FinalPass {
         for (int64_t j = 0; coupled && j < p.J; ++j) dc[j] += s.d_coupling[g * p.J + j];
         softmax_backward<T>(p, c, dc);
         if (term.db >= 0) std::copy(dc, dc + p.J, s.coefficients + (g * n_coefficients + term.db) * p.J);
-        for (int64_t j = 0; out.d_prior && j < p.J; ++j) {
-          out.d_prior[(i + g) * p.J + j] += sum_of_lanes<T>(dc[j], p.images(block));
+        for (int64_t j = 0; out.d_b0 && j < p.J; ++j) {
+          out.d_b0[(i + g) * p.J + j] += sum_of_lanes<T>(dc[j], p.images(block));
         }
       }
     }

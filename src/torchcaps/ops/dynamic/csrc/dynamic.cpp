@@ -1,6 +1,6 @@
 // Dynamic routing that recomputes the votes in registers and never stores them; cpu.py calls it.
 //
-// Letters are those of routing.py. With V the sum of the outputs so far, a logit is prior + û·V: all that lives
+// Letters are those of routing.py. With V the sum of the outputs so far, a logit is b0 + û·V: all that lives
 // from one iteration to the next is V, [B, J, d_out].
 #include "backward.h"
 #include "passes.h"
@@ -21,7 +21,7 @@ bool forward(const Problem<T>& p, T* states, T* pose, T* activation, T* coupling
     const bool last = t == p.n_iters - 1;
     const auto pass = [&](int64_t block, int64_t i0, int64_t i1, Vec<T>* sum) {
       const Vec<T>* ub = u + block * p.I * p.d_in;
-      if (t == 0 && !p.prior && !(last && coupling)) return even_pass(p, ub, i0, i1, sum);
+      if (t == 0 && !p.b0 && !(last && coupling)) return even_pass(p, ub, i0, i1, sum);
       const Vec<T>* x[] = {total.at(block)};
       const auto weigh = [&](int64_t i, Vec<T>* b) {
         softmax<T>(p, b);
@@ -71,16 +71,16 @@ int32_t backward_or_fail(const Problem<T>& p, const Gradients<T>& out) {
 #define TORCHCAPS_EXPORT extern "C" __attribute__((visibility("default")))
 #define TORCHCAPS_ROUTING(T, suffix)                                                                              \
   TORCHCAPS_EXPORT int32_t forward_##suffix(TORCHCAPS_SIZES, const T* u, const T* weight, const T* bias,          \
-                                            const T* prior, T* states, T* pose, T* activation, T* coupling) {     \
+                                            const T* b0, T* states, T* pose, T* activation, T* coupling) {     \
     return torchcaps::forward_or_fail<T>({{B, I, J, d_in, d_out, n_iters, leaky != 0, threads}, u, weight, bias,  \
-                                          prior}, states, pose, activation, coupling);                            \
+                                          b0}, states, pose, activation, coupling);                            \
   }                                                                                                               \
   TORCHCAPS_EXPORT int32_t backward_##suffix(                                                                     \
-      TORCHCAPS_SIZES, const T* u, const T* weight, const T* prior, const T* states, const T* d_pose,             \
-      const T* d_activation, const T* d_coupling, int32_t full, T* du, T* d_weight, T* d_bias, T* d_prior) {      \
+      TORCHCAPS_SIZES, const T* u, const T* weight, const T* b0, const T* states, const T* d_pose,             \
+      const T* d_activation, const T* d_coupling, int32_t full, T* du, T* d_weight, T* d_bias, T* d_b0) {      \
     return torchcaps::backward_or_fail<T>(                                                                        \
-        {{B, I, J, d_in, d_out, n_iters, leaky != 0, threads}, u, weight, nullptr, prior},                        \
-        {states, d_pose, d_activation, d_coupling, full != 0, du, d_weight, d_bias, d_prior});                    \
+        {{B, I, J, d_in, d_out, n_iters, leaky != 0, threads}, u, weight, nullptr, b0},                        \
+        {states, d_pose, d_activation, d_coupling, full != 0, du, d_weight, d_bias, d_b0});                    \
   }
 TORCHCAPS_ROUTING(float, f32)
 TORCHCAPS_ROUTING(double, f64)

@@ -29,7 +29,7 @@ struct Sizes {
 template <class T>
 struct Problem : Sizes {
   static constexpr int L = kLanes<T>;
-  const T *u, *weight, *bias, *prior;
+  const T *u, *weight, *bias, *b0;
   int64_t blocks() const { return (B + L - 1) / L; }
   int images(int64_t block) const { return static_cast<int>(std::min<int64_t>(L, B - block * L)); }
   const T* matrices(int64_t i) const { return weight + i * J * d_in * d_out; }
@@ -170,10 +170,10 @@ void softmax_backward(const Sizes& p, const Vec<T>* c, Vec<T>* dc) {
   for (int64_t j = 0; j < p.J; ++j) dc[j] = c[j] * (dc[j] - mean);
 }
 
-// Logits start from the prior ones, and from 0 where there are none.
+// Logits start from the b0 ones, and from 0 where there are none.
 template <class T>
 void start(const Problem<T>& p, int64_t i, Vec<T>* b) {
-  for (int64_t j = 0; j < p.J; ++j) b[j] = splat(p.prior ? p.prior[i * p.J + j] : T(0));
+  for (int64_t j = 0; j < p.J; ++j) b[j] = splat(p.b0 ? p.b0[i * p.J + j] : T(0));
 }
 
 // sum += Σ_ij û_ij / places: the first iteration, when nothing is known, needs no couplings.

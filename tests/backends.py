@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from torchcaps.ops.backends import native, triton
-from torchcaps.ops.backends.dispatch import IMPLS, which_impl
+from torchcaps.ops.backends.dispatch import BACKENDS, which_backend
 from torchcaps.ops.backends.errors import Unavailable
 
 needs_cpu = pytest.mark.skipif(native.why_not("dynamic") is not None, reason=str(native.why_not("dynamic")))
 
 _NO_TRITON = triton.why_not("dynamic")
 _INTERPRETED = _NO_TRITON is None and triton.is_interpreted("dynamic")
-#: For tests that move their tensors to ``DEVICES[impl]``.
+#: For tests that move their tensors to ``DEVICES[backend]``.
 needs_triton = pytest.mark.skipif(
     _NO_TRITON is not None or not (_INTERPRETED or torch.cuda.is_available()), reason=str(_NO_TRITON)
 )
@@ -23,8 +23,8 @@ needs_interpreter = pytest.mark.skipif(
 )
 DEVICES = {"reference": "cpu", "cpu": "cpu", "triton": "cpu" if _INTERPRETED else "cuda"}
 
-impls = pytest.mark.parametrize(
-    "impl",
+backends = pytest.mark.parametrize(
+    "backend",
     ["reference", pytest.param("cpu", marks=needs_cpu), pytest.param("triton", marks=needs_interpreter)],
 )
 
@@ -32,10 +32,10 @@ impls = pytest.mark.parametrize(
 def available(routing: str) -> tuple[str, ...]:
     """Every implementation that is to be had here for tensors on the CPU."""
 
-    def is_there(impl: str) -> bool:
+    def is_there(backend: str) -> bool:
         try:
-            return which_impl(routing, impl, torch.zeros(1)) == impl
+            return which_backend(routing, backend, torch.zeros(1)) == backend
         except (Unavailable, ValueError):
             return False
 
-    return tuple(filter(is_there, IMPLS))
+    return tuple(filter(is_there, BACKENDS))
