@@ -344,17 +344,17 @@ def test_predict_refuses_what_is_no_image(run: Path, tmp_path: Path, capsys: pyt
 def test_ctrl_c_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from torchcaps.training.module import Task
+    from torchcaps.training.module import TrainingModule
 
-    step = Task.training_step
+    step = TrainingModule.training_step
 
-    def interrupted(self: Task, batch: Any, k: int) -> Any:
+    def interrupted(self: TrainingModule, batch: Any, k: int) -> Any:
         if self.global_step == 2:
             raise KeyboardInterrupt
         return step(self, batch, k)
 
     arguments = ["train", "digits", "--out", str(tmp_path / "a"), *TINY]
-    monkeypatch.setattr(Task, "training_step", interrupted)
+    monkeypatch.setattr(TrainingModule, "training_step", interrupted)
     assert main(arguments) == 130
     assert "stopped; the same command goes on from what was last saved" in capsys.readouterr().err
     monkeypatch.undo()

@@ -9,8 +9,8 @@ from torchcaps.data import Images
 from torchcaps.data.augment import random_shift
 from torchcaps.data.images import to_float
 from torchcaps.models import ModelOutput, build
-from torchcaps.training.batches import Batch
 from torchcaps.training.config import Experiment, Loss
+from torchcaps.training.examples import Batch
 from torchcaps.training.objective import answer, total_loss
 
 #: Name, model and its options, loss. Small ones: of so few examples a larger one learns no more.

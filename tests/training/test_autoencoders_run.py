@@ -27,7 +27,8 @@ from torchcaps.models.pose_recovery import AFFINE_PARAMETERS, RecoveredTransform
 from torchcaps.ops import Capsules, pose_loss, transform_pose, warp
 from torchcaps.ops.affine import shift_matrix
 from torchcaps.training import Data, Experiment, Model, files
-from torchcaps.training.batches import Batch, split
+from torchcaps.training.batches import split
+from torchcaps.training.examples import Batch
 from torchcaps.training.objective import evaluate, total_loss
 from torchcaps.training.pose_metrics import _single_capsules, pose_metrics
 from torchcaps.training.run import Run

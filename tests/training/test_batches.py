@@ -19,7 +19,8 @@ from torchcaps.data.augment import (
 )
 from torchcaps.data.images import fixed_order
 from torchcaps.training import Data
-from torchcaps.training.batches import Batches, image_shape, mixed_seed, split
+from torchcaps.training.batches import Batches, image_shape, split
+from torchcaps.training.examples import mixed_seed
 from torchcaps.training.recipes import recipe
 
 

@@ -20,8 +20,9 @@ from torchcaps.ops import margin_loss
 from torchcaps.report.evaluated import evaluate_run
 from torchcaps.report.report import write_report
 from torchcaps.training import Data, Experiment, Model, Optim
-from torchcaps.training.batches import Batch, split
+from torchcaps.training.batches import split
 from torchcaps.training.callbacks import OutOfTime
+from torchcaps.training.examples import Batch
 from torchcaps.training.objective import evaluate
 from torchcaps.training.run import Run
 

@@ -19,7 +19,7 @@ from torchcaps.cli import main
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import DATASETS, load
 from torchcaps.training.config import Experiment
-from torchcaps.training.module import Task
+from torchcaps.training.module import TrainingModule
 from torchcaps.training.recipes import recipe
 from torchcaps.training.run import Run
 
@@ -34,11 +34,11 @@ def checkpoint(run: Path) -> dict[str, torch.Tensor]:
 def validating(monkeypatch: pytest.MonkeyPatch, values: list[tuple[float, float]]) -> None:
     """Validation errors and losses of the epochs, whatever is learned."""
 
-    def step(self: Task, batch: object, k: int) -> None:
+    def step(self: TrainingModule, batch: object, k: int) -> None:
         error, loss = values[self.current_epoch]
         self._sums, self._n = Counter(error=error, loss=loss), 1
 
-    monkeypatch.setattr(Task, "validation_step", step)
+    monkeypatch.setattr(TrainingModule, "validation_step", step)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from torchcaps.cli import main
 from torchcaps.data import DATASETS, load
 from torchcaps.training import Optim, more_epochs
 from torchcaps.training.callbacks import Checkpoints
-from torchcaps.training.module import Task, learning_rate
+from torchcaps.training.module import TrainingModule, learning_rate
 from torchcaps.training.run import Run
 from torchcaps.training.train import train
 
@@ -97,13 +97,13 @@ def test_a_rate_that_fell_to_its_end_goes_on_as_that_of_all_epochs(tmp_path: Pat
     rates: list[float] = []
     longer = replace(cosine, epochs=3)
     with pytest.MonkeyPatch.context() as patch:
-        step = Task.training_step
+        step = TrainingModule.training_step
 
-        def noted(self: Task, batch: Any, k: int) -> torch.Tensor:
+        def noted(self: TrainingModule, batch: Any, k: int) -> torch.Tensor:
             rates.append(self.optimizers().param_groups[0]["lr"])  # type: ignore[union-attr]
             return step(self, batch, k)
 
-        patch.setattr(Task, "training_step", noted)
+        patch.setattr(TrainingModule, "training_step", noted)
         result = fit(longer, tmp_path / "a")
     assert rates == pytest.approx([learning_rate(longer.optim, k, 12) for k in range(8, 12)]) and rates[0] > 2e-3
     assert result["went_on_from"] == [2] and result["as_in_one_go"] is False

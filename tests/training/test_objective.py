@@ -12,8 +12,8 @@ from torchcaps.layers import Decoder
 from torchcaps.models import ModelOutput, Reconstruction, TransformingAutoencoder, build
 from torchcaps.ops import Capsules, margin_loss, reconstruction_loss, spread_loss
 from torchcaps.ops.affine import shift_matrix
-from torchcaps.training.batches import Batch
 from torchcaps.training.config import Data, Experiment, Model
+from torchcaps.training.examples import Batch
 from torchcaps.training.objective import evaluate, judge, total_loss, wrong
 
 
@@ -96,10 +96,8 @@ def test_losses_of_narrow_scores_are_computed_wide() -> None:
     scores, model = torch.randn(3, 3).bfloat16(), torch.nn.Identity()
     for n_labels in (1, 2):
         given = batch(n_labels)
-        found, wanted = (
-            total_loss(Experiment(loss="cross_entropy"), model, ModelOutput(each), given)
-            for each in (scores, scores.double())
-        )
+        config = Experiment(loss="cross_entropy", data=Data(pairs=n_labels == 2))
+        found, wanted = (total_loss(config, model, ModelOutput(each), given) for each in (scores, scores.double()))
         torch.testing.assert_close(found, wanted.float())
 
 
@@ -108,7 +106,7 @@ def test_cross_entropy() -> None:
     model = torch.nn.Identity()
     one = total_loss(config, model, ModelOutput(scores), batch(1))
     torch.testing.assert_close(one, F.cross_entropy(scores, torch.tensor([0, 1, 2])))
-    two = total_loss(config, model, ModelOutput(scores), batch(2))
+    two = total_loss(replace(config, data=Data(pairs=True)), model, ModelOutput(scores), batch(2))
     present = torch.tensor([[1.0, 0, 1], [1, 1, 0], [0, 1, 1]])
     torch.testing.assert_close(two, F.binary_cross_entropy_with_logits(scores, present) * 3)
 

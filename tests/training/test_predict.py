@@ -14,6 +14,7 @@ from torchcaps.training import predict as module
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.predict import predict
 from torchcaps.training.run import Run
+from torchcaps.training.tasks import OverlappingPairs
 from torchcaps.training.train import train
 
 
@@ -62,7 +63,7 @@ def test_a_cnn_gives_probabilities_and_sees_colour(
     for (first, second), probabilities in zip(found.values(), wanted.tolist(), strict=True):
         assert {first[0], second[0]} == {"blue", "red"} and first[1] >= second[1]
         assert [dict((first, second))[name] for name in ("blue", "red")] == pytest.approx(probabilities, abs=1e-5)
-    named = module._named(load_model(run), torch.from_numpy(pixels).permute(0, 3, 1, 2), False, 3, pairs=True)
+    named = module._named(load_model(run), torch.from_numpy(pixels).permute(0, 3, 1, 2), False, 3, OverlappingPairs())
     with torch.no_grad():
         each = load_model(run).model(images).scores.sigmoid()  # of two objects, each by itself
     assert [probabilities for _, probabilities in (one[0] for one in named)] == pytest.approx(

@@ -16,7 +16,7 @@ from tests.training.test_train import TINY
 from torchcaps.data import DATASETS, load
 from torchcaps.training.callbacks import Checkpoints, Metrics, Stop
 from torchcaps.training.config import Experiment
-from torchcaps.training.module import Task
+from torchcaps.training.module import TrainingModule
 from torchcaps.training.run import Run
 from torchcaps.training.train import train
 
@@ -28,10 +28,10 @@ ERRORS = (0.6, 0.4, 0.3, 0.2)
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation errors that come as :data:`ERRORS` says, whatever is learned."""
 
-    def step(self: Task, batch: object, k: int) -> None:
+    def step(self: TrainingModule, batch: object, k: int) -> None:
         self._sums, self._n = Counter(loss=1.0, error=ERRORS[self.current_epoch]), 1
 
-    monkeypatch.setattr(Task, "validation_step", step)
+    monkeypatch.setattr(TrainingModule, "validation_step", step)
 
 
 class Killed(Exception):

@@ -35,7 +35,7 @@ from torchcaps.training.callbacks import Checkpoints, OutOfTime
 from torchcaps.training.checkpoint import data_for, load_model
 from torchcaps.training.environment import choose_device
 from torchcaps.training.files import write_atomically, write_json, write_text
-from torchcaps.training.module import NonFiniteLoss, Task, learning_rate
+from torchcaps.training.module import NonFiniteLoss, TrainingModule, learning_rate
 from torchcaps.training.objective import evaluate, total_loss
 from torchcaps.training.run import Run
 from torchcaps.training.train import default_folder, train
@@ -59,14 +59,14 @@ PAIRS = replace(TINY, data=Data("digits", pairs=True, n_pairs=(64, 20)))
 KILLED = """
 import os, signal, sys
 import tests.training.test_train as here
-from torchcaps.training.module import Task
+from torchcaps.training.module import TrainingModule
 from torchcaps.training.train import train
-step = Task.training_step
+step = TrainingModule.training_step
 def killing(self, batch, k):
     if self.global_step == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
     return step(self, batch, k)
-Task.training_step = killing
+TrainingModule.training_step = killing
 train(getattr(here, sys.argv[3]), sys.argv[1], progress="none", checkpoint_seconds=float(sys.argv[4]))
 """
 
@@ -252,9 +252,9 @@ def test_schedules_follow_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_nan_stops_says_where_and_keeps_the_last_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, step: int, kept: int | None
 ) -> None:
-    training_step = Task.training_step
+    training_step = TrainingModule.training_step
 
-    def poisoned(self: Task, batch: Any, k: int) -> torch.Tensor:
+    def poisoned(self: TrainingModule, batch: Any, k: int) -> torch.Tensor:
         loss = training_step(self, batch, k)
         if self.global_step == step and what == "loss":
             nn.init.constant_(next(self.model.parameters()), float("nan"))
@@ -263,7 +263,7 @@ def test_nan_stops_says_where_and_keeps_the_last_good_checkpoint(
             loss.register_hook(lambda gradient: gradient * float("nan"))
         return loss
 
-    monkeypatch.setattr(Task, "training_step", poisoned)
+    monkeypatch.setattr(TrainingModule, "training_step", poisoned)
     message = rf"the {what} became nan at step {step} \(epoch {step // 4}\); what was saved before is kept"
     with pytest.raises(NonFiniteLoss, match=message):
         fit(TINY, tmp_path / "a")
@@ -561,14 +561,14 @@ def test_seconds_are_those_of_training_and_evaluation(tmp_path: Path, monkeypatc
 
 def test_a_training_of_one_step_an_epoch_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(TINY, data=replace(TINY.data, n_train=TINY.batch_size), epochs=3)
-    now, step = [0.0], Task.training_step
+    now, step = [0.0], TrainingModule.training_step
 
-    def slow(self: Task, batch: Any, k: int) -> Any:
+    def slow(self: TrainingModule, batch: Any, k: int) -> Any:
         now[0] += 10
         return step(self, batch, k)
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(Task, "training_step", slow)
+    monkeypatch.setattr(TrainingModule, "training_step", slow)
     with pytest.raises(OutOfTime):
         fit(config, tmp_path / "a", until=15)
     assert len(metrics(tmp_path / "a")) == 2
@@ -743,17 +743,17 @@ def test_an_autoencoder_of_ones_own_that_is_no_transforming_one_is_refused(
 
 def test_a_folder_may_have_the_name_of_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    step = Task.training_step
+    step = TrainingModule.training_step
 
-    def killed(self: Task, batch: Any, k: int) -> Any:
+    def killed(self: TrainingModule, batch: Any, k: int) -> Any:
         if self.global_step == 2:
             raise InterruptedError
         return step(self, batch, k)
 
-    monkeypatch.setattr(Task, "training_step", killed)
+    monkeypatch.setattr(TrainingModule, "training_step", killed)
     with pytest.raises(InterruptedError):
         train(CNN, "http-caps", progress="none", checkpoint_seconds=0)
-    monkeypatch.setattr(Task, "training_step", step)
+    monkeypatch.setattr(TrainingModule, "training_step", step)
     assert Run("http-caps").checkpoint.is_file()
     assert train(CNN, "http-caps", progress="none")["epochs"] == CNN.epochs
 
@@ -981,7 +981,7 @@ def test_weights_decay_and_nothing_else_does() -> None:
     """The gradient of ½ · decay · ‖w‖² joins that of the loss, for weights but not for biases and β."""
     model = build("matrix_capsnet_small", (2, 32, 32), 5)
     batches = split(TINY, load("digits"), "train", torch.device("cpu"))
-    task = Task(replace(TINY, optim=Optim(weight_decay=0.5)), model, batches, batches)
+    task = TrainingModule(replace(TINY, optim=Optim(weight_decay=0.5)), model, batches, batches)
     adam = task.configure_optimizers()["optimizer"]
     decayed = {id(p) for group in adam.param_groups if group["weight_decay"] == 0.5 for p in group["params"]}
     every = {id(p) for group in adam.param_groups for p in group["params"]}

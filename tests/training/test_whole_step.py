@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from torchcaps.data import load
 from torchcaps.models import MODELS, matched_cnn
-from torchcaps.training import Data, Experiment, Model, Optim, cuda_graph, objective
+from torchcaps.training import Data, Experiment, Model, Optim, cuda_graph, tasks
 from torchcaps.training.batches import Batches, split
 from torchcaps.training.build import make_model
 from torchcaps.training.callbacks import Checkpoints
 from torchcaps.training.environment import seed
-from torchcaps.training.module import NonFiniteLoss, Task
+from torchcaps.training.module import NonFiniteLoss, TrainingModule
 from torchcaps.training.recipes import recipe
 from torchcaps.training.run import Run
 from torchcaps.training.train import train
@@ -84,7 +84,9 @@ class Never(Again):
 
 def in_one_piece(patch: pytest.MonkeyPatch, recorder: Any) -> None:
     """Let training take steps as on a GPU."""
-    patch.setattr(Task, "whole_step", lambda task, optimizer: WholeStep(task.config, task.model, optimizer, recorder))
+    patch.setattr(
+        TrainingModule, "whole_step", lambda task, optimizer: WholeStep(task.config, task.model, optimizer, recorder)
+    )
 
 
 def outcome(config: Experiment, out: Path, **options: Any) -> tuple[dict[str, Tensor], list[dict[str, str]]]:
@@ -122,7 +124,7 @@ def test_whole_and_replayed_steps_end_as_steps_taken_apart(
 @pytest.mark.parametrize("recorder", [None, Never(), Again(lambda n: None)])
 def test_the_margin_grows_where_it_lies_in_memory(monkeypatch: pytest.MonkeyPatch, recorder: Any) -> None:
     margins, data = list[float](), load("digits")
-    spread_loss = objective.spread_loss
+    spread_loss = tasks.spread_loss
 
     def noted(scores: Tensor, labels: Tensor, margin: Tensor) -> Tensor:
         margins.append(float(margin))
@@ -130,7 +132,7 @@ def test_the_margin_grows_where_it_lies_in_memory(monkeypatch: pytest.MonkeyPatc
 
     config = replace(EM, margin="linear")
     model = make_model(config, data)
-    monkeypatch.setattr(objective, "spread_loss", noted)
+    monkeypatch.setattr(tasks, "spread_loss", noted)
     step = WholeStep(config, model, torch.optim.Adam(model.parameters(), fused=True), recorder)
     batch = next(iter(split(config, data, "train", torch.device("cpu"))))
     for k in range(7):
@@ -179,11 +181,11 @@ def test_a_replay_that_does_something_else_is_not_believed(
 
     recorder = Again(spoil)
 
-    def whole(task: Task, optimizer: torch.optim.Optimizer) -> WholeStep:
+    def whole(task: TrainingModule, optimizer: torch.optim.Optimizer) -> WholeStep:
         models.append(task.model)
         return WholeStep(task.config, task.model, optimizer, recorder)
 
-    monkeypatch.setattr(Task, "whole_step", whole)
+    monkeypatch.setattr(TrainingModule, "whole_step", whole)
     require_same(outcome(CAPSNET, tmp_path / "a"), apart)
     assert recorder.replays == wrong
     (line,) = told(caplog)
@@ -261,7 +263,7 @@ def test_nan_is_found_later_named_rightly_and_in_no_checkpoint(
                 next(self.model.parameters()).register_hook(lambda gradient: gradient * float("inf"))
             return super().__call__(batch, step, progress)
 
-    monkeypatch.setattr(Task, "whole_step", lambda self, by: Poisoned(self.config, self.model, by, Again()))
+    monkeypatch.setattr(TrainingModule, "whole_step", lambda self, by: Poisoned(self.config, self.model, by, Again()))
     if what == "loss":
         wanted = rf"the loss became nan at step {at} \(epoch {at // 6}\); what was saved before is kept"
     else:
@@ -382,7 +384,7 @@ def test_why_a_recording_failed_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 def test_on_a_cpu_steps_are_taken_apart() -> None:
     data = load("digits")
     batches = split(CAPSNET, data, "train", torch.device("cpu"))
-    task = Task(CAPSNET, make_model(CAPSNET, data), batches, batches)
+    task = TrainingModule(CAPSNET, make_model(CAPSNET, data), batches, batches)
     assert task.whole_step(task.configure_optimizers()["optimizer"]) is None
 
 

@@ -113,7 +113,7 @@ def _suited(defaults: Experiment, data: str, model: str, image_size: list[int] |
     from torchcaps.training.own_images import for_model, for_own_images
 
     config = for_model(defaults, model) if model != defaults.model.name else defaults
-    if data != "folder" or defaults.data.name == "folder" or config.data.transformed:
+    if data != "folder" or defaults.data.name == "folder" or not config.data.task.classifies:
         return config
     given = replace(config, data=replace(config.data, name=data, image_size=image_size))
     suited = for_own_images(given)

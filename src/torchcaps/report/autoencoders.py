@@ -16,9 +16,10 @@ from torchcaps.models import PlainAutoencoder, TemplateAutoencoder
 from torchcaps.ops import AffineParts, affine_matrix
 from torchcaps.report import page
 from torchcaps.report.page import Album
-from torchcaps.training.batches import Batch, split
+from torchcaps.training.batches import split
 from torchcaps.training.checkpoint import data_for, load_model
 from torchcaps.training.config import Data
+from torchcaps.training.examples import Batch
 from torchcaps.training.files import read_json
 from torchcaps.training.pose_metrics import LEAST_PAIRS
 from torchcaps.training.run import Run, with_data_in

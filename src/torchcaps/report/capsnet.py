@@ -12,6 +12,7 @@ from torchcaps.report.evaluated import EvaluatedRun
 from torchcaps.report.matrix_capsules import ONE_MORE, pictures_of_em, window_note
 from torchcaps.report.page import Album
 from torchcaps.training.per_class import are_unequal, count_classes, recalls
+from torchcaps.training.tasks import OverlappingPairs
 from torchcaps.types import as_output
 
 #: Correct and misclassified examples in a picture, and classes in the larger pictures.
@@ -20,7 +21,7 @@ _N_RIGHT, _N_WRONG, _N_CLASSES = 8, 4, 10
 
 def pictures(album: Album, tested: EvaluatedRun) -> list[str]:
     """Build the sections that apply to a run."""
-    if tested.config.data.pairs:
+    if isinstance(tested.config.data.task, OverlappingPairs):
         return pictures_of_pairs(album, tested)
     made = [_confusion(album, tested)]
     if isinstance(tested.model, MatrixCapsNet):

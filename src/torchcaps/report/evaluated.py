@@ -17,6 +17,7 @@ from torchcaps.training.config import Experiment
 from torchcaps.training.environment import choose_device
 from torchcaps.training.objective import wrong
 from torchcaps.training.run import Run, with_data_in
+from torchcaps.training.tasks import OverlappingPairs
 from torchcaps.types import as_output
 
 #: Number of pairs that are evaluated.
@@ -51,21 +52,19 @@ def evaluate_run(run: Run, root: str | Path | None = None) -> EvaluatedRun:
     Raises:
         ValueError: its model or its data cannot be loaded, or it is an auto-encoder's.
     """
-    config, result = with_data_in(run.experiment(), root), run.finished()
-    if config.data.transformed:
-        raise ValueError(f"{run.path} must hold a classifier, got an auto-encoder, which knows no classes")
+    result, config = run.finished(), with_data_in(run.classifier(), root)
     trained, device = load_model(run), choose_device("auto")
     model = trained.model.to(device)
     dataset = data_for(config, trained)
-    batches = split(config, dataset, "test", device)
+    batches, pairs = split(config, dataset, "test", device), isinstance(config.data.task, OverlappingPairs)
     found, n = [], 0
     for batch in tqdm(batches, desc="predict the test images", leave=False, disable=not sys.stderr.isatty()):
         scores = torch.stack([as_output(model(view.images)).scores for view in batch.views()]).mean(dim=0)
         predicted = scores.topk(batch.labels.shape[1], dim=1).indices
         found.append((batch.images, batch.labels, batch.parts, predicted, wrong(scores, batch.labels)))
         n += len(batch.images)
-        if config.data.pairs and n >= N_PAIRS:
+        if pairs and n >= N_PAIRS:
             break
-    most = N_PAIRS if config.data.pairs else n
+    most = N_PAIRS if pairs else n
     kept = (torch.cat(parts)[:most].cpu() for parts in zip(*found, strict=True))
     return EvaluatedRun(run, config, result, model.cpu(), trained.classes, *kept, data=dataset)

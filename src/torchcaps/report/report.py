@@ -21,6 +21,7 @@ from torchcaps.training.errors_in_words import further_errors, if_seen
 from torchcaps.training.files import write_text
 from torchcaps.training.per_class import are_unequal
 from torchcaps.training.run import Run
+from torchcaps.training.tasks import OverlappingPairs
 
 
 def write_report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | Path | None = None) -> Path:
@@ -53,9 +54,10 @@ def write_report(run_path: str | Path, beside: Sequence[str | Path] = (), root: 
     album = Album(run)
     body.append(_curves(album, results))
     data = run.experiment().data
-    body += pictures_of_autoencoder(album, run, root) if data.transformed else pictures(album, evaluate_run(run, root))
+    classifies = data.task.classifies
+    body += pictures(album, evaluate_run(run, root)) if classifies else pictures_of_autoencoder(album, run, root)
     for other in others:
-        if other.experiment().data.pairs and not data.pairs:
+        if _is_of_pairs(other) and not _is_of_pairs(run):
             same = other.experiment().data.name == data.name
             seen = evaluate_run(other, root if same else None)
             body += pictures_of_pairs(album, seen, f" ({_name(other)})", f"{_name(other)}-")
@@ -69,18 +71,18 @@ def headline(run: Run) -> str:
     """Build the title, one sentence, and the facts in boxes."""
     config, result = run.experiment(), run.finished()
     n_classes = len(load_model(run).classes)
-    what = "pairs of overlapping images" if config.data.pairs else "images"
+    task = config.data.task
     seen = f" ({result['data']})" if "copies of training images" in result.get("data", "") else " held out of training"
-    on = f"{config.data.name} ({'without labels' if config.data.transformed else f'{n_classes} classes'})"
+    on = f"{config.data.name} ({f'{n_classes} classes' if task.classifies else 'without labels'})"
     epochs = f"{result['epochs']} epoch{'' if result['epochs'] == 1 else 's'}"
     text = (
-        f"{config.model.name}, trained for {epochs} on {on}, evaluated on {what}{seen}. "
+        f"{config.model.name}, trained for {epochs} on {on}, evaluated on {task.shown}{seen}. "
         f"Seed {result['seed']}, commit {_commit(result)}, on {result['device']}."
     )
     if is_smoke(config):
         text += " This is a smoke test (--smoke): two steps on eight images, whose numbers mean nothing."
     facts = [
-        *(_autoencoder_facts(config, result) if config.data.transformed else _classifier_facts(result)),
+        *(_classifier_facts(result) if task.classifies else _autoencoder_facts(config, result)),
         ("parameters", f"{result['n_parameters']:,}"),
         ("training time", _time(result["seconds"])),
     ]
@@ -134,6 +136,10 @@ def _name(run: Run) -> str:
     return run.path.resolve().name
 
 
+def _is_of_pairs(run: Run) -> bool:
+    return isinstance(run.experiment().data.task, OverlappingPairs)
+
+
 def _comparison(results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
     rows, tested = [], set[str]()
     for run, result in results:
@@ -176,7 +182,7 @@ def _curves(album: Album, results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
         {f"{_name(run)}{if_seen(result)}": explain.read_metrics(run.metrics) for run, result in results}
     )
     seen = any(if_seen(result) for _, result in results)
-    alike = not seen and len({run.experiment().data.pairs for run in runs}) == 1
+    alike = not seen and len(set(map(_is_of_pairs, runs))) == 1
     text = (
         "Training, epoch by epoch. "
         + (

@@ -14,7 +14,7 @@ from torchcaps.layers.modes import eval_mode
 from torchcaps.models import ModelOutput, PlainAutoencoder, Reconstruction, Transforming, build
 from torchcaps.optim import layouts
 from torchcaps.training.batches import image_shape
-from torchcaps.training.config import Data, Experiment, Optim
+from torchcaps.training.config import Experiment, Optim
 from torchcaps.types import as_output
 
 
@@ -145,11 +145,7 @@ def refuse_what_does_nothing(config: Experiment, model: nn.Module) -> None:
         raise ValueError(
             f"margin must be linear with loss {config.loss}, as it is the spread loss's; got {config.margin}"
         )
-    if data.pairs and data.shift != Data.shift:
-        raise ValueError(f"data.shift must be left at {Data.shift} with data.pairs, which shift by 4; got {data.shift}")
-    for field in () if data.pairs else ("n_pairs", "blend"):
-        if getattr(data, field) != getattr(Data(), field):
-            raise ValueError(f"data.{field} must be left alone without data.pairs, got {getattr(data, field)}")
+    data.task.check_unused(data)
     if config.optim.schedule != "exponential":
         for field in ("decay", "decay_steps"):
             if getattr(config.optim, field) != getattr(Optim(), field):
@@ -161,7 +157,7 @@ def refuse_what_does_nothing(config: Experiment, model: nn.Module) -> None:
         raise ValueError(f"optim.floor must be left alone with the schedule constant, got {config.optim.floor}")
     if config.optim.name == "muon" and not layouts(model):
         raise ValueError(f"optim.name must be adam for {name}, which has neither convolutions nor capsules; got muon")
-    has_decoder = getattr(model, "decoder", None) is not None and not data.transformed and config.loss != "own"
+    has_decoder = getattr(model, "decoder", None) is not None and data.task.classifies and config.loss != "own"
     if config.reconstruction not in (0, default) and not has_decoder:
         raise ValueError(
             f"reconstruction must be 0 (or {default}, which recipes have) for {name} with the loss {config.loss}, "

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchcaps.data import Dataset
 from torchcaps.training.environment import commit, splits_in_words
 from torchcaps.training.files import write_atomically, write_tensors
-from torchcaps.training.module import Task
+from torchcaps.training.module import TrainingModule
 from torchcaps.training.run import Run
 
 #: Of the rows, where they have them: auto-encoders make no errors that could be counted.
@@ -153,7 +153,7 @@ class Bar(TQDMProgressBar):
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         task, shown = pl_module, super().get_metrics(trainer, pl_module)
-        assert isinstance(task, Task)
+        assert isinstance(task, TrainingModule)
         return shown if task.loss is None else {"loss": task.loss.item(), **shown}
 
 
@@ -205,7 +205,7 @@ class Best(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         task, rows = pl_module, self.metrics.rows
-        assert isinstance(task, Task)
+        assert isinstance(task, TrainingModule)
         best = min(rows, key=lambda row: (row.get("val_error", 0.0), row["val_loss"]))  # the first of equals
         if best is rows[-1]:
             self.epoch = best["epoch"]
@@ -257,7 +257,7 @@ class Checkpoints(L.Callback):
     def save(self, trainer: L.Trainer) -> None:
         """Write the checkpoint, whole or not at all, and never weights that training cannot go on from."""
         task = trainer.lightning_module
-        assert isinstance(task, Task)
+        assert isinstance(task, TrainingModule)
         task.require_sound()
         for name, value in task.model.named_parameters():
             task.require_finite(f"weight {name}", value.detach().abs().max().item())

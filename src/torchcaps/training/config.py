@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torchcaps.checks import check_at_least, check_choice, check_flag, check_two, single
 
+if TYPE_CHECKING:
+    from torchcaps.training.tasks import Task
+
 Blend = Literal["sum", "max"]
 Optimizer = Literal["adam", "muon"]
 Schedule = Literal["exponential", "cosine", "constant"]
@@ -98,6 +101,13 @@ class Data:
         for name in ("image_size", "n_pairs", "contrast", "crop"):
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def task(self) -> Task:
+        """What a network is trained to do on these data, as ``pairs`` and ``transformed`` say."""
+        from torchcaps.training.tasks import task_of  # brings torch, which --help does not wait for
+
+        return task_of(self)
 
 
 @dataclass(frozen=True)
@@ -222,13 +232,6 @@ class Experiment:
         return asdict(self)
 
 
-if TYPE_CHECKING:
-    from torchcaps.training.config import Data, Experiment, Model, Optim
-
-#: Fields of :class:`Data` that change the light, and leave all in its place.
-_LIGHT = ("gamma", "shading", "brightness", "contrast")
-
-
 def check_experiment(config: Experiment) -> None:
     """Refuse values out of range, and what does not go together.
 
@@ -288,8 +291,6 @@ def check_experiment(config: Experiment) -> None:
     for name in ("name", "image_shape", "n_classes"):
         if name in config.model.options:
             raise ValueError(f"model.options must not hold {name}, which follows from model.name and the data")
-    if config.consistency and not data.transformed:
-        raise ValueError(f"consistency must be 0 without data.transformed, as nothing moves; got {config.consistency}")
     _within("optim.lr", optim.lr, 1e-12)
     _within("optim.warmup", optim.warmup, 0, 0.99)
     _within("optim.decay", optim.decay, 1e-12, 1)
@@ -300,17 +301,41 @@ def check_experiment(config: Experiment) -> None:
     _within("optim.eps", optim.eps, 1e-30)  # a weight without a gradient steps by 0 / eps
     _within("optim.clip", optim.clip, 0)
     _within("optim.weight_decay", optim.weight_decay, 0)
-    if config.loss != "own" and data.transformed != (config.loss == "squared_error"):
-        wanted = "squared_error" if data.transformed else "another than squared_error"
-        raise ValueError(f"loss must be {wanted} with data.transformed = {data.transformed}, got {config.loss}")
+    _check_task(config)
+
+
+#: Fields of :class:`Data` that change the light, and leave all in its place.
+_LIGHT = ("gamma", "shading", "brightness", "contrast")
+
+
+def _check_task(config: Experiment) -> None:
+    """Refuse settings that the task has no use for."""
+    data = config.data
     if data.transformed:
-        _plain(data, "data.transformed", "pairs", "flip", *_LIGHT, "test_crops")
+        if config.loss not in ("squared_error", "own"):
+            raise ValueError(f"loss must be squared_error with data.transformed = True, got {config.loss}")
+        _require_default(data, "data.transformed", "pairs", "flip", *_LIGHT, "test_crops")
         if config.stop_at is not None:
             raise ValueError(f"stop_at must be None with data.transformed, which knows no error; got {config.stop_at}")
-    if data.pairs and config.loss == "spread":
-        raise ValueError("loss must be margin or cross_entropy with data.pairs: spread asks for one class; got spread")
+        return
+    if config.consistency:
+        raise ValueError(f"consistency must be 0 without data.transformed, as nothing moves; got {config.consistency}")
+    if config.loss == "squared_error":
+        raise ValueError("loss must be another than squared_error with data.transformed = False, got squared_error")
     if data.pairs:
-        _plain(data, "data.pairs", "n_shown", "degrees", "scale", "shear", "flip", *_LIGHT, "crop")
+        if config.loss == "spread":
+            raise ValueError(
+                "loss must be margin or cross_entropy with data.pairs: spread asks for one class; got spread"
+            )
+        _require_default(data, "data.pairs", "n_shown", "degrees", "scale", "shear", "flip", *_LIGHT, "crop")
+
+
+def _require_default(data: Data, kind: str, *names: str) -> None:
+    """Refuse what one kind of examples has no use for."""
+    for name in names:
+        value, default = getattr(data, name), getattr(Data(), name)
+        if value != default:
+            raise ValueError(f"data.{name} must be {default} with {kind}, got {value}")
 
 
 def use_plain_numbers(fields: Data | Model | Optim | Experiment) -> None:
@@ -325,14 +350,6 @@ def _in_python(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _in_python(each) for key, each in value.items()}
     return single(value)
-
-
-def _plain(data: Data, kind: str, *names: str) -> None:
-    """Refuse what one kind of examples has no use for."""
-    for name in names:
-        value, plain = getattr(data, name), getattr(type(data)(), name)
-        if value != plain:
-            raise ValueError(f"data.{name} must be {plain} with {kind}, got {value}")
 
 
 def _require_plain(name: str, options: dict[str, Any]) -> None:
@@ -367,8 +384,7 @@ _SMOKE = "-smoke"
 
 def smoke(config: Experiment) -> Experiment:
     """The same in seconds: two steps on eight images, to see that it runs. What it learns is nothing."""
-    few: dict[str, Any] = {"n_pairs": (8, 8)} if config.data.pairs else {"n_shown": 8}
-    data = replace(config.data, n_train=None, n_eval=8, **few)
+    data = replace(config.data, n_train=None, n_eval=8, **config.data.task.few)
     return replace(config, recipe=f"{config.recipe}{_SMOKE}", data=data, epochs=1, batch_size=4, compile=False)
 
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from torchcaps.optim import Muon, groups, is_weight
 from torchcaps.training import cuda_graph
-from torchcaps.training.batches import Batch, Batches, mixed_seed
+from torchcaps.training.batches import Batches
 from torchcaps.training.config import Experiment, Optim
 from torchcaps.training.environment import seed
+from torchcaps.training.examples import Batch, mixed_seed
 from torchcaps.training.objective import Loss, answer, judge, total_loss
 from torchcaps.training.whole_step import WholeStep, clip_gradients
 
@@ -53,7 +54,7 @@ class NonFiniteLoss(ValueError):
     """Loss, gradient or weights became NaN or infinite; the last checkpoint is still good."""
 
 
-class Task(L.LightningModule):
+class TrainingModule(L.LightningModule):
     """Trains and validates one model.
 
     On a GPU a step is a :class:`WholeStep`, recorded as a CUDA graph where that can be done; elsewhere Lightning takes

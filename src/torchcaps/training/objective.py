@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from torchcaps.layers.modes import eval_mode
-from torchcaps.models import ModelOutput, Reconstruction, Transforming
-from torchcaps.ops import margin_loss, pose_loss, reconstruction_loss, spread_loss, spread_margin, transform_pose
-from torchcaps.training.batches import Batch
+from torchcaps.models import ModelOutput, Reconstruction
+from torchcaps.ops import spread_margin
 from torchcaps.training.config import Experiment
+from torchcaps.training.examples import Batch
 from torchcaps.training.per_class import recalls
 from torchcaps.types import as_output
 
@@ -48,8 +47,8 @@ def judge(
     both = zip(outputs, views, strict=True)
     losses = [total_loss(config, model, output, view, loss=loss).item() for output, view in both]
     sums = {"loss": sum(losses) * len(views[0].images) / len(views)}
-    scores = [output.scores for output in outputs if isinstance(output, ModelOutput)]
-    if scores:
+    if config.data.task.classifies:
+        scores = [output.scores for output in outputs if isinstance(output, ModelOutput)]
         mistaken = wrong(torch.stack(scores).mean(dim=0), views[0].labels)
         sums["error"] = mistaken.sum().item()
         if mistakes is not None:
@@ -67,11 +66,7 @@ def total_loss(
     margin: float | Tensor | None = None,
     loss: Loss | None = None,
 ) -> Tensor:
-    """Of a classifier its loss, plus the weighted reconstruction loss where it has a decoder; of an auto-encoder
-    the squared error of what it paints, plus the weighted inconsistency of its poses.
-
-    With several classes in an image each is reconstructed from its own capsule alone, and their
-    losses add up.
+    """Return what the experiment minimizes: its task's loss, or a loss of one's own.
 
     Args:
         config: the experiment.
@@ -90,37 +85,9 @@ def total_loss(
         return loss(output, batch)
     if config.loss == "own":
         raise ValueError("loss must be handed over, as the experiment has one of your own; got None")
-    if isinstance(output, Reconstruction):
-        squared = reconstruction_loss(output.images, batch.parts.squeeze(1))
-        return squared + config.consistency * _inconsistency(model, output, batch) if config.consistency else squared
     if config.loss == "spread" and margin is None:
         margin = spread_margin(progress, config.margin)
-    total = _classification_loss(config, output.scores.float(), batch.labels, margin)
-    decoder = getattr(model, "decoder", None)
-    if decoder is None or config.reconstruction == 0:
-        return total
-    images = decoder.each(output.capsules[-1].pose, batch.labels)  # [B, K, C, H, W]
-    error = reconstruction_loss(images.flatten(0, 1), batch.parts.flatten(0, 1)) * batch.labels.shape[1]
-    return total + config.reconstruction * error
-
-
-def _classification_loss(config: Experiment, scores: Tensor, labels: Tensor, margin: float | Tensor | None) -> Tensor:
-    present = torch.zeros_like(scores).scatter(1, labels, 1.0)  # [B, J]
-    if config.loss == "spread":
-        assert margin is not None
-        return spread_loss(scores, labels.squeeze(1), margin)
-    if config.loss == "margin":
-        return margin_loss(scores, present)
-    if labels.shape[1] == 1:
-        return F.cross_entropy(scores, labels.squeeze(1))
-    return F.binary_cross_entropy_with_logits(scores, present, reduction="none").sum(dim=1).mean()
-
-
-def _inconsistency(model: nn.Module, output: Reconstruction, batch: Batch) -> Tensor:
-    assert isinstance(model, Transforming)
-    assert batch.transformation is not None
-    found = model.encode(batch.parts.squeeze(1)).pose
-    return pose_loss(found, transform_pose(output.capsules.pose, batch.transformation), model.unit)
+    return config.data.task.loss(config, model, output, batch, margin)
 
 
 def wrong(scores: Tensor, labels: Tensor) -> Tensor:
@@ -167,6 +134,6 @@ def evaluate(
             labels.append(batch.labels)
             n += len(batch.images)
     found: dict[str, Any] = {name: total / n for name, total in sums.items()}
-    if classes and mistakes and not config.data.pairs:
+    if classes and mistakes and config.data.task.one_class:
         found |= recalls(torch.cat(labels).squeeze(1), torch.cat(mistakes), classes)
     return found

@@ -17,7 +17,7 @@ from torchcaps.models.pose_recovery import (
     transformation_consistency,
     unwrap_rotation,
 )
-from torchcaps.training.batches import Batch
+from torchcaps.training.examples import Batch
 
 #: A capsule counts as active if it is active in at least this many pairs of images.
 LEAST_PAIRS = 30

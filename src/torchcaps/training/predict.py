@@ -14,6 +14,7 @@ from torchcaps.data.folder import read_image
 from torchcaps.data.images import to_float
 from torchcaps.training.checkpoint import Trained, load_model
 from torchcaps.training.run import Run
+from torchcaps.training.tasks import Classification
 from torchcaps.types import as_output
 
 #: Images that the network sees together: however many files there are, memory is that of these.
@@ -56,9 +57,8 @@ def predictions(
     run = run if isinstance(run, Run) else Run(run)
     check_several("paths", paths)
     check_at_least("top", top, 1)
-    trained, config = load_model(run), run.experiment()
-    if config.data.transformed:
-        raise ValueError(f"{run.path} must hold a classifier, got an auto-encoder, which knows no classes")
+    trained, task = load_model(run), run.classifier().data.task
+    assert isinstance(task, Classification)
     for first in range(0, len(paths), _AT_ONCE):
         some = [str(path) for path in paths[first : first + _AT_ONCE]]
         found: dict[str, Named | ValueError] = {}
@@ -69,19 +69,19 @@ def predictions(
             except ValueError as error:
                 found[path] = error
         if images:
-            named = _named(trained, torch.stack(list(images.values())), invert, top, pairs=config.data.pairs)
+            named = _named(trained, torch.stack(list(images.values())), invert, top, task)
             found |= dict(zip(images, named, strict=True))
         yield from ((path, found[path]) for path in some)
 
 
 @torch.no_grad()
-def _named(trained: Trained, images: Tensor, invert: bool, n: int, *, pairs: bool) -> list[Named]:
+def _named(trained: Trained, images: Tensor, invert: bool, n: int, task: Classification) -> list[Named]:
     channels, height, width = trained.image_shape
     images = central_crop(images, (height, width)).expand(-1, channels, -1, -1)
     output = as_output(trained.model(to_float(255 - images if invert else images)))
     scores = output.scores
     if not output.capsules:
-        scores = scores.sigmoid() if pairs else scores.softmax(dim=1)
+        scores = task.probabilities(scores)
     top = scores.topk(min(n, len(trained.classes)), dim=1)
     return [
         [(trained.classes[k], value) for k, value in zip(classes, values, strict=True)]

@@ -55,7 +55,18 @@ class Run:
         config = self.experiment()
         if config.trial:
             raise ValueError(f"{self.path} must hold a full run, got a trial, which has seen no test image")
-        return self.read_result(*(f"{split}_{'loss' if config.data.transformed else 'error'}" for split in _SPLITS))
+        return self.read_result(*(f"{split}_{'error' if config.data.task.classifies else 'loss'}" for split in _SPLITS))
+
+    def classifier(self) -> Experiment:
+        """The experiment, once it is known to be a classifier's.
+
+        Raises:
+            ValueError: it is an auto-encoder's.
+        """
+        config = self.experiment()
+        if not config.data.task.classifies:
+            raise ValueError(f"{self.path} must hold a classifier, got an auto-encoder, which knows no classes")
+        return config
 
     def read_result(self, *further: str) -> dict[str, Any]:
         """What ``result.json`` holds, of a trial too; it must have the ``further`` keys besides.

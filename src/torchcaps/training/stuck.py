@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchcaps.models import ModelOutput
 from torchcaps.ops import Capsules
-from torchcaps.training.module import Task
+from torchcaps.training.module import TrainingModule
 
 #: A capsule of this length passes less than a hundredth of the gradient that one of length ½ passes …
 _SATURATED = 0.99
@@ -45,7 +45,7 @@ class Stuck(L.Callback):
         self._shares: list[list[Tensor]] = []  # of long capsules, by image batch and layer
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, Task)
+        assert isinstance(pl_module, TrainingModule)
         self._begin()
         self._hook = pl_module.model.register_forward_hook(self._look)
 
@@ -68,7 +68,7 @@ class Stuck(L.Callback):
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._hook.remove()
-        assert isinstance(pl_module, Task)
+        assert isinstance(pl_module, TrainingModule)
         if not self._predicted or trainer.sanity_checking:
             return
         found = self._saturated() + self._one_class(pl_module, trainer.current_epoch + 1)
@@ -86,7 +86,7 @@ class Stuck(L.Callback):
             f"{_SATURATED}: they are saturated, and hardly learn"
         ]
 
-    def _one_class(self, task: Task, epoch: int) -> list[str]:
+    def _one_class(self, task: TrainingModule, epoch: int) -> list[str]:
         predicted = torch.cat(self._predicted).unique()
         if not self._labels or len(predicted) > 1 or len(torch.cat(self._labels).unique()) < 2:
             return []

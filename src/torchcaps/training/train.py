@@ -18,7 +18,7 @@ from torch import nn
 
 from torchcaps.checks import check_choice
 from torchcaps.data import SAME_EVERYWHERE, Dataset, load
-from torchcaps.models import MODELS, PlainAutoencoder
+from torchcaps.models import MODELS
 from torchcaps.models.baselines import count_parameters
 from torchcaps.training import cuda_graph
 from torchcaps.training.batches import Batches, split
@@ -35,11 +35,10 @@ from torchcaps.training.environment import (
     versions,
 )
 from torchcaps.training.files import require_place, write_json
-from torchcaps.training.module import Task
+from torchcaps.training.module import TrainingModule
 from torchcaps.training.more_epochs import as_in_one_go, epochs_before, put_aside, require_same_data
 from torchcaps.training.objective import Loss, evaluate
 from torchcaps.training.per_class import count_classes
-from torchcaps.training.pose_metrics import pose_metrics
 from torchcaps.training.run import Run
 from torchcaps.training.stuck import Stuck
 
@@ -95,7 +94,7 @@ def train(
             ``[B, C, H, W]`` and returns scores ``[B, J]``, capsules, or a :class:`~torchcaps.models.ModelOutput`. Hand
             it over again to resume, and to :func:`load_model`.
         loss: of your own, in place of ``config.loss``: a function of the model's output and the
-            :class:`~torchcaps.training.batches.Batch`. Hand it over again to resume.
+            :class:`~torchcaps.training.examples.Batch`. Hand it over again to resume.
         progress: a "bar", "lines" (one an epoch), or "none".
         checkpoint_seconds: how often a long epoch is saved in its midst.
         until: when to stop, on the clock of :func:`time.monotonic`; None for never.
@@ -251,7 +250,7 @@ def fit(session: Session, run: Run, how: How) -> Fitted:
     if config.compile:
         compile_capsules(model)
     metrics = Metrics(run, dataset, device_in_words(session.device))
-    task = Task(config, model, session.batches["train"], session.batches["val"], session.given.loss)
+    task = TrainingModule(config, model, session.batches["train"], session.batches["val"], session.given.loss)
     shown = {"bar": [Bar()], "lines": [Lines(metrics)]}.get(how.progress, [])
     stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
     best = [Best(metrics)] if config.keep_best else []
@@ -274,9 +273,8 @@ def record(session: Session, run: Run, fitted: Fitted, *, progress: bool) -> dic
     tested = ["val"] if config.trial else [name for name in dataset.splits if name != "train"]
     asked = {"classes": dataset.classes, "progress": progress, "loss": session.given.loss}
     scores = {name: evaluate(config, model, batches[name], **asked) for name in tested}
-    if config.data.transformed and not isinstance(model, PlainAutoencoder):
-        for name in tested:
-            scores[name] |= pose_metrics(model.eval(), batches[name])
+    for name in tested:
+        scores[name] |= config.data.task.metrics(model.eval(), batches[name])
     result = {
         "recipe": config.recipe,
         "seed": config.seed,
@@ -305,7 +303,7 @@ def record(session: Session, run: Run, fitted: Fitted, *, progress: bool) -> dic
 
 def _of_each_class(config: Experiment, dataset: Dataset, batches: dict[str, Batches]) -> dict[str, Any]:
     """How many images of each class a classifier of single images was trained, validated and tested on."""
-    if config.data.pairs or config.data.transformed:
+    if not config.data.task.one_class:
         return {}
     return {
         "images_per_class": {
@@ -340,7 +338,7 @@ def _require_same_data(config: Experiment, run: Run, given: Dataset | None) -> N
         raise ValueError(f"{run.path} holds the run of other images, {there}: name another folder by out, got {here}")
 
 
-def _fit(run: Run, task: Task, device: torch.device, progress: Progress, callbacks: list[L.Callback]) -> int:
+def _fit(run: Run, task: TrainingModule, device: torch.device, progress: Progress, callbacks: list[L.Callback]) -> int:
     """Train to the end, from the last checkpoint if there is one; returns the steps taken in all."""
     resume = _fitting(run.checkpoint, task.model) if run.checkpoint.is_file() else None
     with _quiet():

@@ -39,7 +39,7 @@ def trials(config: Experiment, scale: float = 1.0) -> list[tuple[dict[str, float
     Raises:
         ValueError: an auto-encoder's, which knows no error to choose by.
     """
-    if config.data.transformed:
+    if not config.data.task.classifies:
         raise ValueError(f"recipe must be one of a classifier, got {config.recipe}, of an auto-encoder")
     config = replace(config, trial=True, stop_at=None)
     name, values = regulariser(config)

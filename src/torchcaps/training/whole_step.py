@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.ops import spread_margin
-from torchcaps.training.batches import Batch
 from torchcaps.training.config import Experiment
 from torchcaps.training.environment import seed
+from torchcaps.training.examples import Batch
 from torchcaps.training.objective import Loss, answer, total_loss
 
 #: Steps before one is recorded: kernels are compiled, libraries choose theirs, the optimizer makes its state.

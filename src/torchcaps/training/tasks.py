@@ -1,0 +1,191 @@
+"""What a network is trained to do: name the class of an image, name two that overlap, or follow a transformation.
+
+Each task is one object: how images become examples, what is minimized, and what is measured.
+``config.data.task`` is that of an experiment.
+
+Sources: Sabour et al. 2017, sections 3, 4.1 and 6; Hinton et al. 2018, section 3; Hinton et al. 2011.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchcaps.data import Dataset, Images, Pairs
+from torchcaps.models import ModelOutput, Reconstruction, Transforming
+from torchcaps.ops import margin_loss, pose_loss, reconstruction_loss, spread_loss, transform_pose
+from torchcaps.training.examples import Batch, PairedExamples, SingleExamples, TransformedExamples
+from torchcaps.training.pose_metrics import pose_metrics
+
+if TYPE_CHECKING:
+    from torchcaps.training.config import Data, Experiment
+
+#: Fields of :class:`Data` that pairs alone have a use for.
+_OF_PAIRS = ("n_pairs", "blend")
+
+
+class Task(ABC):
+    """What a network is trained to do.
+
+    Attributes:
+        examples: what makes its batches.
+        few: fields of the data with which an epoch has eight examples.
+        shown: what the network sees, in words.
+        classifies: whether it names classes, so that there is an error.
+        one_class: whether it names one class for each image, so that a class has a recall.
+    """
+
+    examples: ClassVar[type[SingleExamples] | type[PairedExamples]] = SingleExamples
+    few: ClassVar[Mapping[str, Any]] = {"n_shown": 8}
+    shown: ClassVar[str] = "images"
+    classifies: ClassVar[bool] = True
+    one_class: ClassVar[bool] = False
+
+    def check_unused(self, data: Data) -> None:
+        """Refuse settings that would do nothing.
+
+        Raises:
+            ValueError: naming the field.
+        """
+        for field in _OF_PAIRS:
+            if getattr(data, field) != getattr(type(data)(), field):
+                raise ValueError(f"data.{field} must be left alone without data.pairs, got {getattr(data, field)}")
+
+    def check_images(self, data: Data, images: Images, which: str) -> None:
+        """Refuse images that no example can be made of; ``which`` says how they were chosen.
+
+        Raises:
+            ValueError: there are too few.
+        """
+        if not len(images):
+            raise ValueError(f"data must have images: {which} leave none, got {data.name}")
+
+    def warning(self, dataset: Dataset) -> str | None:
+        """Return what is to be known of the numbers of such data, if anything."""
+        return None
+
+    def image_shape(self, data: Data, dataset: Dataset) -> tuple[int, int, int]:
+        """Return (channels, height, width) of what the network sees."""
+        return (dataset.image_shape[0], *(data.crop or dataset.image_shape[1:]))
+
+    @abstractmethod
+    def loss(
+        self, config: Experiment, model: nn.Module, output: Any, batch: Batch, margin: float | Tensor | None
+    ) -> Tensor:
+        """Return what is minimized; ``margin`` is the spread loss's."""
+
+    def metrics(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
+        """Return what is measured after training, beside loss and error, with the model in evaluation mode."""
+        return {}
+
+
+class Classification(Task):
+    """Name the class of each image, and reconstruct it where the network has a decoder."""
+
+    one_class = True
+
+    def loss(
+        self, config: Experiment, model: nn.Module, output: ModelOutput, batch: Batch, margin: float | Tensor | None
+    ) -> Tensor:
+        """Return the classification loss, plus the weighted reconstruction loss where there is a decoder.
+
+        With several classes in an image each is reconstructed from its own capsule alone, and their losses add up.
+        """
+        total = self._classification_loss(config.loss, output.scores.float(), batch.labels, margin)
+        decoder = getattr(model, "decoder", None)
+        if decoder is None or config.reconstruction == 0:
+            return total
+        images = decoder.each(output.capsules[-1].pose, batch.labels)  # [B, K, C, H, W]
+        error = reconstruction_loss(images.flatten(0, 1), batch.parts.flatten(0, 1)) * batch.labels.shape[1]
+        return total + config.reconstruction * error
+
+    def _classification_loss(self, name: str, scores: Tensor, labels: Tensor, margin: float | Tensor | None) -> Tensor:
+        if name == "spread":
+            assert margin is not None
+            return spread_loss(scores, labels.squeeze(1), margin)
+        if name == "margin":
+            return margin_loss(scores, _present(scores, labels))
+        return F.cross_entropy(scores, labels.squeeze(1))
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probabilities ``[B, J]`` of the classes, of logits ``[B, J]``."""
+        return logits.softmax(dim=1)
+
+
+class OverlappingPairs(Classification):
+    """Name both classes of two overlapping images, and reconstruct each from its own capsule."""
+
+    examples = PairedExamples
+    few: ClassVar[Mapping[str, Any]] = {"n_pairs": (8, 8)}
+    shown = "pairs of overlapping images"
+    one_class = False
+
+    def check_unused(self, data: Data) -> None:
+        plain = type(data)().shift
+        if data.shift != plain:
+            raise ValueError(f"data.shift must be left at {plain} with data.pairs, which shift by 4; got {data.shift}")
+
+    def check_images(self, data: Data, images: Images, which: str) -> None:
+        if len(images.labels.unique()) < 2:
+            raise ValueError(f"data must have two classes to make pairs of: {which} leave one or none, got {data.name}")
+
+    def warning(self, dataset: Dataset) -> str | None:
+        if len(dataset.classes) > 2:
+            return None
+        return (
+            f"both classes, {' and '.join(dataset.classes)}, are in every pair: none can be misclassified, and an "
+            "error of 0 says nothing"
+        )
+
+    def image_shape(self, data: Data, dataset: Dataset) -> tuple[int, int, int]:
+        return Pairs(dataset.train).image_shape
+
+    def _classification_loss(self, name: str, scores: Tensor, labels: Tensor, margin: float | Tensor | None) -> Tensor:
+        present = _present(scores, labels)
+        if name == "margin":
+            return margin_loss(scores, present)
+        return F.binary_cross_entropy_with_logits(scores, present, reduction="none").sum(dim=1).mean()
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.sigmoid()
+
+
+class PoseAutoencoding(Task):
+    """Reconstruct the transformed image from the image and the transformation."""
+
+    examples = TransformedExamples
+    classifies = False
+
+    def loss(
+        self, config: Experiment, model: nn.Module, output: Reconstruction, batch: Batch, margin: float | Tensor | None
+    ) -> Tensor:
+        """Return the squared error of the reconstruction, plus the weighted inconsistency of the poses."""
+        squared = reconstruction_loss(output.images, batch.parts.squeeze(1))
+        if not config.consistency:
+            return squared
+        assert isinstance(model, Transforming)
+        assert batch.transformation is not None
+        poses = model.encode(batch.parts.squeeze(1)).pose
+        wanted = transform_pose(output.capsules.pose, batch.transformation)
+        return squared + config.consistency * pose_loss(poses, wanted, model.unit)
+
+    def metrics(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
+        """Return how the poses follow the images, of a network that has some."""
+        return pose_metrics(model, batches) if isinstance(model, Transforming) else {}
+
+
+def task_of(data: Data) -> Task:
+    """Return the task that the settings of the data ask for."""
+    if data.transformed:
+        return PoseAutoencoding()
+    return OverlappingPairs() if data.pairs else Classification()
+
+
+def _present(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return 1 for each class ``[B, J]`` that is among the labels ``[B, K]``, else 0."""
+    return torch.zeros_like(scores).scatter(1, labels, 1.0)
