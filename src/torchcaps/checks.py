@@ -80,7 +80,7 @@ def check_at_least(name: str, value: int, least: int) -> None:
 
 
 def single(value: Any) -> Any:
-    """A single number of numpy's or torch's as Python's; anything else as it is."""
+    """Turn a single number of numpy's or torch's into Python's; anything else stays as it is."""
     if type(value) in (bool, int, float):  # first: torch.compile's symbolic numbers have no attributes
         return value
     return value.item() if getattr(value, "shape", None) == () else value
@@ -136,7 +136,7 @@ def check_two(name: str, value: object, least: int | None = None) -> None:
 
 
 def as_two(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
-    """A number for rows and columns alike, or one for each, as two; all of at least ``least``."""
+    """Turn a number for rows and columns alike, or one for each, into two; all of at least ``least``."""
     if isinstance(value, Sequence):
         check_two(name, value, least)
         return int(value[0]), int(value[1])

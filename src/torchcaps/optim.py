@@ -53,7 +53,7 @@ class Layout(NamedTuple):
     swapped: bool = False
 
     def view(self, weight: Tensor) -> Tensor:
-        """The weight with its axes in this order, in the same memory."""
+        """Return the weight with its axes in this order, in the same memory."""
         return weight.transpose(1, 2) if self.swapped else weight
 
 
@@ -66,7 +66,7 @@ _LAYOUTS: tuple[tuple[type[nn.Module], Layout], ...] = (
 
 
 def layouts(model: nn.Module) -> dict[nn.Parameter, Layout]:
-    """The weights that Muon steps: those of two-dimensional convolutions and of layers of capsules.
+    """Return the weights that Muon steps: those of two-dimensional convolutions and of layers of capsules.
 
     Not those of linear layers: a decoder's only regularises, and on a CPU orthogonal steps of matrices as large as its
     would take longer than all else. Nor those of convolutions in groups, each of which is a matrix of its own. Those
@@ -85,12 +85,12 @@ def layouts(model: nn.Module) -> dict[nn.Parameter, Layout]:
 
 
 def is_weight(name: str) -> bool:
-    """Whether a parameter of this name is decayed: weights, recurrent, parametrised and pruned ones too."""
+    """Return whether a parameter of this name is decayed: weights, recurrent, parametrised and pruned ones too."""
     return any(part.startswith("weight") for part in name.split("."))
 
 
 def groups(model: nn.Module, weight_decay: float | None = None) -> list[dict[str, Any]]:
-    """A model's parameters for :class:`Muon`, in groups of one layout.
+    """Split a model's parameters for :class:`Muon`, in groups of one layout.
 
     Args:
         model: with convolutions or capsules.
@@ -224,11 +224,11 @@ class Muon(torch.optim.Optimizer):
 
     @property
     def _capturable(self) -> bool:
-        """As it was made, whatever the groups of a state that is loaded say."""
+        """Return the setting it was made with, whatever the groups of a loaded state say."""
         return bool(self.defaults["capturable"])
 
     def _count(self, weight: Tensor) -> Any:
-        """The number of this step: of Python's, or beside the weight where it is counted there."""
+        """Return the number of this step: Python's, or the one beside the weight where it is counted there."""
         state = self.state[weight]
         if not self._capturable:
             state["step"] = int(state["step"]) + 1
@@ -239,12 +239,12 @@ class Muon(torch.optim.Optimizer):
         return state["step"]
 
     def _rate(self, group: dict[str, Any]) -> Any:
-        """The learning rate, which is read only where nothing is to be captured."""
+        """Return the learning rate, which is read only where nothing is to be captured."""
         return group["lr"] if self._capturable else float(group["lr"])
 
 
 def _corrections(beta: float, done: list[Any]) -> Any:
-    """1 − βᵗ for each of several numbers of steps t."""
+    """Return 1 − βᵗ for each of several numbers of steps t."""
     if not isinstance(done[0], Tensor):
         return [1 - beta**step for step in done]
     # In float32 a power of β near 1 would leave few digits of the difference.
@@ -273,7 +273,7 @@ def orthogonalized_each(matrices: Sequence[Tensor]) -> list[Tensor]:
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
-    """The matrix with all of its singular values near 1, between about 0.7 and 1.2 where they were not minute.
+    """Bring the singular values of a matrix near 1: to about 0.7 … 1.2, where they were not minute.
 
     Every pass of the quintic is ``X ← X·P(XᵀX)``; here the passes are put together on the small side, ``X·ΠP``, so that
     the long one is gone through twice, not ten times. That takes float32 at least, whatever the matrix has: rounded to
@@ -300,7 +300,7 @@ def orthogonalized(matrix: Tensor) -> Tensor:
 
 
 def _quintic(gram: Tensor) -> Tensor:
-    """What a pass multiplies by: aI + bG + cG²."""
+    """Return what a pass multiplies by: aI + bG + cG²."""
     a, b, c = _QUINTIC
     product = torch.addmm if gram.dim() == 2 else torch.baddbmm
     made = product(gram, gram, gram, beta=b, alpha=c)

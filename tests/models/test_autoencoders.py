@@ -218,7 +218,7 @@ def test_a_shifted_answer_of_templates_is_the_shifted_answer() -> None:
         ),
         ("affine_autoencoder", {"n_capsules": 0}, "n_capsules must be an integer of at least 1, got 0"),
         ("local_autoencoder", {"patch": 12}, "patch must be larger than field=11 by an even number, got 12"),
-        ("affine_autoencoder", {"patch": 12}, "patch must be None without a field, as the whole image is painted; got"),
+        ("affine_autoencoder", {"patch": 12}, "patch must be None without a field, as the whole image is drawn; got"),
         ("affine_autoencoder", {"stride": 3}, "stride must be None without a field, as the whole image is seen; got 3"),
         ("local_autoencoder", {"field": 30}, "field must be at most 28 in images of 28×28, got 30"),
         ("template_autoencoder", {"most_scale": 1.0}, "most_scale must be above 1 and finite, got 1.0"),

@@ -145,6 +145,6 @@ def doctor_command(parsed: argparse.Namespace) -> int:
 
 
 def place_of_runs(parsed: argparse.Namespace) -> dict[str, Any]:
-    """The same as arguments of the function that trains them."""
+    """Return the same as arguments of the function that trains them."""
     found = {name: getattr(parsed, name) for name in ("root", "runs", "threads", "device")}
     return found | {"quick": parsed.smoke, "progress": "bar" if sys.stderr.isatty() else "lines"}

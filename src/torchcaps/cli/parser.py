@@ -73,7 +73,7 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
 
 
 def place(text: str) -> str:
-    """A folder or file; an empty text, as of a shell variable that is none, would be the folder one stands in."""
+    """Return a folder or file; an empty text, as of an unset shell variable, would be the working folder."""
     if not text:
         raise argparse.ArgumentTypeError("wants a name, got an empty text")
     return text

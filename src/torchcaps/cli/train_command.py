@@ -109,7 +109,7 @@ def parse_experiment(name: str | None, defaults: Experiment, arguments: list[str
 
 
 def _suited(defaults: Experiment, data: str, model: str, image_size: list[int] | None) -> Experiment:
-    """The recipe's settings for what is trained on what: those that are given besides take their place."""
+    """Return the recipe's settings, suited to other data or another network; options that are given besides win."""
     from torchcaps.training.own_images import for_model, for_own_images
 
     config = for_model(defaults, model) if model != defaults.model.name else defaults
@@ -121,7 +121,7 @@ def _suited(defaults: Experiment, data: str, model: str, image_size: list[int] |
 
 
 def _settled(arguments: list[str]) -> list[str]:
-    """With ``--config`` in front, so that the other options count wherever it stands, and a result's settings in
+    """Move ``--config`` to the front, so that the other options count wherever it stands, and a result's settings in
     place of its file: ``--config study/results/mnist-0.json`` trains it again.
     """
     files, others, rest = list[str](), list[str](), iter(arguments)
@@ -151,7 +151,7 @@ def _with_values(arguments: list[str]) -> list[str]:
 
 
 def _settings(file: str) -> str:
-    """A result's settings as text, all of them; any other file as it is, for the parser to read or to refuse."""
+    """Return a result's settings as text; any other file as it is, for the parser to read or to refuse."""
     from torchcaps.training.run import experiment_from
 
     try:
@@ -167,7 +167,7 @@ def _settings(file: str) -> str:
 
 
 def _in_words(message: str) -> str:
-    """What jsonargparse says of its subtypes, as the field, what it wants and what it got."""
+    """Say the field, what it wants and what it got, of what jsonargparse says of its subtypes."""
     from torchcaps.training import Experiment
 
     message = " ".join(message.split())
@@ -184,7 +184,7 @@ def _in_words(message: str) -> str:
 
 
 def _kind_in_words(kind: object) -> str:
-    """Of an annotation, as one would write a value that fits."""
+    """Describe an annotation as one would write a value that fits."""
     kinds = get_args(kind)
     if get_origin(kind) is Literal:
         return " or ".join(map(str, kinds))

@@ -53,7 +53,7 @@ class _Steps:
         self.late: list[str] = []
 
     def take(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the function gives; None where it fails or there is no time."""
+        """Return what the function gives; None where it fails or there is no time."""
         if time.monotonic() - self.start > PATIENCE:
             self.late.append(name)
             return None
@@ -89,7 +89,7 @@ def _device(steps: _Steps, report: dict[str, Any], device: torch.device, *, time
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What is logged meanwhile is in the report."""
+    """Keep what is logged meanwhile out of the terminal: it is in the report."""
     log = logging.getLogger("torchcaps")
     level = log.level
     log.setLevel(logging.CRITICAL)

@@ -40,7 +40,7 @@ def _steps(report: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _routings(report: dict[str, Any]) -> Iterator[Finding]:
-    """One sentence for a device and reason, whatever routings and dtypes it is about."""
+    """Write one sentence for a device and reason, whatever routings and dtypes it is about."""
     said: dict[tuple[str, str, str], list[str]] = {}
     for row in report["routings"]:
         where, code = place(report, row["device"]), _CODE[row["taken"]]
@@ -57,7 +57,7 @@ def _routings(report: dict[str, Any]) -> Iterator[Finding]:
 
 
 def advice(why: str) -> str:
-    """What to do about a reason for the reference."""
+    """Return what to do about a reason for the reference."""
     known = {
         "no C++ compiler": "install one (g++, or clang++; on macOS xcode-select --install): nothing else is needed",
         "cannot compile": "see what the compiler says; CXX names another one",
@@ -117,7 +117,7 @@ def _machine(report: dict[str, Any]) -> Iterator[Finding]:
 
 
 def faster(row: dict[str, Any]) -> float | None:
-    """How many times as fast as the reference; None where nothing else was measured."""
+    """Return how many times as fast as the reference; None where nothing else was measured."""
     measured = row["measured"]
     ours = measured.get(row["taken"])
     return None if row["taken"] == "reference" or ours is None else measured["reference"]["ms"] / ours["ms"]
@@ -130,7 +130,7 @@ def place(report: dict[str, Any], device: str) -> str:
 
 
 def in_words(routing: str) -> str:
-    """A routing's name."""
+    """Return a routing's name."""
     return {"dynamic": "dynamic", "em": "EM", "em_vectors": "EM of vectors"}[routing]
 
 

@@ -24,7 +24,7 @@ VARIABLES = ("TORCHCAPS_TRITON", "TRITON_INTERPRET", "CUDA_VISIBLE_DEVICES", "OM
 
 
 def versions() -> dict[str, str]:
-    """Of torchcaps and of what it stands on."""
+    """Return the versions of torchcaps and of what it stands on."""
     found = {"torchcaps": __version__, "python": platform.python_version(), "torch": torch.__version__}
     return found | {name: _version(name) for name in PACKAGES}
 
@@ -57,7 +57,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The CPU's name."""
+    """Return the CPU's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -83,7 +83,7 @@ def gpus() -> dict[str, Any]:
 
 
 def has_driver() -> bool:
-    """Whether this machine has NVIDIA's driver, whatever torch sees."""
+    """Return whether this machine has NVIDIA's driver, whatever torch sees."""
     return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
@@ -116,7 +116,7 @@ def _free(folder: Path) -> int | None:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Whether it can be written to, or be made; nothing is."""
+    """Return whether it can be written to, or be made; nothing is."""
     try:
         there = next(place for place in (folder, *folder.parents) if place.exists())
     except (OSError, StopIteration):

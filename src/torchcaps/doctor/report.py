@@ -17,7 +17,7 @@ _LEVELS = {"fine": "fine", "note": "note", "wrong": "WRONG"}
 
 
 def is_wrong(report: dict[str, Any]) -> bool:
-    """Whether something is wrong here, and not merely absent."""
+    """Return whether something is wrong here, and not merely absent."""
     return any(finding["level"] == "wrong" for finding in report["findings"])
 
 
@@ -71,7 +71,7 @@ def _finite(value: Any) -> Any:
 
 
 def anonymous(value: Any) -> Any:
-    """The same without the user's name: the home folder is "~", and a folder of that name elsewhere too."""
+    """Remove the user's name: the home folder is "~", and a folder of that name elsewhere too."""
     if isinstance(value, dict):
         return {key: anonymous(x) for key, x in value.items()}
     if isinstance(value, list | tuple):
@@ -89,7 +89,7 @@ def anonymous(value: Any) -> Any:
 
 
 def as_text(report: dict[str, Any]) -> str:
-    """The report for a person; the summary stands last, where a terminal shows it."""
+    """Write the report for a person; the summary stands last, where a terminal shows it."""
     parts = [
         ("Versions", _pairs(report["versions"].items())),
         ("Machine", _pairs(_machine(report["machine"]))),

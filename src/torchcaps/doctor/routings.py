@@ -19,7 +19,7 @@ ROUTINGS = {"cpu": ("dynamic", "em", "em_vectors"), "cuda": ("dynamic", "em")}
 
 
 def examine_routing(routing: str, device: torch.device, dtypes: tuple[torch.dtype, torch.dtype]) -> dict[str, Any]:
-    """One row: what "auto" takes for such tensors, or why not compiled code, and its errors."""
+    """Fill one row: what "auto" takes for such tensors, or why not compiled code, and its errors."""
     start = time.monotonic()
     poses, matrices = (torch.empty(1, dtype=dtype, device=device) for dtype in dtypes)
     row: dict[str, Any] = {
@@ -52,7 +52,7 @@ def _agreement(
 
 
 def _why_not(routing: str, device: torch.device, dtypes: tuple[torch.dtype, torch.dtype]) -> tuple[str, bool]:
-    """Why the reference is taken, and whether something is wrong: else it is merely not there."""
+    """Return why the reference is taken, and whether something is wrong: else it is merely not there."""
     if device.type == "cpu":
         why = native.why_not(routing) or "unknown"
         return why, "cannot compile" in why or "cannot run" in why or "took longer" in why

@@ -112,7 +112,7 @@ class ClassCaps(RoutedLayer):
     def offset(
         self, height: int, width: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> Tensor | None:
-        """What coordinate addition adds to the votes of each capsule of a map of this size.
+        """Return what coordinate addition adds to the votes of each capsule of a map of this size.
 
         Returns:
             ``[T·H·W, d_out]`` of ``dtype``, made on ``device``; or None without coordinates.

@@ -15,7 +15,7 @@ from torchcaps.ops.precision import at_least_float32
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """The same numbers ``[B, C, H, W]`` with a pixel's channels side by side, and so the maps that are made from them.
+    """Lay a pixel's channels side by side in memory ``[B, C, H, W]``, and so in the maps that are made from them.
 
     On CPUs pooling and the convolutions of :func:`torchcaps.ops.spectral.spectral_conv2d` read such maps faster. Images
     of one channel are laid out too, which torch's ``memory_format`` leaves as they are; and vmap refuses that.

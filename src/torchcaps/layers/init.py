@@ -124,7 +124,7 @@ class Scaled(nn.Module):
         self.scale.fill_(self._scale)
 
     def scale_repr(self) -> str:
-        """The factor for ``extra_repr``, as it is now."""
+        """Return the factor for ``extra_repr``, as it is now."""
         return f"{self._scale if self.scale.is_meta else self.scale.item():.4g}"
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:

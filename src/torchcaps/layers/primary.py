@@ -195,7 +195,7 @@ class MatrixPrimaryCaps(nn.Module):
 
     @property
     def _parts(self) -> tuple[int, int]:
-        """How many channels are numbers of poses, and how many logits."""
+        """Return how many channels are numbers of poses, and how many logits."""
         return self.n_types * self.d_out, self.n_types
 
     @torch.no_grad()

@@ -34,7 +34,7 @@ def conv_size(size: tuple[int, int], kernel_size: Two, stride: Two = 1, padding:
 
 
 def receptive_field(axis: int, layers: Iterable[nn.Module]) -> tuple[float, int, int]:
-    """Where the first place looks after layers with windows, along rows (0) or columns (1), in pixels.
+    """Return where the first place looks after layers with windows, along rows (0) or columns (1), in pixels.
 
     Returns:
         Centre of its field (pixel 0 has its centre at 0), the step from one field to the next, and their extent.

@@ -93,7 +93,7 @@ class BaselineCNN(nn.Module):
 def baseline_cnn(
     image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, dropout: float = 0.5
 ) -> BaselineCNN:
-    """The paper's baseline: 256, 256, 128 channels, FC 328 and 192; 35.4 M parameters on 28×28.
+    """Build the paper's baseline: 256, 256, 128 channels, FC 328 and 192; 35.4 M parameters on 28×28.
 
     Source: Sabour et al. 2017, section 5. (Its parameter count holds with padding that keeps the
     size, as here.)
@@ -104,7 +104,7 @@ def baseline_cnn(
 def norb_cnn(
     image_shape: tuple[int, int, int] = (2, 32, 32), n_classes: int = 5, dropout: float = 0.5, standardize: bool = True
 ) -> BaselineCNN:
-    """The baseline of the matrix capsules: 32 and 64 channels, pooled, FC 1024; 4.2 M parameters on 32×32.
+    """Build the baseline of the matrix capsules: 32 and 64 channels, pooled, FC 1024; 4.2 M parameters on 32×32.
 
     Source: Hinton, Sabour, Frosst 2018, section 5 (5.2 % error on small NORB).
     """
@@ -114,9 +114,9 @@ def norb_cnn(
 def multimnist_cnn(
     image_shape: tuple[int, int, int] = (1, 36, 36), n_classes: int = 10, dropout: float = 0.0
 ) -> BaselineCNN:
-    """The baseline for overlapping digits: 512 channels 9×9, 256 of 5×5, pooled, FC 1024; 24.56 M parameters on 36×36.
+    """Build the baseline for overlapping digits: 512 channels 9×9, 256 of 5×5, pooled, FC 1024.
 
-    Its logits are for the sigmoid cross-entropy, one for each class.
+    It has 24.56 M parameters on 36×36. Its logits are for the sigmoid cross-entropy, one for each class.
 
     Source: Sabour et al. 2017, section 6 (8.1 % error). (Its parameter count holds with padding that
     keeps the size, as here; of dropout it says nothing.)
@@ -132,7 +132,7 @@ def matched_cnn(
     dropout: float = 0.5,
     standardize: bool = False,
 ) -> BaselineCNN:
-    """A pooled CNN, as wide as ``n_parameters`` allows.
+    """Build a pooled CNN, as wide as ``n_parameters`` allows.
 
     Three convolutions, each twice as wide as the one before, take about half of the parameters; one
     fully connected layer takes what remains, as near as one neuron allows.

@@ -42,7 +42,7 @@ class CapsNet(nn.Module):
             ``DynamicRouting(n_iters=2, leaky=True)``. (``bias`` is True by default, as in the authors' code; the paper
             has none.) Leave ``pose_scale`` of EM routing alone, each layer has its own.
         decoder: widths of the decoder's hidden layers; None for no decoder.
-        standardize: bring each image to zero mean and unit variance first; the decoder still paints 0 … 1.
+        standardize: bring each image to zero mean and unit variance first; the decoder still gives 0 … 1.
 
     Attributes:
         decoder: a :class:`~torchcaps.layers.Decoder`, or None. It is for you to call, with ``output.capsules[-1]`` and
@@ -157,22 +157,22 @@ class CapsNet(nn.Module):
 
 
 def capsnet(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, **options: Any) -> CapsNet:
-    """The paper's network: 8.2 M parameters with decoder, 6.8 M without, on 28×28 (figure 1)."""
+    """Build the paper's network: 8.2 M parameters with decoder, 6.8 M without, on 28×28 (figure 1)."""
     return CapsNet(image_shape, n_classes, **options)
 
 
 def capsnet_small(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, **options: Any) -> CapsNet:
-    """Its small sibling: 64 filters, 8 types of primary capsules. Trains in two minutes on a CPU."""
+    """Build a small CapsNet: 64 filters, 8 types of primary capsules. Trains in two minutes on a CPU."""
     return CapsNet(image_shape, n_classes, **{"channels": 64, "n_types": 8, **options})
 
 
 def capsnet_stacked(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, **options: Any) -> CapsNet:
-    """The small sibling with one layer of convolutional capsules in between: three layers of capsules."""
+    """Build a small CapsNet with one layer of convolutional capsules in between: three layers of capsules."""
     return capsnet_small(image_shape, n_classes, **{"hidden": (HiddenCaps(),), **options})
 
 
 def capsnet_deep(image_shape: tuple[int, int, int] = (1, 28, 28), n_classes: int = 10, **options: Any) -> CapsNet:
-    """Its deep sibling: five convolutions of 3×3, the second of stride 2, instead of one of 9×9; 4.1 M parameters.
+    """Build a deep CapsNet: five convolutions of 3×3, the second of stride 2, instead of one of 9×9; 4.1 M parameters.
 
     Of as many overlapping digits it learns more than the paper's network, in about half the time (recipe
     ``multimnist-deep``).

@@ -135,7 +135,7 @@ class MatrixCapsNet(nn.Module):
             _start_as_released(self)
 
     def _grid(self, map_size: tuple[int, int]) -> tuple[tuple[float, float], tuple[float, float]]:
-        """How far apart the places of the last map are, and where its centre lies, in pixels from the image's."""
+        """Return the spacing of the last map's places, and its centre in pixels from the image's."""
         fields = [receptive_field(axis, (self.conv, *self.stem, *self.hidden)) for axis in (0, 1)]
         (rows, columns) = (
             first + step * (n - 1) / 2 - (extent - 1) / 2
@@ -217,21 +217,21 @@ def _as_released(routing: Routing) -> Routing:
 def matrix_capsnet(
     image_shape: tuple[int, int, int] = (2, 32, 32), n_classes: int = 5, **options: Any
 ) -> MatrixCapsNet:
-    """The paper's network, A=B=C=D=32: 317 K parameters (310 K as printed) for 2×32×32 images and 5 classes."""
+    """Build the paper's network, A=B=C=D=32: 317 K parameters (310 K as printed) for 2×32×32 images and 5 classes."""
     return MatrixCapsNet(image_shape, n_classes, **options)
 
 
 def matrix_capsnet_small(
     image_shape: tuple[int, int, int] = (2, 32, 32), n_classes: int = 5, **options: Any
 ) -> MatrixCapsNet:
-    """The paper's small network, A=64, B=8, C=D=16: 68 K parameters; 2.2 % on small NORB in the paper."""
+    """Build the paper's small network, A=64, B=8, C=D=16: 68 K parameters; 2.2 % on small NORB in the paper."""
     return MatrixCapsNet(image_shape, n_classes, **{"A": 64, "B": 8, "C": 16, "D": 16, **options})
 
 
 def matrix_capsnet_deep(
     image_shape: tuple[int, int, int] = (2, 32, 32), n_classes: int = 5, **options: Any
 ) -> MatrixCapsNet:
-    """The small network with a second convolution, and batch normalization of all that is before routing: 106 K
+    """Build the small network with a second convolution, and batch normalization of all that is before routing: 106 K
     parameters. Not in the paper; it learns small NORB's training toys in fewer epochs.
     """
     return matrix_capsnet_small(image_shape, n_classes, **{"stem": (HiddenConv(64),), "normalize": True, **options})

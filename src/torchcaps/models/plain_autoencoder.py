@@ -49,7 +49,7 @@ class PlainAutoencoder(nn.Module):
         reset_layers(self)
 
     def forward(self, x: Tensor, transformation: Tensor | None = None) -> Reconstruction:
-        """Paint images ``[B, C, H, W]`` again. It has no way to follow a transformation: it must be None or identity.
+        """Reconstruct images ``[B, C, H, W]``. It has no way to follow a transformation: it must be None or identity.
 
         Raises:
             ValueError: images of another shape than the model was made for; a transformation (looked for on the CPU
@@ -65,14 +65,14 @@ class PlainAutoencoder(nn.Module):
         return Reconstruction(y, found)
 
     def encode(self, x: Tensor) -> Capsules:
-        """The code ``[B, 1, D]`` of images ``[B, C, H, W]``, with activation 1."""
+        """Return the code ``[B, 1, D]`` of images ``[B, C, H, W]``, with activation 1."""
         require_images(x, self.image_shape)
         code = _through(self.down, x.flatten(1))
         return Capsules(code.unsqueeze(1), torch.ones_like(code[:, :1]))
 
 
 def _is_identity(transformation: Tensor) -> bool:
-    """Whether nothing is to be done, of matrices ``[B, 3, 3]``; yes if none can look."""
+    """Return whether nothing is to be done, of matrices ``[B, 3, 3]``; yes if none can look."""
     if not has_values(transformation):
         return True
     nothing = torch.eye(3, dtype=transformation.dtype, device=transformation.device)
@@ -89,5 +89,5 @@ def _through(layers: nn.ModuleList, x: Tensor) -> Tensor:
 def plain_autoencoder(
     image_shape: tuple[int, int, int] = (1, 28, 28), code: int = 32, hidden: Sequence[int] = (512, 256)
 ) -> PlainAutoencoder:
-    """An ordinary auto-encoder: 512, 256, code of 32, and back."""
+    """Build an ordinary auto-encoder: 512, 256, code of 32, and back."""
     return PlainAutoencoder(image_shape, code=code, hidden=hidden)

@@ -36,7 +36,7 @@ class HiddenCaps:
 def build_stem(
     stem: Sequence[HiddenConv], channels: int, size: tuple[int, int]
 ) -> tuple[nn.ModuleList, int, tuple[int, int]]:
-    """The layers for a map of so many channels and this size, and what they make of both.
+    """Build the layers for a map of so many channels and this size; return what they make of both, too.
 
     Raises:
         ValueError: a kernel is larger than its padded map.
@@ -55,7 +55,7 @@ _SIZES = ("kernel_size", "stride", "padding")
 
 
 def read_layers(name: str, given: Sequence[Layer | Mapping[str, Any]], kind: type[Layer]) -> list[Layer]:
-    """The layers that an argument of this name lists, each as ``kind`` or as a dict of its fields.
+    """Read the layers that an argument of this name lists, each as ``kind`` or as a dict of its fields.
 
     Raises:
         ValueError: no list, something else in it, an unknown field, or a field that is too small.

@@ -21,7 +21,7 @@ _N_READ = 7
 
 
 class TemplateAutoencoder(Transforming):
-    """Each capsule paints its learned template, warped by its pose and scaled by its presence.
+    """Each capsule draws its learned template, warped by its pose and scaled by its presence.
 
     With a generator that can do nothing else, the pose must be one: it cannot be used as a code for anything but
     where, how large and how sheared the part is. In pixels from the image's centre, the columns of the pose say how far
@@ -91,25 +91,25 @@ class TemplateAutoencoder(Transforming):
         return Capsules(matrix * self._half_sides(), numbers[..., -1].sigmoid())
 
     def decode(self, pose: Tensor, presence: Tensor) -> Tensor:
-        """What the capsules paint together: ``[B, J, 3, 3]`` and ``[B, J]`` to ``[B, C, H, W]``."""
+        """Draw the templates: poses ``[B, J, 3, 3]`` and presences ``[B, J]`` to images ``[B, C, H, W]``."""
         back = affine_inverse((pose / self._half_sides()).flatten(0, 1))
         size = self.image_shape[1], self.image_shape[2]
         templates = (presence.to(self.templates.dtype)[..., None, None, None] * self.templates).flatten(0, 1)
-        painted = sample(templates, back, size).to(templates.dtype)
-        return painted.unflatten(0, presence.shape).sum(dim=1) + self.background
+        drawn = sample(templates, back, size).to(templates.dtype)
+        return drawn.unflatten(0, presence.shape).sum(dim=1) + self.background
 
     def generative_units(self) -> Tensor:
-        """The templates, ``[J, 1, C, h, w]``."""
+        """Return the templates, ``[J, 1, C, h, w]``."""
         return self.templates.unsqueeze(1)
 
     def _half_sides(self) -> Tensor:
-        """What makes columns in the template's pixels such in half its sides."""
+        """Return what turns columns in the template's pixels such in half its sides."""
         half = self.templates.shape[-1] / 2
         return constant((half, half, 1.0), self.templates)
 
 
 def _spot(templates: Tensor) -> Tensor:
-    """A soft spot, bright in the middle, of the size of each template: ``[h, w]``."""
+    """Return a soft spot, bright in the middle, of the size of each template: ``[h, w]``."""
     side = templates.shape[-1]
     along = torch.linspace(-1, 1, side, device=templates.device) if side > 1 else templates.new_zeros(1)
     return torch.exp(-3 * (along[:, None] ** 2 + along[None, :] ** 2))

@@ -1,4 +1,4 @@
-"""What transforming auto-encoders (Hinton, Krizhevsky, Wang 2011) share: find poses, transform them, paint again.
+"""What transforming auto-encoders (Hinton, Krizhevsky, Wang 2011) share: find poses, transform them, draw again.
 
 Transforming auto-encoders: capsules that learn the poses of parts without labels (Hinton et al. 2011).
 """
@@ -22,7 +22,7 @@ from torchcaps.types import Reconstruction
 
 
 class Transforming(nn.Module, ABC):
-    """Finds the poses of J capsules, transforms them, and paints the image anew.
+    """Finds the poses of J capsules, transforms them, and draws the image anew.
 
     Attributes:
         image_shape: (channels, height, width).
@@ -56,17 +56,17 @@ class Transforming(nn.Module, ABC):
 
     @abstractmethod
     def decode(self, pose: Tensor, presence: Tensor) -> Tensor:
-        """What the capsules paint together: ``[B, J, …]`` and ``[B, J]`` to ``[B, C, H, W]``."""
+        """Draw what the capsules see: poses ``[B, J, …]`` and presences ``[B, J]`` to images ``[B, C, H, W]``."""
 
     @abstractmethod
     def generative_units(self) -> Tensor:
-        """What the capsules paint with, in pixels: G pictures of every capsule, ``[J, G, C, h, w]``.
+        """Return what the capsules draw with, in pixels: G pictures of every capsule, ``[J, G, C, h, w]``.
 
         Source: Hinton, Krizhevsky, Wang 2011, after figure 2.
         """
 
     def forward(self, x: Tensor, transformation: Tensor | None = None) -> Reconstruction:
-        """Paint images as they will look transformed.
+        """Draw images as they will look transformed.
 
         Args:
             x: ``[B, C, H, W]``, values 0 … 1.
@@ -90,7 +90,7 @@ POSES = {"translation": 2, "affine": 9, "parts": 6}
 
 
 class TransformingAutoencoder(Transforming):
-    """Capsules find pose and presence of their parts; the poses are transformed, and the parts painted again.
+    """Capsules find pose and presence of their parts; the poses are transformed, and the parts drawn again.
 
     Poses are in pixels from the image's centre, x to the right and y down, so that a transformation of the image
     applies to them as it is.
@@ -99,18 +99,18 @@ class TransformingAutoencoder(Transforming):
         image_shape: (channels, height, width).
         n_capsules: in each window.
         n_recognition: sigmoid units of each capsule that see its window.
-        n_generation: sigmoid units of each capsule that see its transformed pose, and paint.
+        n_generation: sigmoid units of each capsule that see its transformed pose, and draw.
         pose: "translation", a point (x, y); "affine", a 3×3 matrix, read as nine numbers as in the paper; or "parts", a
             3×3 matrix that is read as angle, scales, shear and shift, so that it always has an inverse.
         field: side of the windows; None lets every capsule see the whole image.
         stride: pixels from one window to the next, by default 3. Only with a field, as is ``patch``.
-        patch: side of what a capsule paints about its window's centre; about twice the field by default.
+        patch: side of what a capsule draws about its window's centre; about twice the field by default.
 
     Raises:
         ValueError: a number below 1, an unknown ``pose``, or windows that do not fit.
 
-    Source: Hinton, Krizhevsky, Wang 2011, figure 1. To the sum of what the capsules paint an image is added that is
-    always the same: the ground, which needs no capsule.
+    Source: Hinton, Krizhevsky, Wang 2011, figure 1. To the sum of what the capsules draw an image is added that is
+    always the same: the background, which needs no capsule.
     """
 
     def __init__(
@@ -157,19 +157,19 @@ class TransformingAutoencoder(Transforming):
         return Capsules(self._pose_of(numbers[..., :-1]), numbers[..., -1].sigmoid())
 
     def decode(self, pose: Tensor, presence: Tensor) -> Tensor:
-        """What the capsules paint together: ``[B, J, …]`` and ``[B, J]`` to ``[B, C, H, W]``."""
+        """Draw what the capsules see: poses ``[B, J, …]`` and presences ``[B, J]`` to images ``[B, C, H, W]``."""
         numbers = self._numbers_of(pose).to(self.generation.weight.dtype)
         units = self.generation(numbers).sigmoid() * presence.unsqueeze(-1)  # [B, J, ·]
         patches = self.output(units.reshape(pose.shape[0], self.windows.n, self.output.weight.shape[1]))
         return self.windows.put(patches) + self.background
 
     def generative_units(self) -> Tensor:
-        """The painting weights of each capsule's generation units, ``[J, G, C, h, w]``."""
+        """Return the output weights of each capsule's generation units, ``[J, G, C, h, w]``."""
         units = self.output.weight.reshape(self.n_capsules, -1, self.windows.n_output)
         return units.unflatten(2, (self.image_shape[0], *self.windows.patch))
 
     def _pose_of(self, numbers: Tensor) -> Tensor:
-        """What was read, at first near the window's centre and unturned, as a pose in pixels."""
+        """Turn what was read, at first near the window's centre and unturned, into a pose in pixels."""
         numbers = at_least_float32(numbers)  # bfloat16 knows pixels to an eighth or worse
         centre = self._centres(numbers)
         if self.pose == "translation":
@@ -181,7 +181,7 @@ class TransformingAutoencoder(Transforming):
         return _shifted(matrix * self._rows(numbers), centre)
 
     def _numbers_of(self, pose: Tensor) -> Tensor:
-        """The inverse, as the generation units take it."""
+        """Turn poses into the numbers that the generation units take."""
         pose = at_least_float32(pose)
         centre = self._centres(pose)
         if self.pose == "translation":
@@ -198,29 +198,29 @@ class TransformingAutoencoder(Transforming):
 
 
 def _shifted(matrix: Tensor, by: Tensor) -> Tensor:
-    """A shift of (x, y) ``[J, 2]`` after each matrix ``[B, J, 3, 3]``."""
+    """Return a shift of (x, y) ``[J, 2]`` after each matrix ``[B, J, 3, 3]``."""
     return torch.cat((matrix[..., :2, :] + by.unsqueeze(-1) * matrix[..., 2:, :], matrix[..., 2:, :]), dim=-2)
 
 
 def translation_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TransformingAutoencoder:
-    """The paper's capsules of points: 30, each with 10 recognition and 20 generation units."""
+    """Build the paper's capsules of points: 30, each with 10 recognition and 20 generation units."""
     settings = {"n_capsules": 30, "n_recognition": 10, "n_generation": 20, "pose": "translation"}
     return TransformingAutoencoder(image_shape, **{**settings, **options})
 
 
 def affine_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TransformingAutoencoder:
-    """The paper's capsules of matrices: 25, each with 40 recognition and 40 generation units."""
+    """Build the paper's capsules of matrices: 25, each with 40 recognition and 40 generation units."""
     settings = {"n_capsules": 25, "n_recognition": 40, "n_generation": 40, "pose": "affine"}
     return TransformingAutoencoder(image_shape, **{**settings, **options})
 
 
 def parts_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TransformingAutoencoder:
-    """Those of ``affine_autoencoder``, but that matrices are read as angle, scales, shear and shift."""
+    """Build those of ``affine_autoencoder``, but that matrices are read as angle, scales, shear and shift."""
     return affine_autoencoder(image_shape, **{"pose": "parts", **options})
 
 
 def local_autoencoder(image_shape: tuple[int, int, int] = (1, 28, 28), **options: Any) -> TransformingAutoencoder:
-    """Capsules of matrices, each of which sees an 11×11 window and paints 21×21 about it.
+    """Capsules of matrices, each of which sees an 11×11 window and draws 21×21 about it.
 
     After the paper's last model, of cars; the numbers of units are ours.
     """

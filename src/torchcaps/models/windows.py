@@ -13,7 +13,7 @@ from torchcaps.layers.shapes import as_image_shape, conv_size
 
 
 class Windows:
-    """P square windows of an image: what is seen in each, and what is painted about its centre.
+    """P square windows of an image: what is seen in each, and what is drawn about its centre.
 
     Where they do not fill the image, they lie in its middle, and at the edges at most half a stride is not seen.
 
@@ -21,7 +21,7 @@ class Windows:
         image_shape: (channels, height, width).
         field: side of the windows; None makes the whole image the only one.
         stride: pixels from one to the next, by default 3. Only with a field.
-        patch: side of what is painted, larger than the field by an even number; by default about twice
+        patch: side of what is drawn, larger than the field by an even number; by default about twice
             as large. Only with a field.
 
     Raises:
@@ -39,7 +39,7 @@ class Windows:
         self.size = (height, width)
         self.field, self.patch, self.stride, self.padding, places = self.size, self.size, 1, 0, (1, 1)
         if field is None and patch is not None:
-            raise ValueError(f"patch must be None without a field, as the whole image is painted; got {patch}")
+            raise ValueError(f"patch must be None without a field, as the whole image is drawn; got {patch}")
         if field is None and stride is not None:
             raise ValueError(f"stride must be None without a field, as the whole image is seen; got {stride}")
         if field is not None:
@@ -56,11 +56,11 @@ class Windows:
             self.field, self.patch, self.stride, self.padding = (field,) * 2, (patch,) * 2, stride, (patch - field) // 2
         self.n = places[0] * places[1]
         self.n_seen = self.channels * self.field[0] * self.field[1]  #: numbers in a window
-        self.n_output = self.channels * self.patch[0] * self.patch[1]  #: numbers in what is painted for it
+        self.n_output = self.channels * self.patch[0] * self.patch[1]  #: numbers in what is drawn for it
         spans = [side + self.stride * (n - 1) for n, side in zip(places, self.field, strict=True)]
         #: rows above and columns left of the first window
         self.outside = [(size - span) // 2 for size, span in zip(self.size, spans, strict=True)]
-        self.canvas = (spans[0] + 2 * self.padding, spans[1] + 2 * self.padding)  #: of all that is painted
+        self.canvas = (spans[0] + 2 * self.padding, spans[1] + 2 * self.padding)  #: of all that is drawn
         self.places = places  #: rows and columns of windows
         sides = zip(self.outside, self.field, self.size, strict=True)
         #: (y, x) of the first window's centre
@@ -72,28 +72,28 @@ class Windows:
         self.centres = [(x, y) for y in rows for x in columns]
 
     def centres_on(self, like: Tensor) -> Tensor:
-        """The centres as a tensor ``[P, 2]``, of the dtype and on the device of ``like`` and made there."""
+        """Return the centres ``[P, 2]``, made on the device and in the dtype of ``like``."""
         sides = zip(self.first, self.places, strict=True)
         y, x = (first + self.stride * torch.arange(n, dtype=like.dtype, device=like.device) for first, n in sides)
         return torch.stack((x.expand(len(y), -1), y[:, None].expand(-1, len(x))), dim=2).flatten(0, 1)
 
     def take(self, images: Tensor) -> Tensor:
-        """What is in each window: ``[B, C, H, W]`` to ``[B, P, n_seen]``."""
+        """Cut out what is in each window: ``[B, C, H, W]`` to ``[B, P, n_seen]``."""
         if self.field == self.size:
             return images.flatten(1).unsqueeze(1)  # unfold would copy
         first_row, first_column = self.outside
         return F.unfold(images[..., first_row:, first_column:], self.field, stride=self.stride).transpose(1, 2)
 
     def put(self, patches: Tensor) -> Tensor:
-        """Add up what was painted for each window: ``[B, P, n_painted]`` to ``[B, C, H, W]``."""
+        """Add up what was drawn for each window: ``[B, P, n_output]`` to ``[B, C, H, W]``."""
         if self.canvas == self.size == self.patch:
             return patches.reshape(patches.shape[0], self.channels, *self.size)
-        painted = F.fold(patches.transpose(1, 2), self.canvas, self.patch, stride=self.stride)
+        drawn = F.fold(patches.transpose(1, 2), self.canvas, self.patch, stride=self.stride)
         above, left = (first - self.padding for first in self.outside)  # negative: what lies outside is cut off
         below, right = (
             size - before - canvas for size, before, canvas in zip(self.size, (above, left), self.canvas, strict=True)
         )
-        return F.pad(painted, (left, right, above, below))
+        return F.pad(drawn, (left, right, above, below))
 
 
 class Local(nn.Module):

@@ -172,13 +172,13 @@ def resample(images: Tensor, rows: Tensor, size: tuple[int, int] | None = None, 
 
 
 def _in_order(*tensors: Tensor) -> bool:
-    """Whether sums must be the same each time, as those of ``grid_sample``'s gradient are not but on a CPU."""
+    """Return whether sums must be the same each time, as those of ``grid_sample``'s gradient are not but on a CPU."""
     asked = torch.are_deterministic_algorithms_enabled() and torch.is_grad_enabled()
     return asked and any(x.requires_grad and x.device.type != "cpu" for x in tensors)
 
 
 def _sample_by_products(images: Tensor, grid: Tensor, padding: str) -> Tensor:
-    """As ``grid_sample``, of which no two pixels write to the same place: rows and columns weighed by matrices.
+    """Sample as ``grid_sample`` does, by products of matrices for rows and columns: no two pixels write to one place.
 
     Args:
         images: ``[B, C, h, w]``.

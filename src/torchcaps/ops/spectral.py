@@ -221,7 +221,7 @@ def _matrices(height: int, width: int) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def _factors(alone: np.ndarray, re: np.ndarray, im: np.ndarray) -> list[np.ndarray]:
-    """What gives the factors of signal and response, from real and from complex coefficients; and makes up outputs."""
+    """Return the matrices that give the factors of signal and response, and those that make up outputs."""
     # (a + ib)(c - id) = (p - q) + i(p - r) with p = (a + b)c, q = b(c - d), r = a(c + d).
     signal, response, inverse = (re + im, im, re), (re, re - im, re + im), (2 * (re + im), -2 * re, -2 * im)
     return [np.concatenate((alone, *parts)) for parts in (signal, response, inverse)]

@@ -43,7 +43,7 @@ class Batches:
         return self.n // self.batch_size if self.train else -(-self.n // self.batch_size)
 
     def state_dict(self) -> dict[str, int]:
-        """Where the iteration stands; Lightning keeps it in the checkpoint."""
+        """Return where the iteration stands; Lightning keeps it in the checkpoint."""
         return {"epoch": self.epoch, "done": self.done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -87,7 +87,7 @@ def split(config: Experiment, dataset: Dataset, name: str, device: torch.device)
 
 
 def evaluated(data: Data, images: Images) -> Images:
-    """Those of a split that are evaluated: all, or ``n_eval`` drawn ones, as the first may be of a single object."""
+    """Return those of a split that are evaluated: all, or ``n_eval`` drawn ones, as the first may be of one object."""
     if data.n_eval is None:
         return images
     return images.take(fixed_order(len(images), 0)[: data.n_eval].sort().values)

@@ -20,7 +20,7 @@ from torchcaps.types import as_output
 
 @torch.no_grad()
 def make_model(config: Experiment, dataset: Dataset) -> nn.Module:
-    """The model that the experiment names, for the shape of its images; it has seen one image without complaint.
+    """Build the model that the experiment names, for the shape of its images, and show it one image.
 
     Raises:
         ValueError: unknown name or options, images too small for it, or a loss that does not fit it.
@@ -110,7 +110,7 @@ def _require_scores(name: str, scores: object, n_classes: int) -> None:
 
 
 def _limits(config: Experiment) -> list[tuple[str, float]]:
-    """How far images are transformed, by the names of the fields."""
+    """Return how far images are transformed, by the names of the fields."""
     return [(f"data.{name}", getattr(config.data, name)) for name in ("shift", "degrees", "scale", "shear")]
 
 

@@ -105,7 +105,7 @@ class Metrics(L.Callback):
             warnings.warn(f"{self.run.metrics} cannot be written now, and waits: {error}", stacklevel=2)
 
     def write(self) -> None:
-        """All rows, once training is over: an earlier attempt may have failed, or its file be gone since."""
+        """Write all rows, once training is over: an earlier attempt may have failed, or its file be gone since."""
         write_atomically(self.run.metrics, self._write)
 
     def _write(self, path: Path) -> None:
@@ -224,7 +224,7 @@ class Rate(L.Callback):
 
 
 def _rates(schedule: LambdaLR) -> list[float]:
-    """Of each group of parameters, at the step that is due."""
+    """Return the rate of each group of parameters, at the step that is due."""
     both = zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
     return [float(base * factor(schedule.last_epoch)) for base, factor in both]
 

@@ -67,7 +67,7 @@ def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset)
 
 
 def load_model(run: Run | str | Path, model: nn.Module | None = None) -> Trained:
-    """The trained model of a run, of its folder, or of a ``model.pt`` alone, wherever it lies.
+    """Load the trained model of a run, of its folder, or of a ``model.pt`` alone, wherever it lies.
 
     Args:
         run: a run, its folder, or the file.
@@ -113,7 +113,7 @@ def load_model(run: Run | str | Path, model: nn.Module | None = None) -> Trained
 
 
 def _of_ones_own(name: str, options: dict[str, Any]) -> str:
-    """What is to be done before a model is loaded that this library alone does not know."""
+    """Return what is to be done before a model is loaded that this library alone does not know."""
     if name.endswith(HANDED_OVER):
         return ". It was handed over to train: hand it over again, load_model(run, model)"
     if name not in MODELS:
@@ -138,7 +138,7 @@ def _note_what_is_computed_otherwise(file: Path, model: nn.Module, content: dict
 
 @torch.no_grad()
 def _says(model: nn.Module, shape: Sequence[int]) -> Tensor:
-    """What the model makes of one image, from black to white."""
+    """Return what the model makes of one image, from black to white."""
     with eval_mode(model):
         weight = next(model.parameters())
         image = torch.linspace(0, 1, math.prod(shape), dtype=weight.dtype, device=weight.device).view(1, *shape)
@@ -147,7 +147,7 @@ def _says(model: nn.Module, shape: Sequence[int]) -> Tensor:
 
 
 def data_for(config: Experiment, trained: Trained) -> Dataset:
-    """The run's data, once it is known to be what the model was trained on.
+    """Load the run's data, once it is known to be what the model was trained on.
 
     Images that came or went since, as in a folder of one's own, are named in a warning.
 

@@ -48,7 +48,7 @@ class Data:
         pairs: train on pairs of overlapping images of different classes.
         n_pairs: pairs in an epoch, and in validation and test.
         blend: how two images of a pair are laid over each other, "sum" or "max".
-        transformed: show an image, a transformation, and as what is to be painted the transformed image, for
+        transformed: show an image, a transformation, and as what is to be reconstructed the transformed image, for
             auto-encoders. Both are transformed at random within shift, degrees, scale and shear, in
             evaluation too, where every run with this batch_size sees the same; T leads from one to the
             other.
@@ -104,7 +104,7 @@ class Data:
 
     @property
     def task(self) -> Task:
-        """What a network is trained to do on these data, as ``pairs`` and ``transformed`` say."""
+        """Return what a network is trained to do on these data, as ``pairs`` and ``transformed`` say."""
         from torchcaps.training.tasks import task_of  # brings torch, which --help does not wait for
 
         return task_of(self)
@@ -174,7 +174,7 @@ class Experiment:
         model: what is trained.
         optim: how.
         loss: "margin" or "spread" on the class capsules' activations, or "cross_entropy" on logits, or on
-            activations as if they were such (binary for pairs); "squared_error" of what an auto-encoder paints,
+            activations as if they were such (binary for pairs); "squared_error" of an auto-encoder's reconstruction,
             summed over the pixels; "own" where a function was handed over to ``train``.
         margin: how the spread loss's margin grows, "linear" (the paper) or "sigmoid" (the released code).
         reconstruction: weight of the summed squared error of the reconstruction: 0.0005 in the
@@ -383,12 +383,12 @@ _SMOKE = "-smoke"
 
 
 def smoke(config: Experiment) -> Experiment:
-    """The same in seconds: two steps on eight images, to see that it runs. What it learns is nothing."""
+    """Shorten an experiment to seconds: two steps on eight images, to see that it runs. It learns nothing."""
     data = replace(config.data, n_train=None, n_eval=8, **config.data.task.few)
     return replace(config, recipe=f"{config.recipe}{_SMOKE}", data=data, epochs=1, batch_size=4, compile=False)
 
 
 def is_smoke(config: Experiment) -> bool:
-    """Whether it is what :func:`smoke` gives."""
+    """Return whether it is what :func:`smoke` gives."""
     name = config.recipe.removesuffix(_SMOKE)
     return name != config.recipe and config == smoke(replace(config, recipe=name))

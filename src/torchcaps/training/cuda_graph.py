@@ -17,7 +17,7 @@ SWITCH = "TORCHCAPS_CUDA_GRAPH"
 
 
 def wanted() -> bool:
-    """Whether steps are to be recorded, where they can be.
+    """Return whether steps are to be recorded, where they can be.
 
     Raises:
         ValueError: the environment variable is neither 0 nor 1.

@@ -23,7 +23,7 @@ TF32_CAPABILITY = (8, 0)
 
 
 def choose_device(name: str) -> torch.device:
-    """The device that was named; "auto" is a GPU where there is one.
+    """Return the device that was named; "auto" is a GPU where there is one.
 
     Raises:
         ValueError: it is unknown, or not available.
@@ -67,7 +67,7 @@ def flushed() -> Iterator[None]:
 
 @contextmanager
 def in_float32() -> Iterator[None]:
-    """What is made here is in float32, whatever torch's default dtype is around it."""
+    """Make float32 torch's default dtype for a while."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -78,7 +78,7 @@ def in_float32() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """The caller's draws stay the caller's; its inference mode, autocast and default dtype are not those in here."""
+    """Leave the caller's random state as it is, and its inference mode, autocast and default dtype outside."""
     drawn_on = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with (
         torch.random.fork_rng(devices=drawn_on),
@@ -93,7 +93,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def tf32() -> tuple[str, ...]:
-    """What float32 operations PyTorch may run in TF32 on a GPU: of "convolutions" and "products"; by default the first.
+    """Return what PyTorch may run in TF32 on a GPU, of "convolutions" and "products"; by default the first.
 
     From 2.9 on PyTorch has two interfaces to these switches, and reading the old one raises where the new one was used.
     """
@@ -139,7 +139,7 @@ def versions() -> dict[str, str]:
 
 
 def commit(*further: str) -> str | None:
-    """The commit of the source that ran, with "-dirty" where it was changed; None outside a checkout.
+    """Return the commit of the source that ran, with "-dirty" where it was changed; None outside a checkout.
 
     Args:
         further: folders beside ``src`` of which the same is asked.
@@ -160,7 +160,7 @@ def commit(*further: str) -> str | None:
 
 
 def splits_in_words(data: Dataset) -> dict[str, str]:
-    """How many images each split has, and a checksum of their labels and groups: tells data that came or were moved.
+    """Describe each split: its images and a checksum of labels and groups, which shows what came or moved.
 
     Not of the images: where these are resized, another processor may round a pixel otherwise.
     """
@@ -168,6 +168,6 @@ def splits_in_words(data: Dataset) -> dict[str, str]:
 
 
 def _checksums(images: Images) -> str:
-    """Of their labels, and of whose images they are where that is known."""
+    """Return checksums of the labels, and of the groups where these are known."""
     known = {"labels": images.labels} | ({"groups": images.factors["group"]} if "group" in images.factors else {})
     return ", ".join(f"{name} {crc32(values.cpu().numpy().tobytes()):08x}" for name, values in known.items())

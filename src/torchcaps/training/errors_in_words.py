@@ -13,7 +13,7 @@ _FURTHER = {
 
 
 def further_errors(result: dict[str, Any]) -> dict[str, str]:
-    """The errors of a result on splits beside validation and test, by their keys, and what they are called."""
+    """Return the errors of a result on splits beside validation and test, by their keys, and what they are called."""
     splits = [key.removesuffix("_error") for key in result if key.endswith("_error")]
     return {
         f"{split}_error": _FURTHER.get(split, f"error on {split}") for split in splits if split not in ("val", "test")
@@ -21,5 +21,5 @@ def further_errors(result: dict[str, Any]) -> dict[str, str]:
 
 
 def if_seen(result: dict[str, Any]) -> str:
-    """What is to be said after a validation error or loss, where those images were trained on too."""
+    """Return the words after a validation error or loss, where those images were trained on too."""
     return "" if result.get("held_out", True) else " (trained on too)"

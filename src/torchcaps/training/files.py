@@ -74,7 +74,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def as_png(figure: Figure) -> bytes:
-    """A picture; the same figure gives the same bytes. Names in it are no formulas, whatever they hold."""
+    """Draw a figure as PNG; the same figure gives the same bytes. Names in it are no formulas, whatever they hold."""
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
@@ -91,7 +91,7 @@ def write_picture(path: Path, figure: Figure) -> None:
 
 
 def read_json(path: Path, *keys: str) -> dict[str, Any]:
-    """What a JSON file holds.
+    """Read what a JSON file holds.
 
     Args:
         path: the file.

@@ -22,7 +22,7 @@ from torchcaps.training.whole_step import WholeStep, clip_gradients
 
 
 def depends_on_length(optim: Optim) -> bool:
-    """Whether the learning rate of a step depends on how many there will be."""
+    """Return whether the learning rate of a step depends on how many there will be."""
     in_parts = optim.schedule == "exponential" and optim.decay_steps < 1
     return optim.warmup > 0 or optim.schedule == "cosine" or in_parts
 
@@ -101,7 +101,7 @@ class TrainingModule(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def whole_step(self, optimizer: torch.optim.Optimizer) -> WholeStep | None:
-        """The step in one piece, on a GPU; a CPU and others would not gain by it."""
+        """Return the step in one piece, on a GPU; a CPU and others would not gain by it."""
         if self.device.type != "cuda":
             return None
         recorder = cuda_graph.CudaGraph(self.device) if cuda_graph.wanted() else None

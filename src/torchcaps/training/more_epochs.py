@@ -21,7 +21,7 @@ _OUTCOME = ("model.pt", "report.html", "pictures", "measures", "few-labels.json"
 
 
 def epochs_before(run: Run, config: Experiment) -> int | None:
-    """How many epochs the finished run in this folder has, if it is this experiment with fewer; else None.
+    """Count the epochs of the finished run in this folder, if it is this experiment with fewer; else None.
 
     Raises:
         ValueError: it cannot go on, as its checkpoint is gone, or ``stop_at`` ended it.
@@ -87,12 +87,12 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def as_in_one_go(config: Experiment) -> bool:
-    """Whether a run that was given more epochs is, step by step, what it would have been with all of them at first."""
+    """Return whether a run with added epochs is, step by step, what it would have been with all of them at first."""
     return config.loss != "spread" and not depends_on_length(config.optim)
 
 
 def going_on_in_words(run: Run, config: Experiment, there: int) -> str:
-    """What happens to a finished run of ``there`` epochs that is given those of ``config``."""
+    """Say what happens to a finished run of ``there`` epochs that is given those of ``config``."""
     epochs = f"{there} epoch{'s' * (there > 1)}"
     said = (
         f"{run.path} holds a finished run of {epochs}: it goes on to {config.epochs}, and what it was is kept as "

@@ -23,7 +23,7 @@ Loss = Callable[["ModelOutput | Reconstruction", Batch], Tensor]
 
 
 def answer(model: nn.Module, batch: Batch) -> ModelOutput | Reconstruction:
-    """What the model says to a batch."""
+    """Return the model's output for a batch."""
     return as_output(model(batch.images) if batch.transformation is None else model(batch.images, batch.transformation))
 
 
@@ -91,7 +91,7 @@ def total_loss(
 
 
 def wrong(scores: Tensor, labels: Tensor) -> Tensor:
-    """Which predictions are wrong: the K largest scores must be the K true classes, all of them.
+    """Return which predictions are wrong: the K largest scores must be the K true classes, all of them.
 
     Args:
         scores: ``[B, J]``.

@@ -17,12 +17,12 @@ _TASKS = {"train": "to train", "val": "to validate", "test": "to test"}
 
 
 def count_classes(labels: Tensor, classes: Sequence[str]) -> dict[str, int]:
-    """How many images each class has."""
+    """Count the images of each class."""
     return dict(zip(classes, torch.bincount(labels.cpu(), minlength=len(classes)).tolist(), strict=True))
 
 
 def recalls(labels: Tensor, wrong: Tensor, classes: Sequence[str]) -> dict[str, Any]:
-    """The recall of each class, and the balanced error.
+    """Return the recall of each class, and the balanced error.
 
     Args:
         labels: ``[N]``.
@@ -41,12 +41,12 @@ def recalls(labels: Tensor, wrong: Tensor, classes: Sequence[str]) -> dict[str, 
 
 
 def are_unequal(counts: Mapping[str, int]) -> bool:
-    """Whether the largest class has more than twice the images of the smallest."""
+    """Return whether the largest class has more than twice the images of the smallest."""
     return max(counts.values()) > _UNEQUAL * min(counts.values())
 
 
 def balanced_in_words(scores: Mapping[str, Any], counts: Mapping[str, int]) -> str:
-    """What is to be said after an error: the balanced one and the class that fares worst, where classes are unequal.
+    """Say the balanced error and the class that fares worst, where classes are unequal.
 
     Args:
         scores: as :func:`recalls` gives them; older results lack them, and nothing is said.
@@ -77,7 +77,7 @@ def error_words(result: Mapping[str, Any], split: str) -> str:
 
 
 def split_in_words(result: Mapping[str, Any]) -> str:
-    """How many images of each class train, validate and test, where somebody's own folder was split or classes are
+    """Say how many images of each class train, validate and test, where somebody's own folder was split or classes are
     unequal; else nothing.
     """
     counts = result.get("images_per_class", {})

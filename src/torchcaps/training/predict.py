@@ -26,7 +26,7 @@ Named = list[tuple[str, float]]
 def predict(
     run: Run | str | Path, paths: Sequence[str | Path], *, invert: bool = False, top: int = 3
 ) -> dict[str, Named]:
-    """The most probable classes of each image.
+    """Predict the most probable classes of each image.
 
     Args:
         run: a finished run, or its folder.

@@ -44,7 +44,7 @@ class Run:
         self.report = self.path / "report.html"
 
     def finished(self) -> dict[str, Any]:
-        """What ``result.json`` holds.
+        """Read what ``result.json`` holds.
 
         Raises:
             ValueError: the run is not finished, or was a trial, of which nothing but its validation may be asked.
@@ -58,7 +58,7 @@ class Run:
         return self.read_result(*(f"{split}_{'error' if config.data.task.classifies else 'loss'}" for split in _SPLITS))
 
     def classifier(self) -> Experiment:
-        """The experiment, once it is known to be a classifier's.
+        """Return the experiment, once it is known to be a classifier's.
 
         Raises:
             ValueError: it is an auto-encoder's.
@@ -69,7 +69,7 @@ class Run:
         return config
 
     def read_result(self, *further: str) -> dict[str, Any]:
-        """What ``result.json`` holds, of a trial too; it must have the ``further`` keys besides.
+        """Read what ``result.json`` holds, of a trial too; it must have the ``further`` keys besides.
 
         Raises:
             ValueError: it is missing, broken, or something else.
@@ -108,16 +108,16 @@ class Run:
         return {name: both for name, both in found.items() if name not in free}
 
     def _may_go_on(self, config: Experiment) -> str:
-        """That a run can be given more epochs, where these alone differ and it is not finished."""
+        """Say that a run can be given more epochs, where these alone differ and it is not finished."""
         only = list(self.differences(config)) == ["epochs"] and config.epochs > self.experiment().epochs
         return "; once it is finished it can be given more epochs" if only and not self.result.is_file() else ""
 
     def before(self, epochs: int) -> Run:
-        """The run as it was when it had so many epochs, before it was given more."""
+        """Return the run as it was when it had so many epochs, before it was given more."""
         return Run(self.path / f"{epochs}-epochs")
 
     def befores(self) -> list[int]:
-        """How many epochs it had each time that it was given more."""
+        """Return how many epochs it had each time that it was given more."""
         names = (path.parent.name.removesuffix("-epochs") for path in self.path.glob("*-epochs/result.json"))
         return sorted(int(name) for name in names if name.isdecimal())
 
@@ -134,7 +134,7 @@ class Run:
                 raise ValueError(f"{error}: name another folder by out") from error
 
     def started(self) -> bool:
-        """Whether there is anything here that another experiment must not touch."""
+        """Return whether there is anything here that another experiment must not touch."""
         return any(path.exists() for path in (self.metrics, self.checkpoint, self.model, self.result))
 
     def open(self, config: Experiment) -> None:
@@ -168,7 +168,7 @@ class Run:
             lock.release()
 
     def experiment(self) -> Experiment:
-        """The experiment, from ``config.json``.
+        """Read the experiment, from ``config.json``.
 
         Raises:
             ValueError: the folder holds no run.
@@ -182,7 +182,7 @@ class Run:
 
 
 def experiment_from(content: dict[str, Any]) -> Experiment:
-    """The experiment that was written as ``config.json``.
+    """Read the experiment that was written as ``config.json``.
 
     What was not a field then has its default, which is how things were done then.
 
@@ -201,7 +201,7 @@ def experiment_from(content: dict[str, Any]) -> Experiment:
 
 
 def placed(config: Experiment, root: str | Path | None, threads: int, device: Device) -> Experiment:
-    """The experiment with what says where it runs.
+    """Return the experiment with what says where it runs.
 
     Args:
         config: the experiment.
@@ -213,7 +213,7 @@ def placed(config: Experiment, root: str | Path | None, threads: int, device: De
 
 
 def with_data_in(config: Experiment, root: str | Path | None) -> Experiment:
-    """The experiment on the files in ``root``, or in the data sets' folders there; None leaves its own."""
+    """Return the experiment on the files in ``root``, or in the data sets' folders there; None leaves its own."""
     if root is None:
         return config
     root = Path(root).expanduser()
@@ -223,7 +223,7 @@ def with_data_in(config: Experiment, root: str | Path | None) -> Experiment:
 
 
 def _partial(path: Path) -> bool:
-    """Of a process that was killed as it wrote."""
+    """Return whether a process was killed as it wrote this file."""
     return path.name.startswith(".") and path.suffix == ".partial"
 
 
@@ -242,7 +242,7 @@ def differing(theirs: dict[str, Any], mine: dict[str, Any]) -> dict[str, tuple[s
 
 
 def unnamed_factors(found: dict[str, tuple[str, str]]) -> list[str]:
-    """Of fields that differ, the factors that an older run had and did not name, where they are the same here."""
+    """Return those of the differing fields that are factors an older run had and did not name, and has here too."""
     names = {f"model.options.{name}": repr(value) for name, value in NO_FACTORS.items()}
     return [name for name, both in found.items() if name in names and both == ("nothing", names[name])]
 

@@ -302,7 +302,7 @@ def record(session: Session, run: Run, fitted: Fitted, *, progress: bool) -> dic
 
 
 def _of_each_class(config: Experiment, dataset: Dataset, batches: dict[str, Batches]) -> dict[str, Any]:
-    """How many images of each class a classifier of single images was trained, validated and tested on."""
+    """Count the images of each class that a classifier was trained, validated and tested on."""
     if not config.data.task.one_class:
         return {}
     return {
@@ -367,7 +367,7 @@ def _fit(run: Run, task: TrainingModule, device: torch.device, progress: Progres
 
 
 def _fitting(checkpoint: Path, model: nn.Module) -> str:
-    """The path, once the file is known to be this model's and readable.
+    """Return the path, once the file is known to be this model's and readable.
 
     Raises:
         ValueError: it is not; training from scratch instead would lose what it holds.

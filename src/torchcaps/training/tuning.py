@@ -156,7 +156,7 @@ def _require_left_alone(config: Experiment, before: Experiment) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """An outcome, of an older version too: what was no field of an experiment then has its default."""
+    """Read an outcome, of an older version too: what was no field of an experiment then has its default."""
     content = read_json(path, "config")
     try:
         return content | {"config": flat(experiment_from(content["config"]).to_dict())}
@@ -182,7 +182,7 @@ def _best(found: Iterable[dict[str, Any]]) -> dict[str, float]:
 
 
 def regulariser(config: Experiment) -> tuple[str, tuple[float, ...]]:
-    """The field that regularises the experiment's network, and the values that are tried."""
+    """Return the field that regularises the experiment's network, and the values that are tried."""
     if "dropout" in inspect.signature(MODELS[config.model.name]).parameters:
         return DROPOUT
     with torch.device("meta"):  # of any size: only its parts are asked for
@@ -191,7 +191,7 @@ def regulariser(config: Experiment) -> tuple[str, tuple[float, ...]]:
 
 
 def _with(config: Experiment, settings: dict[str, float]) -> Experiment:
-    """The experiment with other values of fields, by their dotted names."""
+    """Return the experiment with other values of fields, by their dotted names."""
     content = config.to_dict()
     for name, value in settings.items():
         *path, last = name.split(".")

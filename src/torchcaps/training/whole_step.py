@@ -130,7 +130,7 @@ class WholeStep:
         return self._checked_replay() if self._replay is None or self._checked < _CHECKS else self._replay()
 
     def fault(self) -> Fault | None:
-        """The first loss or gradient that was no number, of all steps so far. It waits for them."""
+        """Return the first loss or gradient that was no number, of all steps so far. It waits for them."""
         steps, values = torch.stack((self._first, self._value)).tolist()
         found = [
             Fault(name, value, int(step))
@@ -140,7 +140,7 @@ class WholeStep:
         return min(found, key=lambda fault: fault.step, default=None)
 
     def _work(self, batch: Batch) -> Tensor:
-        """What is recorded. Autocast is for the forward pass, as Lightning has it."""
+        """Take the step that is recorded. Autocast is for the forward pass, as Lightning has it."""
         self.optimizer.zero_grad()
         output = answer(self.model, batch)
         loss = total_loss(self.config, self.model, output, batch, margin=self._margin, loss=self.own_loss)
@@ -208,7 +208,7 @@ class WholeStep:
         return loss
 
     def _unsure(self, state: list[Tensor], before: list[Tensor], stepped: list[Tensor]) -> float:
-        """How far the step itself, taken again, is from itself: kernels that add in any order may lead far apart."""
+        """Measure how far the step, taken again, is from itself: kernels that add in any order may lead far apart."""
         assert self._held is not None
         _put(state, before)
         seed(torch.initial_seed(), self._step.device)
@@ -216,7 +216,7 @@ class WholeStep:
         return _norm(_copies(list(self.model.parameters())), stepped)
 
     def _state(self) -> list[Tensor]:
-        """All that a step changes, the parameters first."""
+        """Return all that a step changes, the parameters first."""
         kept = [value for state in self.optimizer.state.values() for value in state.values()]
         kept = [value for value in kept if isinstance(value, Tensor)]
         return [*self.model.parameters(), *self.model.buffers(), *kept, self._first, self._value]
@@ -236,7 +236,7 @@ def _tensors(batch: Batch) -> list[Tensor]:
 
 @contextmanager
 def _rate_in(optimizer: torch.optim.Optimizer, rate: Tensor) -> Iterator[None]:
-    """The learning rate in memory, and what tells the optimizer that a graph may hold its step, for now.
+    """Put the learning rate in memory for a while, and tell the optimizer that a graph may hold its step.
 
     The numbers stay in its groups, and so in checkpoints, which other devices may go on from.
     """
@@ -272,5 +272,5 @@ def _put(tensors: list[Tensor], copies: list[Tensor]) -> None:
 
 
 def _norm(some: list[Tensor], others: list[Tensor]) -> float:
-    """‖some − others‖ over all of their numbers."""
+    """Return ‖some − others‖ over all of their numbers."""
     return sum((a.double() - b.double()).square().sum().item() for a, b in zip(some, others, strict=True)) ** 0.5

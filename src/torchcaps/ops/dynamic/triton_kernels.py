@@ -35,26 +35,26 @@ LOWEST = tl.constexpr(-3e38)
 
 @triton.jit
 def there_of(block, n_images, N: tl.constexpr):
-    """Which images of a block are there [N]."""
+    """Return which images of a block are there [N]."""
     return block * N + tl.arange(0, N) < n_images
 
 
 @triton.jit
 def known_of(chunk, n_in, KI: tl.constexpr):
-    """Which lower capsules of a chunk are there [KI]."""
+    """Return which lower capsules of a chunk are there [KI]."""
     return chunk * KI + tl.arange(0, KI) < n_in
 
 
 @triton.jit
 def pair_places(block, chunk, n_in, N: tl.constexpr, KI: tl.constexpr):
-    """Where a block of images and a chunk begin in [B, I], of 64 bits, and offsets from there [N, KI]."""
+    """Return where a block of images and a chunk begin in [B, I], of 64 bits, and offsets from there [N, KI]."""
     n, i = tl.arange(0, N), tl.arange(0, KI)
     return tl.full((), N, tl.int64) * block * n_in + chunk * KI, n[:, None] * n_in + i[None, :]
 
 
 @triton.jit
 def pose_places(block, chunk, n_images, n_in, D: tl.constexpr, N: tl.constexpr, KI: tl.constexpr, DP: tl.constexpr):
-    """The same in [B, I, D] with offsets [N, K], and which are there."""
+    """Return the same in [B, I, D] with offsets [N, K], and which are there."""
     n, k = tl.arange(0, N), tl.arange(0, KI * DP)
     known = (chunk * KI + k // DP < n_in) & (k % DP < D)
     first = (tl.full((), N, tl.int64) * block * n_in + chunk * KI) * D
@@ -81,7 +81,7 @@ def matrix_places(
     DP: tl.constexpr,
     EP: tl.constexpr,
 ):
-    """The same in [I, J, D, E] for upper capsule j, with offsets [K, EP]."""
+    """Return the same in [I, J, D, E] for upper capsule j, with offsets [K, EP]."""
     k, e = tl.arange(0, KI * DP), tl.arange(0, EP)
     known = (chunk * KI + k // DP < n_in) & (k % DP < D)
     first = tl.full((), KI * J, tl.int64) * chunk * (D * E) + j * (D * E)
@@ -109,7 +109,7 @@ def load_matrices(
 
 @triton.jit
 def state_places(block, j, n_images, J: tl.constexpr, E: tl.constexpr, N: tl.constexpr, EP: tl.constexpr):
-    """The same in [B, J, E], with offsets [N, EP]."""
+    """Return the same in [B, J, E], with offsets [N, EP]."""
     n, e = tl.arange(0, N), tl.arange(0, EP)
     first = tl.full((), N * J, tl.int64) * block * E + j * E
     return first, n[:, None] * (J * E) + e[None, :], there_of(block, n_images, N)[:, None] & (e < E)[None, :]

@@ -16,13 +16,13 @@ UNROLL: tl.constexpr = tl.constexpr(4)
 
 @triton.jit
 def exactly(bits):
-    """The float64 with these bits."""
+    """Return the float64 with these bits."""
     return tl.cast(tl.cast(bits, tl.int64), tl.float64, bitcast=True)
 
 
 @triton.jit
 def own_parents(n, N: tl.constexpr):
-    """A program's parents [N, 1], which are there, their 16 numbers' places [N, 16], and where these are."""
+    """Return a program's parents [N, 1], which are there, their 16 numbers' places [N, 16], and where these are."""
     row = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[:, None]
     there = row < n
     return row, there, row * 16 + tl.arange(0, 16)[None, :], there & (tl.arange(0, 16)[None, :] >= 0)
@@ -46,7 +46,7 @@ def log_volume(variance):
 
 @triton.jit
 def sigmoid(x):
-    """Of float64."""
+    """Compute the sigmoid of float64."""
     return 1.0 / (1.0 + tl.exp(-x))
 
 
@@ -128,7 +128,7 @@ def fit_pass(
     N: tl.constexpr,
     FIRST: tl.constexpr,
 ):
-    """The M-step's end, from Σ r (V − μ) and Σ r (V − μ)² around the new mean: variance, logit, and log a + log p.
+    """End the M-step, from Σ r (V − μ) and Σ r (V − μ)² around the new mean: variance, logit, log a + log p.
 
     The FIRST time the mean moved from 0, and the sums are those of the parts. The ``last`` time the mean and activation
     are the results.
@@ -218,7 +218,7 @@ def slopes_pass(
     N: tl.constexpr,
     LAST: tl.constexpr,
 ):
-    """The gradients of an M-step's sums, and the states of the E-step before it.
+    """Compute the gradients of an M-step's sums, and the states of the E-step before it.
 
     Made from the results' gradients for the LAST iteration t, else from sums over the votes of the E-step that
     followed. ``carried`` is the gradient of the mean, from iteration to iteration; ``betas`` those of β_u and β_a so

@@ -43,7 +43,7 @@ def four(at, N: tl.constexpr):
 
 @triton.jit
 def sixteen(at, step, N: tl.constexpr):
-    """A matrix whose rows are ``step`` apart."""
+    """Load a matrix whose rows are ``step`` apart."""
     numbers = ()
     for row in tl.static_range(4):
         numbers += four(at + row * step, N)
@@ -67,7 +67,7 @@ def store_sixteen(to, step, numbers, inside, N: tl.constexpr):
 
 @triton.jit
 def all_of(x):
-    """The same tensor sixteen times."""
+    """Return the same tensor sixteen times."""
     numbers = ()
     for _h in tl.static_range(16):
         numbers += (x,)
