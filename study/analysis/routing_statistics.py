@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_shapes
-from torchcaps.explain import as_capsnet, inspects_model
+from torchcaps.explain import inspects_model, trace_routing
 from torchcaps.layers import DenseCaps, DynamicRouting
 from torchcaps.ops import Capsules, dense_votes
 
@@ -44,7 +44,7 @@ def routing_statistics(
     """Route the same votes with 1, 2, … iterations.
 
     Args:
-        model: a CapsNet.
+        model: any network whose class capsules are a DenseCaps with dynamic routing.
         images: ``[B, C, H, W]``, values 0 … 1.
         n_iters: numbers of iterations of the class capsules; the layers below keep their own.
         batch_size: number of images at a time; all their votes are held in memory.
@@ -59,8 +59,8 @@ def routing_statistics(
 
     Source: Sabour et al. 2017, appendix A, asks how many iterations to take.
     """
-    model, numbers = as_capsnet(model), list(n_iters)
-    classes = model.classes
+    numbers = list(n_iters)
+    classes = trace_routing(model, images[:1]).classes.layer
     if not isinstance(classes, DenseCaps) or not isinstance(classes.routing, DynamicRouting):
         raise ValueError(f"model must route to its classes by DenseCaps with dynamic routing, got {classes}")
     check_at_least("the number of images", check_shapes(images=(images, "B C H W"))["B"], 1)
@@ -72,10 +72,10 @@ def routing_statistics(
         check_at_least("n_iters", r, 1)
     parts = []
     for some in images.split(batch_size):
-        lower = model(some).capsules[-2]
+        lower = trace_routing(model, some).classes.lower
         weight = classes.weight
         assert isinstance(weight, Tensor)  # a parameter, or, of pruned layers, what it is computed to
-        directions = F.normalize(dense_votes(lower.pose.flatten(1, 3), weight), dim=3)  # [B, I, J, D]
+        directions = F.normalize(dense_votes(lower.pose.flatten(1, -2), weight), dim=3)  # [B, I, J, D]
         parts.append([_statistics(classes, lower, directions, r) for r in numbers])
     columns = zip(*(zip(*part, strict=True) for part in parts), strict=True)
     joined = (torch.cat([torch.stack(x) for x in column], dim=1) for column in columns)

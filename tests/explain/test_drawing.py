@@ -147,7 +147,7 @@ def test_the_strongest_dimensions_come_first():
     grids = torch.zeros(1, 4, 2, 1, 3, 3)
     grids[0, 2, 1], grids[0, 0, 1] = 0.9, 0.4
     figure = explain.draw_strongest(grids, ["cat"], (0.0, 1.0), n=2)
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["3", "1"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["2", "0"]
     assert picture(figure.axes[0])[0, -1, 0] == pytest.approx(0.9)
     with pytest.raises(ValueError, match="names must be B=1"):
         explain.draw_strongest(grids, NAMES, (0.0, 1.0))

@@ -91,7 +91,7 @@ def test_without_layers_between_the_parts_are_the_couplings():
 
 
 def test_what_does_not_fit_is_named():
-    with pytest.raises(ValueError, match="model must be a CapsNet or MatrixCapsNet, .* got a Linear"):
+    with pytest.raises(ValueError, match="model must have a routed layer, .* got a Linear"):
         part_maps(torch.nn.Linear(1, 1), torch.rand(1, *SHAPE))
     with pytest.raises(ValueError, match=r"model must have no padding between its capsules, got \(1, 1\)"):
         part_maps(with_padded_capsules(), torch.rand(1, 1, 28, 28))

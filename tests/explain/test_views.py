@@ -49,7 +49,7 @@ def test_a_capsnet_has_views_too_and_a_cnn_has_not():
     model = CapsNet((1, 22, 26), 3, channels=2, n_types=2, d_class=5, decoder=None).eval()
     angles = torch.tensor([0, 10])
     assert view_responses(model, torch.rand(2, 1, 22, 26), 0, angles, angles).pose.shape == (2, 2, 5)
-    with pytest.raises(ValueError, match="model must be a CapsNet or MatrixCapsNet"):
+    with pytest.raises(ValueError, match="model must return its class capsules"):
         view_responses(matched_cnn(n_parameters=30_000), torch.rand(2, 1, 28, 28), 0, angles, angles)
     with pytest.raises(ValueError, match=r"azimuth must be \[N\] with N=2 as in images"):
         view_responses(model, torch.rand(2, 1, 22, 26), 0, angles, angles[:1])

@@ -143,7 +143,8 @@ def test_registered_networks_that_return_scores_or_capsules_alone(
             config = replace(config, loss="cross_entropy")
         result = quiet(config, tmp_path / "a")
         assert evaluate_run(Run(tmp_path / "a")).wrong.float().mean() == result["test_error"]
-        write_report(tmp_path / "a")
+        page = write_report(tmp_path / "a").read_text()
+        assert ("Where the votes come from" in page) == (make is capsules) == ("Parse tree" in page)
     finally:
         DATASETS.pop("stripes")
         NO_FILES.discard("stripes")

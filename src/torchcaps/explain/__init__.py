@@ -72,6 +72,7 @@ from torchcaps.explain.receptive_fields import (
     ReceptiveField,
     capsule_places,
     map_edges,
+    map_extent,
     receptive_fields_of,
 )
 from torchcaps.explain.reconstructions import (
@@ -84,6 +85,11 @@ from torchcaps.explain.segmentation import (
     draw_segmentation,
     red_and_green,
     segment,
+)
+from torchcaps.explain.trace import (
+    RoutedCall,
+    Trace,
+    trace_routing,
 )
 from torchcaps.explain.tree import (
     ParseTree,
@@ -131,7 +137,9 @@ __all__ = [
     "Reconstructions",
     "RecoveredTransformation",
     "RecoveryPanel",
+    "RoutedCall",
     "Segmentation",
+    "Trace",
     "Views",
     "Votes",
     "affine_parameters",
@@ -167,6 +175,7 @@ __all__ = [
     "generative_units",
     "inspects_model",
     "map_edges",
+    "map_extent",
     "mean_by_view",
     "parse_tree",
     "part_maps",
@@ -182,6 +191,7 @@ __all__ = [
     "regression_fit",
     "scores_of",
     "segment",
+    "trace_routing",
     "transformation_consistency",
     "transformation_sweep",
     "unwrap",

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.explain.canvas import INK, MUTED, TEXT, colour_bar, new_figure, numbers, overlay, pixels, shortened, show
-from torchcaps.explain.models import as_capsnet, inspects_model
-from torchcaps.explain.receptive_fields import map_edges
+from torchcaps.explain.models import inspects_model
+from torchcaps.explain.receptive_fields import Extent, map_extent
+from torchcaps.explain.trace import trace_routing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,36 +30,42 @@ class Couplings(NamedTuple):
 
     maps: Tensor
     scores: Tensor
-    extent: tuple[float, float, float, float]
+    extent: Extent
 
 
 @inspects_model
-def coupling_maps(model: nn.Module, images: Tensor, n_iters: int | None = None) -> Couplings:
+def coupling_maps(
+    model: nn.Module, images: Tensor, n_iters: int | None = None, *, extent: Extent | None = None
+) -> Couplings:
     """Lay the couplings of the class capsules out over the image.
 
     Args:
-        model: a CapsNet or MatrixCapsNet.
+        model: any network whose last routed layer makes its class capsules of a map of capsules.
         images: ``[B, C, H, W]``, values 0 … 1.
         n_iters: number of iterations r of the class capsules, by default their own; the layers below keep theirs.
+        extent: (left, right, bottom, top) of that map in pixels of the image; by default that of the receptive fields
+            of a CapsNet or MatrixCapsNet, and all of the image for a network of your own.
 
     Returns:
         :class:`Couplings`.
 
     Raises:
-        ValueError: the model has no capsules, the images do not fit it, or ``n_iters`` is below 1.
+        ValueError: the model routes no map of capsules to its classes, the images do not fit it, or ``n_iters`` is
+            below 1.
     """
-    model = as_capsnet(model)
-    n_iters = model.classes.n_iters if n_iters is None else n_iters
-    check_at_least("n_iters", n_iters, 1)
     check_shapes(images=(images, "B C H W"))
-    lower = model(images).capsules[-2]
+    found = trace_routing(model, images)
+    classes, map_shape = found.classes, found.map_shape()
+    n_iters = classes.layer.n_iters if n_iters is None else n_iters
+    check_at_least("n_iters", n_iters, 1)
     maps, scores = [], []
     for t in range(1, n_iters + 1):
-        routed = model.classes(lower, n_iters=t, return_coupling=True)
-        weighted = lower.activation.flatten(1)[:, :, None] * routed.coupling  # [B, I, J]
-        maps.append(weighted.unflatten(1, model.map_shape).mean(dim=1).permute(0, 3, 1, 2))  # [B, J, H, W]
+        routed = classes.again(t)
+        assert routed.coupling is not None
+        weighted = classes.lower.activation.flatten(1)[:, :, None] * routed.coupling  # [B, I, J]
+        maps.append(weighted.unflatten(1, map_shape).mean(dim=1).permute(0, 3, 1, 2))  # [B, J, H, W]
         scores.append(routed.activation)
-    return Couplings(torch.stack(maps), torch.stack(scores), map_edges(model))
+    return Couplings(torch.stack(maps), torch.stack(scores), extent or map_extent(model, images))
 
 
 def draw_couplings(

@@ -126,18 +126,16 @@ def class_capsules(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def em_class_caps(model: nn.Module) -> ClassCaps:
-    """Return the model's class capsules, which must be routed by EM.
+    """Return the model's class capsules, which must be the only ones of their kind, and routed by EM.
 
     Raises:
-        ValueError: they are routed otherwise.
+        ValueError: they are routed otherwise, or there are several.
     """
-    classes = as_capsnet(model).classes
-    if isinstance(classes, ClassCaps) and isinstance(classes.routing, EMRouting):
-        return classes
-    raise ValueError(
-        f"model must route to its classes by em in a ClassCaps, got a {type(model).__name__} that does by "
-        f"{classes.routing.name} in a {type(classes).__name__}"
-    )
+    found = [part for part in unwrap(model).modules() if isinstance(part, ClassCaps)]
+    if len(found) == 1 and isinstance(found[0].routing, EMRouting):
+        return found[0]
+    others = ", ".join(f"by {part.routing.name} in a ClassCaps" for part in found) or "without a ClassCaps"
+    raise ValueError(f"model must route to its classes by em in a ClassCaps, got a {type(model).__name__}, {others}")
 
 
 def scores_of(model: nn.Module, images: Tensor) -> Tensor:

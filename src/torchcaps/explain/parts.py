@@ -22,8 +22,9 @@ from torchcaps.explain.canvas import (
     show,
     verdict,
 )
-from torchcaps.explain.models import as_capsnet, inspects_model
-from torchcaps.explain.receptive_fields import map_edges
+from torchcaps.explain.models import inspects_model
+from torchcaps.explain.receptive_fields import Extent, map_extent
+from torchcaps.explain.trace import trace_routing
 from torchcaps.layers import ConvCaps
 from torchcaps.ops.votes import Fields
 
@@ -43,41 +44,47 @@ class Parts(NamedTuple):
 
     maps: Tensor
     scores: Tensor
-    extent: tuple[float, float, float, float]
+    extent: Extent
 
 
 @inspects_model
-def part_maps(model: nn.Module, images: Tensor) -> Parts:
+def part_maps(model: nn.Module, images: Tensor, *, extent: Extent | None = None) -> Parts:
     """Trace the class capsules back to the places of the image that they were made of.
 
     A class receives R_ij a_i from each capsule i of the map below it. That amount is divided among the children of i
-    in proportion to their R a in the routing to i, and so on down to the primary capsules. There the types of each
-    place are added up.
+    in proportion to their R a in the routing to i, and so on down through all layers of convolutional capsules. There,
+    at the primary capsules, the types of each place are added up.
 
     Args:
-        model: a CapsNet or MatrixCapsNet.
+        model: any network whose last routed layer makes its class capsules of a map of capsules.
         images: ``[B, C, H, W]``, values 0 … 1.
+        extent: (left, right, bottom, top) of the map of primary capsules in pixels of the image; by default that of the
+            receptive fields of a CapsNet or MatrixCapsNet, and all of the image for a network of your own.
 
     Returns:
         :class:`Parts`.
 
     Raises:
-        ValueError: the model has no capsules, or capsules with padding; the images do not fit it.
+        ValueError: the model routes no map of capsules to its classes, or has capsules with padding; the images do not
+            fit it.
     """
-    model = as_capsnet(model)
     check_shapes(images=(images, "B C H W"))
-    scores, capsules = model(images)
-    lower = capsules[-2]
-    coupling = model.classes(lower, return_coupling=True).coupling  # [B, I, J]
-    amount = (lower.activation.flatten(1)[..., None] * coupling).mT.unflatten(2, model.map_shape)  # [B, J, T, H, W]
-    below = list(zip(model.hidden, capsules, strict=False))  # layers of capsules, and what goes into each
-    for layer, lower in reversed(below):
-        assert isinstance(layer, ConvCaps)
+    found = trace_routing(model, images)
+    coupling = found.classes.again().coupling  # [B, I, J]
+    assert coupling is not None
+    activation = found.classes.lower.activation.flatten(1)
+    amount = (activation[..., None] * coupling).mT.unflatten(2, found.map_shape())  # [B, J, T, H, W]
+    for call in reversed(found.calls[:-1]):
+        layer, routed = call.layer, call.again()
+        if not isinstance(layer, ConvCaps) or routed.activation.shape[1:] != amount.shape[2:]:
+            raise ValueError(f"model must have ConvCaps alone below its class capsules, one after another; got {layer}")
         if any(layer.padding):
             raise ValueError(f"model must have no padding between its capsules, got {layer.padding}")
-        coupling = layer(lower, return_coupling=True).coupling
-        amount = propagate_responsibility(amount, lower.activation, coupling, layer.kernel_size, layer.stride)
-    return Parts(amount.sum(dim=2), scores, map_edges(model, 0))
+        assert routed.coupling is not None
+        amount = propagate_responsibility(
+            amount, call.lower.activation, routed.coupling, layer.kernel_size, layer.stride
+        )
+    return Parts(amount.sum(dim=2), found.scores, extent or map_extent(model, images, 0))
 
 
 def propagate_responsibility(

@@ -95,8 +95,8 @@ def draw_perturbations(grid: Tensor, offsets: Sequence[float] = OFFSETS) -> Figu
     ratio = (sizes["H"] + _GAP) / (sizes["W"] + _GAP)
     figure = new_figure(0.62 * sizes["K"] + 0.55, 0.62 * ratio * sizes["D"] + 0.25)
     axes = figure.subplots()
-    _sheet(axes, pixels(grid), [str(d + 1) for d in range(sizes["D"])], offsets)
-    axes.set_ylabel("dimension of the capsule", fontsize=TEXT, color=MUTED)
+    _sheet(axes, pixels(grid), [str(d) for d in range(sizes["D"])], offsets)
+    axes.set_ylabel("k of pose[..., k]", fontsize=TEXT, color=MUTED)
     return figure
 
 
@@ -130,7 +130,7 @@ def draw_strongest(grids: Tensor, names: Sequence[str], offsets: Sequence[float]
             continue
         dims = strongest[k].tolist()
         shown = offsets if k < n_columns else None
-        _sheet(axes, pixels(grids[k, dims]), [str(d + 1) for d in dims], shown)
+        _sheet(axes, pixels(grids[k, dims]), [str(d) for d in dims], shown)
         name = shortened(names[k], 9)
         axes.set_ylabel(name, fontsize=TEXT + 4, color=INK, rotation=0, ha="right", va="center", labelpad=10)
     return figure

@@ -8,8 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.checks import check_choice
-from torchcaps.explain.models import as_capsnet
+from torchcaps.explain.models import as_capsnet, unwrap
 from torchcaps.layers.shapes import WINDOW, conv_size, receptive_field
+from torchcaps.models import CapsNet, MatrixCapsNet
+
+#: (left, right, bottom, top) in pixels of the image, pixel 0 centred at 0.
+Extent = tuple[float, float, float, float]
 
 
 class ReceptiveField(NamedTuple):
@@ -57,7 +61,7 @@ def receptive_fields_of(model: nn.Module, layer: int = -1) -> tuple[ReceptiveFie
     return rows, columns
 
 
-def map_edges(model: nn.Module, layer: int = -1) -> tuple[float, float, float, float]:
+def map_edges(model: nn.Module, layer: int = -1) -> Extent:
     """Return (left, right, bottom, top) of a map of capsules in pixels of the image, each place ``step`` pixels wide.
 
     Raises:
@@ -65,6 +69,33 @@ def map_edges(model: nn.Module, layer: int = -1) -> tuple[float, float, float, f
     """
     rows, columns = receptive_fields_of(model, layer)
     return *columns.edges, rows.edges[1], rows.edges[0]
+
+
+def map_extent(model: nn.Module, images: Tensor, layer: int = -1) -> Extent:
+    """Return (left, right, bottom, top) of a map of capsules in pixels; of a network of one's own all of the image.
+
+    Raises:
+        ValueError: as :func:`receptive_fields_of`.
+    """
+    if isinstance(unwrap(model), CapsNet | MatrixCapsNet):
+        return map_edges(model, layer)
+    height, width = images.shape[-2:]
+    return -0.5, width - 0.5, height - 0.5, -0.5
+
+
+def places_in(extent: Extent, size: tuple[int, int]) -> Tensor:
+    """Compute the centres of the cells of a map in pixels, (row, column) ``[H·W, 2]``, row by row.
+
+    Args:
+        extent: (left, right, bottom, top) of the map.
+        size: H and W, its rows and columns.
+    """
+    left, right, bottom, top = extent
+    centres = [
+        first + (last - first) / n * (torch.arange(n, dtype=torch.float32, device="cpu") + 0.5)
+        for first, last, n in ((top, bottom, size[0]), (left, right, size[1]))
+    ]
+    return torch.cartesian_prod(*centres)
 
 
 def capsule_places(model: nn.Module) -> Tensor:

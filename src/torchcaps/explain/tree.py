@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.explain.canvas import HIGHLIGHT, INK, MUTED, TEXT, TITLE, bare, new_figure, pixels, shortened
-from torchcaps.explain.models import as_capsnet, inspects_model
-from torchcaps.explain.receptive_fields import capsule_places
+from torchcaps.explain.models import inspects_model
+from torchcaps.explain.receptive_fields import Extent, map_extent, places_in
+from torchcaps.explain.trace import trace_routing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,36 +46,48 @@ class ParseTree(NamedTuple):
 
 
 @inspects_model
-def parse_tree(model: nn.Module, image: Tensor, n_iters: int | None = None, n_capsules: int = 80) -> ParseTree:
+def parse_tree(
+    model: nn.Module,
+    image: Tensor,
+    n_iters: int | None = None,
+    n_capsules: int = 80,
+    *,
+    extent: Extent | None = None,
+) -> ParseTree:
     """Find the parents of an image's most active capsules.
 
     Args:
-        model: a CapsNet or MatrixCapsNet.
+        model: any network whose last routed layer makes its class capsules of a map of capsules.
         image: ``[C, H, W]``, values 0 … 1.
         n_iters: number of iterations of the routing to the classes, by default the model's own.
         n_capsules: largest N.
+        extent: (left, right, bottom, top) of that map in pixels of the image; by default that of the receptive fields
+            of a CapsNet or MatrixCapsNet, and all of the image for a network of your own.
 
     Returns:
         :class:`ParseTree`.
 
     Raises:
-        ValueError: the model has no capsules, the image does not fit it, or a number is below 1.
+        ValueError: the model routes no map of capsules to its classes, the image does not fit it, or a number is below
+            1.
 
     Source: Sabour et al. 2017, section 1 ("a parse tree is carved out of a fixed multilayer neural
     network").
     """
-    model = as_capsnet(model)
-    n_iters = model.classes.n_iters if n_iters is None else n_iters
     check_at_least("n_capsules", n_capsules, 1)
     check_shapes(image=(image, "C H W"))
-    lower = model(image.unsqueeze(0)).capsules[-2]
-    routed = model.classes(lower, n_iters=n_iters, return_coupling=True)
-    activation = lower.activation.flatten()
+    images = image.unsqueeze(0)
+    found = trace_routing(model, images)
+    classes, (_, height, width) = found.classes, found.map_shape()
+    n_iters = classes.layer.n_iters if n_iters is None else n_iters
+    routed = classes.again(n_iters)
+    assert routed.coupling is not None
+    activation = classes.lower.activation.flatten()
     strongest = activation.topk(min(n_capsules, len(activation)))
     chosen = strongest.indices.cpu()
-    n_places = model.map_shape[1] * model.map_shape[2]
-    places, types, coupling = capsule_places(model)[chosen], chosen // n_places, routed.coupling[0, chosen]
-    places, types = places.to(image.device), types.to(image.device)
+    centres = places_in(extent or map_extent(model, images), (height, width))
+    types, coupling = chosen // (height * width), routed.coupling[0, chosen]
+    places, types = centres[chosen % (height * width)].to(image.device), types.to(image.device)
     return ParseTree(n_iters, places, types, strongest.values, coupling, routed.activation[0])
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_choice, check_shapes
 from torchcaps.explain.canvas import INK, MUTED, SMALL, TEXT, bare, new_figure, numbers, pixels, scales
-from torchcaps.explain.models import as_capsnet, inspects_model
+from torchcaps.explain.models import class_capsules, inspects_model
 from torchcaps.explain.pca import principal_components
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def view_responses(
     """Run a model on one object from all sides.
 
     Args:
-        model: a CapsNet or MatrixCapsNet.
+        model: any network that returns its class capsules.
         images: images of the object, ``[N, C, H, W]``, values 0 … 1.
         label: the object's class.
         elevation: elevation of each image, ``[N]``, in any unit.
@@ -60,13 +60,12 @@ def view_responses(
 
     Source: Hinton, Sabour, Frosst 2018, section 5.1, asks how recognition depends on the viewpoint.
     """
-    model = as_capsnet(model)
     check_shapes(images=(images, "N C H W"), elevation=(elevation, "N"), azimuth=(azimuth, "N"))
     check_at_least("batch_size", batch_size, 1)
-    check_choice("label", label, range(model.classes.n_out))
-    found = [model(part) for part in images.split(batch_size)]
-    activation = torch.cat([output.scores for output in found])  # [N, J]
-    pose = torch.cat([output.capsules[-1].pose[:, label].flatten(1) for output in found])  # [N, D]
+    found = [class_capsules(model, part) for part in images.split(batch_size)]
+    activation = torch.cat([scores for scores, _ in found])  # [N, J]
+    check_choice("label", label, range(activation.shape[1]))
+    pose = torch.cat([pose[:, label] for _, pose in found])  # [N, D]
     elevations, azimuths, means = mean_by_view(torch.cat((activation, pose), dim=1), elevation, azimuth)
     return Views(label, elevations, azimuths, *means.split((activation.shape[1], pose.shape[1]), dim=2))
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_choice, check_shapes
 from torchcaps.explain.canvas import INK, LINES, MUTED, SERIES, SMALL, TEXT, TITLE, new_figure, numbers, shortened
-from torchcaps.explain.models import as_capsnet, em_class_caps, inspects_model
+from torchcaps.explain.models import em_class_caps, inspects_model
 from torchcaps.explain.pca import PrincipalComponents, principal_components
+from torchcaps.explain.trace import trace_routing
 from torchcaps.ops import matrix_votes
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def class_votes(model: nn.Module, image: Tensor, label: int, n_iters: int | None
     """Record how EM routing fits a class capsule to the votes for it.
 
     Args:
-        model: a MatrixCapsNet whose class capsules are routed by EM.
+        model: any network whose class capsules are ClassCaps with EM routing.
         image: ``[C, H, W]``, values 0 … 1.
         label: the class.
         n_iters: number of iterations r of the class capsules, by default their own; the layers below keep theirs.
@@ -69,7 +70,7 @@ def class_votes(model: nn.Module, image: Tensor, label: int, n_iters: int | None
     check_at_least("n_iters", n_iters, 1)
     check_shapes(image=(image, "C H W"))
     check_choice("label", label, range(classes.n_out))
-    lower = as_capsnet(model)(image.unsqueeze(0)).capsules[-2]
+    lower = trace_routing(model, image.unsqueeze(0)).classes.lower
     votes = votes_for_classes(model, lower.pose)[0, :, label]  # [I, D]
     activation = lower.activation.flatten()
     steps = [classes(lower, n_iters=t, return_coupling=True) for t in range(1, n_iters + 1)]
@@ -86,7 +87,7 @@ def votes_for_classes(model: nn.Module, pose: Tensor) -> Tensor:
     """Compute the votes of the map below the class capsules, with the coordinates that are added.
 
     Args:
-        model: a MatrixCapsNet whose class capsules are routed by EM.
+        model: any network whose class capsules are ClassCaps with EM routing.
         pose: poses of the map, ``[B, T, H, W, 4, 4]`` or ``[B, T, H, W, D]``.
 
     Returns:

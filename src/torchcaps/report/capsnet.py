@@ -30,7 +30,7 @@ def pictures(album: Album, tested: EvaluatedRun) -> list[str]:
         made += [_reconstructions(album, tested), _perturbations(album, tested)]
     else:
         made.append(_mistakes(album, tested))
-    return made + _routing(album, tested, tested.first_correct()[0]) if isinstance(tested.model, CapsNet) else made
+    return made + _routing(album, tested, tested.first_correct()[0])
 
 
 def _reconstructs(tested: EvaluatedRun) -> bool:
@@ -123,32 +123,43 @@ def _perturbations(album: Album, tested: EvaluatedRun) -> str:
 
 
 def _routing(album: Album, tested: EvaluatedRun, k: int, what: str = "", prefix: str = "") -> list[str]:
-    """Show couplings and parse tree of one test image, in the true classes' colours."""
+    """Show couplings and parse tree of one test image, in the true classes' colours, if a map is routed to classes."""
     model, image, labels = tested.model, tested.images[k], tested.labels[k].tolist()
-    assert isinstance(model, CapsNet)
-    n_iters = max(2, model.classes.n_iters)
-    beyond = ONE_MORE if model.classes.n_iters == 1 else ""
-    learned = getattr(model.classes, "initial_logits", None) is not None  # which EM routing has not
-    couplings = explain.coupling_maps(model, image.unsqueeze(0), n_iters)
+    try:
+        couplings = explain.coupling_maps(model, image.unsqueeze(0))
+        classes = explain.trace_routing(model, image.unsqueeze(0)).classes
+    except ValueError:  # a CNN, or a network of one's own that routes otherwise
+        return []
+    n_iters, beyond = classes.layer.n_iters, ""
+    if classes.iterates and n_iters == 1:
+        n_iters, beyond = 2, ONE_MORE
+        couplings = explain.coupling_maps(model, image.unsqueeze(0), n_iters)
+    learned = getattr(classes.layer, "initial_logits", None) is not None  # which EM routing has not
+    where = "at the centre of its receptive field"
+    if not isinstance(model, CapsNet | MatrixCapsNet):
+        where = "at its place in the map, which is laid over the whole image"
+    iterations = (
+        f" From above to below: the iterations of routing. In the first one every capsule divides its vote "
+        f"{'by learned initial logits, the same for all images' if learned else 'equally'}; then votes that agree with "
+        "each other gain weight: a place that becomes brighter than in the first iteration has gained."
+    )
     maps = album.add(
         f"{prefix}couplings",
         explain.draw_couplings(image, couplings, tested.classes),
-        "Where the votes for each class come from, from the first iteration of routing (above) to the last. A "
-        "capsule's vote is drawn at the centre of its receptive field. In the first iteration every capsule divides "
-        f"its vote {'by learned initial logits, the same for all images' if learned else 'equally'}; then votes that "
-        "agree with each other gain weight: a place that becomes brighter than in the first iteration has gained. "
-        "Below each picture stands the activation of the class capsule, its probability." + beyond,
+        f"Where the votes for each class come from. A capsule's vote is drawn {where}."
+        f"{iterations * classes.iterates} Below each picture stands the activation of the class capsule." + beyond,
     )
-    trees = [explain.parse_tree(model, image, n) for n in (1, n_iters)]
+    trees = [explain.parse_tree(model, image, n) for n in sorted({1, n_iters})]
     pair = len(labels) == 2
     colours = (explain.FIRST, explain.SECOND) if pair else explain.HIGHLIGHT
     tree = album.add(
         f"{prefix}parse-tree",
         explain.draw_parse_tree(image, trees, tested.classes, labels, colours),
         "The parse tree that routing carves out of the network. Dots are the most active capsules of the image, each "
-        "at the centre of its receptive field. A line leads to the class with which the capsule is coupled most; it is "
+        f"{where}. A line leads to the class with which the capsule is coupled most; it is "
         "stronger the further that coupling exceeds an even share. If the median coupling above a picture is hardly "
-        f"more than even, the parts have hardly decided. {'' if learned else 'At first all classes are equal. '}"
+        "more than even, the parts have hardly decided. "
+        f"{'At first all classes are equal. ' if classes.iterates and not learned else ''}"
         + ("The two true classes are coloured." if pair else "The true class is coloured.")
         + beyond,
     )
@@ -176,6 +187,5 @@ def pictures_of_pairs(album: Album, tested: EvaluatedRun, what: str = "", prefix
                 title, album.add(f"{prefix}segmentation", explain.draw_segmentation(found, tested.classes), text)
             )
         )
-    if isinstance(tested.model, CapsNet):
-        made += _routing(album, tested, (right or [0])[0], what, f"{prefix}pairs-")
+    made += _routing(album, tested, (right or [0])[0], what, f"{prefix}pairs-")
     return made

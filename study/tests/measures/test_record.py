@@ -118,7 +118,7 @@ def test_what_does_not_apply_is_named_and_leaves_nothing(folder):
         ("matched", caps, folder / "cnn", "must be on data split by viewpoint, got a run without novel viewpoints"),
         ("averaged", pairs, None, "run must be of single images for this measure, got one of pairs"),
         ("picasso", pairs, None, "run must be of single images for this measure, got one of pairs"),
-        ("routing", folder / "cnn", None, "model must be a CapsNet"),
+        ("routing", folder / "cnn", None, "model must have a routed layer"),
         ("routing", caps, pairs, "beside must be a run with the same test images"),
         ("transfer", pairs, None, "run must be of whole images of one of mnist, fashion-mnist, digits"),
         ("picasso", folder, None, "must hold a finished run, but it has no result.json"),
