@@ -79,6 +79,6 @@ def test_what_does_not_fit_is_named():
     for model in (tiny(routing="dynamic"), CapsNet((1, 22, 26), 3, channels=2, n_types=2, decoder=None)):
         with pytest.raises(
             ValueError,
-            match="model must route to its classes by em in a ClassCaps, got a .*CapsNet, (by dynamic in|without) a ClassCaps",
+            match="route to its classes by em in a ClassCaps, got a .*CapsNet, (by dynamic in|without) a ClassCaps",
         ):
             class_votes(model, torch.rand(*SHAPE), 0)

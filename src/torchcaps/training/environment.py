@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import torch
 from torchcaps import __version__
 from torchcaps.checks import check_choice
 from torchcaps.data import Dataset, Images
+from torchcaps.ops.backends.native import openmp
 from torchcaps.training.config import DEVICES
 
 #: Compute capability from which a GPU has TF32: Ampere.
@@ -53,16 +55,26 @@ def seed(number: int, device: torch.device) -> None:
 
 @contextmanager
 def flushed() -> Iterator[None]:
-    """Numbers nearer to zero than 1e-38 count as zero here, in threads that this one starts, too.
+    """Count numbers nearer to zero than 1e-38 as zero for a while, in all of torch's threads.
 
     Weights of channels that are dead decay to such, and processors take many times as long to multiply them.
     """
-    before = not torch.full((), 1e-40).mul(1)  # torch can be told, but not asked
-    torch.set_flush_denormal(True)
+    before = not torch.full((), 1e-40).mul(1)  # torch has no function that says it
+    _flush_in_all_threads(True)
     try:
         yield
     finally:
-        torch.set_flush_denormal(before)
+        _flush_in_all_threads(before)
+
+
+def _flush_in_all_threads(flush: bool) -> None:
+    """Set it in this thread, and in those of torch's OpenMP: they keep the setting they were started with."""
+    torch.set_flush_denormal(flush)
+    entry, n = openmp(), torch.get_num_threads()
+    if entry and n > 1:
+        body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: torch.set_flush_denormal(flush) and None)
+        parallel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(entry.value)
+        parallel(ctypes.cast(body, ctypes.c_void_p), None, n, 0)
 
 
 @contextmanager

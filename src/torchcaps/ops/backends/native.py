@@ -49,9 +49,7 @@ def _attempt(name: str) -> ctypes.CDLL | str:
             library = ctypes.CDLL(str(build(name)))
         except (OSError, Unavailable) as error:
             return str(error)
-        # A forked process has none of its parent's threads, for which OpenMP would wait for ever. (A library that the
-        # parent has loaded forgets OpenMP by itself.)
-        library.use_openmp(ctypes.c_void_p() if _FORKED else _openmp())
+        library.use_openmp(openmp())  # a library that the parent of a forked process has loaded forgets it by itself
         return library
 
 
@@ -64,11 +62,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_a_forked_process)
 
 
-def _openmp() -> ctypes.c_void_p:
-    """Return the entry to the OpenMP that torch runs on, or null.
+def openmp() -> ctypes.c_void_p:
+    """Return the entry to the OpenMP that torch runs on, ``GOMP_parallel``, or null.
 
-    Its idle threads spin for a while: a second set of threads would fight them for the cores.
+    Its idle threads spin for a while: a second set of threads would fight them for the cores. A forked process has none
+    of its parent's threads, for which OpenMP would wait for ever: there it is null.
     """
+    if _FORKED:
+        return ctypes.c_void_p()
     for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
         try:
             torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))
