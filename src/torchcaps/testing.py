@@ -183,6 +183,9 @@ def activations_are_lengths(subject: Subject) -> None:
     assert_close(routed.activation, routed.pose.norm(dim=-1))
     assert bool((routed.activation < 1).all())
     assert (routed.activation.flatten(1).sum(dim=1) - 1).abs().max() > 1e-3, "a softmax over the capsules"
+    module, x = subject.made(torch.float32)
+    activation = module(1e4 * x).activation
+    assert bool(((activation >= 0) & (activation <= 1)).all()), "an activation beyond 0 … 1, if by rounding"
 
 
 def couplings_sum_over_upper_capsules(subject: Subject) -> None:

@@ -11,7 +11,8 @@ from torchcaps.checks import check_choice, check_flag, check_number, check_posit
 from torchcaps.layers.init import Scaled, step_scale, truncated_normal_
 from torchcaps.layers.routings import POSES
 from torchcaps.layers.shapes import Two, check_capsules, check_feature_map, conv_size, windows
-from torchcaps.ops import Capsules, conv2d, safe_norm, squash
+from torchcaps.ops import Capsules, conv2d
+from torchcaps.ops.squash import squash_with_length
 
 
 class PrimaryCaps(Scaled):
@@ -109,8 +110,7 @@ class PrimaryCaps(Scaled):
         check_feature_map(x, self.in_channels, self.kernel_size, self.padding)
         s = conv2d(x, self.weight.permute(3, 2, 0, 1), stride=self.stride, padding=self.padding)
         s = s.unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, T, H', W', D]
-        pose = squash(self.scale * s + self.bias[:, None, None])
-        return Capsules(pose, safe_norm(pose))
+        return Capsules(*squash_with_length(self.scale * s + self.bias[:, None, None]))
 
     def extra_repr(self) -> str:
         return (

@@ -64,10 +64,27 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
 
     Source: Sabour et al. 2017, section 2, equation 1.
     """
+    return squash_with_length(s, dim)[0]
+
+
+def squash_with_length(s: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
+    """Squash vectors, and return their lengths too, which are never above 1, not even by rounding.
+
+    Args:
+        s: any shape.
+        dim: the axis of the pose.
+
+    Returns:
+        v, of the shape of ``s``, and ‖v‖, without the axis ``dim``; both of the dtype of ``s``.
+
+    Raises:
+        ValueError: as :func:`squash`.
+    """
     check_floating("s", s)
     check_axis("dim", dim, s)
     direction, norm = _direction_and_norm(at_least_float32(s), dim)
     # n² / (1 + n²) for short vectors and 1 / (1 + 1/n²) for long ones: neither overflows.
     long = norm > 1
     square = torch.where(long, 1 / norm.clamp_min(1), norm).square()
-    return (direction * (torch.where(long, 1.0, square) / (1 + square))).to(s.dtype)
+    length = torch.where(long, 1.0, square) / (1 + square)
+    return (direction * length).to(s.dtype), length.squeeze(dim).to(s.dtype)

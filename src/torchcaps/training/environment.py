@@ -70,10 +70,10 @@ def flushed() -> Iterator[None]:
 def _flush_in_all_threads(flush: bool) -> None:
     """Set it in this thread, and in those of torch's OpenMP: they keep the setting they were started with."""
     torch.set_flush_denormal(flush)
-    entry, n = openmp(), torch.get_num_threads()
-    if entry and n > 1:
+    entry, n = openmp().value, torch.get_num_threads()
+    if entry is not None and n > 1:
         body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: torch.set_flush_denormal(flush) and None)
-        parallel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(entry.value)
+        parallel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(entry)
         parallel(ctypes.cast(body, ctypes.c_void_p), None, n, 0)
 
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -337,3 +338,12 @@ def test_votes_that_are_there_are_routed_by_the_reference() -> None:
 def test_bad_votes() -> None:
     with pytest.raises(ValueError, match=r"votes must be \[B, I, J, d_out\], got shape \[2, 3, 4\]"):
         dynamic_routing_from_votes(torch.zeros(2, 3, 4))
+
+
+@backends
+def test_no_activation_is_above_one_by_rounding(backend: str) -> None:
+    torch.manual_seed(0)
+    u, weight = torch.randn(64, 20, 8) * 1e4, torch.randn(20, 10, 8, 16)
+    activation = dynamic_routing(u, weight, backend=backend).activation
+    assert activation.max() == 1
+    F.binary_cross_entropy(activation, torch.zeros_like(activation))  # which refuses more

@@ -11,7 +11,7 @@ from torchcaps.checks import check_at_least, check_choice, check_flag, check_flo
 from torchcaps.ops.backends.dispatch import which_backend
 from torchcaps.ops.dynamic import cpu, triton
 from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
-from torchcaps.ops.squash import safe_norm, squash
+from torchcaps.ops.squash import squash_with_length
 from torchcaps.ops.votes import dense_votes
 from torchcaps.types import Capsules
 
@@ -116,22 +116,21 @@ def _route(
     """Run procedure 1 of the paper, line by line; û is ``votes``."""
     b0 = 0 if initial_logits is None else initial_logits.to(votes.dtype)
 
-    def one_pass(agreement: Tensor) -> tuple[Tensor, Tensor]:
+    def one_pass(agreement: Tensor) -> Capsules:
         b = b0 + agreement  # [B, I, J]
         c = _leaky_softmax(b) if leaky else b.softmax(dim=2)  # eq. 3: over the upper capsules
         s = torch.einsum("bij,bije->bje", c, votes)  # eq. 2
-        return squash(s if bias is None else s + bias.to(s.dtype)), c  # eq. 1
+        return Capsules(*squash_with_length(s if bias is None else s + bias.to(s.dtype)), c)  # eq. 1
 
     agreement = votes.new_zeros(votes.shape[:3])
     # Not where it changes nothing: torch.export cannot load programs with a region of it within one of autocast.
     with torch.no_grad() if backprop == "last" and torch.is_grad_enabled() else nullcontext():
         for _ in range(n_iters - 1):
-            v, _ = one_pass(agreement)
+            v = one_pass(agreement).pose
             agreement = agreement + torch.einsum("bije,bje->bij", votes, v)
     if backprop == "last":  # no_grad does not hold back what forward-mode derivatives carry along
         agreement = agreement.detach()
-    v, c = one_pass(agreement)
-    return Capsules(v, safe_norm(v), c)
+    return one_pass(agreement)
 
 
 def _leaky_softmax(b: Tensor) -> Tensor:
