@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -432,3 +432,35 @@ def test_any_number_of_capsules_with_a_mask() -> None:
     torch.testing.assert_close(padded.pose, layer(few).pose)
     assert "any×4 -> 3×5, mean" in repr(layer)
     assert ConvCaps(1, 3, 4, 5, 2, routing=MaskedMean())(few.view(2, 1, 2, 3, 4)).pose.shape == (2, 3, 1, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("made", "got"),
+    [
+        (lambda pose, activation: pose, "must return Capsules, got a Tensor"),
+        (lambda pose, activation: (pose, activation), "must return Capsules, got a tuple"),
+        (lambda pose, activation: Capsules(pose, activation[..., None]), r"activations \[B, J=3"),
+        (lambda pose, activation: Capsules(pose[:, :2], activation[:, :2]), r"poses \[B, J=3.*, d_out=5\]"),
+        (lambda pose, activation: Capsules(pose[..., :4], activation), r"got shapes \[2, 3.*, 4\] and \[2, 3"),
+        (lambda pose, activation: Capsules(pose, activation[:1]), "got shapes"),
+    ],
+)
+def test_what_a_routing_of_ones_own_returns_is_checked(made: Callable[..., Any], got: str) -> None:
+    class Wrong(Shares):
+        name = "wrong"
+
+        def route(self, capsules: Capsules, parts: Mapping[str, Any], *, return_coupling: bool = False) -> Any:
+            return made(*super().route(capsules, parts)[:2])
+
+        def route_map(self, capsules: Capsules, parts: Mapping[str, Any], **call: Any) -> Any:
+            routed = Shares().route_map(capsules, parts, **call)
+            return made(routed.pose, routed.activation)
+
+    x = torch.randn(2, 1, 2, 3, 4)
+    for layer in (
+        DenseCaps(6, 3, 4, 5, routing=Wrong()),
+        ClassCaps(1, 3, 4, 5, routing=Wrong()),
+        ConvCaps(1, 3, 4, 5, 2, routing=Wrong()),
+    ):
+        with pytest.raises(ValueError, match=f"wrong routing .*{got}"):
+            layer(x)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from torchcaps.cli.parser import Adder, make_parser
 from torchcaps.cli.train_command import train_command
 from torchcaps.memory import keep_memory
+from torchcaps.training.own_code import import_file
 
 
 def main(
@@ -26,7 +27,7 @@ def main(
         prog: What the program is called.
         further: Adds commands of your own, see :func:`torchcaps.cli.parser.make_parser`.
     """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    arguments, own = _own_code(list(sys.argv[1:] if arguments is None else arguments))
     keep_memory()
     if sys.stdout is None or sys.stderr is None:  # a closed one, as that of a daemon
         nowhere = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
@@ -36,6 +37,8 @@ def main(
             stream.reconfigure(errors="replace")
     try:
         status = None
+        for file in own:
+            import_file(file)
         if arguments[:1] == ["train"]:
             train_command(arguments[1:])
         else:
@@ -65,6 +68,18 @@ def main(
         more = "; the same command goes on from what was last saved, if anything was" * resumed
         print(f"torchcaps: stopped{more}", file=sys.stderr)
         return 130
+
+
+def _own_code(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Take ``--import FILE`` out of the arguments, wherever it stands."""
+    rest, files, iterator = list[str](), list[str](), iter(arguments)
+    for argument in iterator:
+        option, equals, file = argument.partition("=")
+        if option == "--import":
+            files.append(file if equals else next(iterator, ""))
+        else:
+            rest.append(argument)
+    return rest, files
 
 
 def _by_options(text: str) -> str:

@@ -58,7 +58,7 @@ def evaluate_command(parsed: argparse.Namespace) -> None:
     if not config.trial:  # before its data are loaded, or downloaded
         losses = [key for key in run.finished() if key.endswith("_loss")]
         check_choice("split", parsed.split, [key.removesuffix("_loss") for key in losses])
-    dataset = data_for(config, trained)
+    dataset = data_for(config, trained, run.path)
     batches = split(config, dataset, parsed.split, device)
     shown = {"classes": dataset.classes, "progress": sys.stderr.isatty()}
     scores = evaluate(config, trained.model.to(device), batches, **shown)

@@ -9,6 +9,7 @@ from typing import Any
 from torchcaps.cli import commands
 from torchcaps.cli.train_command import train_command
 
+IMPORT = "a Python file that enters networks, data sets, routings or recipes of your own; with any command"
 ROOT = "folder of the data files, or of the data sets' folders"
 
 
@@ -28,6 +29,7 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
     # No abbreviations: a misspelt option may be another one's beginning.
     parser = argparse.ArgumentParser(prog=prog, description="Capsule networks for PyTorch.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"torchcaps {__version__}")
+    parser.add_argument("--import", metavar="FILE", help=IMPORT)
     known = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, function: Callable[[Any], int | None]) -> argparse.ArgumentParser:

@@ -95,6 +95,9 @@ def parse_experiment(name: str | None, defaults: Experiment, arguments: list[str
         action="store_true",
         help="two steps on eight images, whatever else is set, to see that it runs; downloads the data all the same",
     )
+    parser.add_argument(
+        "--import", metavar="FILE", help="a Python file that enters networks, data and others of your own"
+    )
     parser.add_class_arguments(Experiment)
     fields, settled = defaults.to_dict(), _settled(arguments)
     parser.set_defaults(fields)

@@ -195,6 +195,34 @@ class RoutedLayer(Scaled):
         capsules = self._scaled(capsules)
         return Capsules(capsules, capsules[..., 0])  # activations that nothing reads
 
+    def returned(self, routed: Any, n_axes: int) -> Capsules:
+        """Check what the routing made: one activation and one pose for each upper capsule.
+
+        Args:
+            routed: what it returned.
+            n_axes: 2 for ``[B, J]``, 4 for a map ``[B, J, H', W']``.
+
+        Raises:
+            ValueError: It returned something else.
+        """
+        if not isinstance(routed, Capsules):
+            raise ValueError(f"{self.routing.name} routing must return Capsules, got a {type(routed).__name__}")
+        pose, activation = routed.pose.shape, routed.activation.shape
+        axes = len(pose) - n_axes
+        if (
+            len(activation) != n_axes
+            or axes not in (1, 2)
+            or activation[1] != self.n_out
+            or pose[:n_axes] != activation
+            or math.prod(pose[n_axes:]) != self.d_out
+        ):
+            sizes = f"B, J={self.n_out}{', H, W' * (n_axes == 4)}"
+            raise ValueError(
+                f"{self.routing.name} routing must return poses [{sizes}, d_out={self.d_out}] and activations "
+                f"[{sizes}], got shapes {list(pose)} and {list(activation)}"
+            )
+        return routed
+
     def _scaled(self, pose: Tensor) -> Tensor:
         return pose * self.scale if "scale" in self._buffers else pose
 

@@ -100,7 +100,7 @@ class ClassCaps(RoutedLayer):
         for name in self.per_child:
             parts[name] = parts[name].repeat_interleave(height * width, dim=0)  # [T·H·W, J, ...]
         lower = Capsules(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3))
-        return self.routing.route(lower, parts, **call)
+        return self.returned(self.routing.route(lower, parts, **call), 2)
 
     def _constants(self) -> dict[str, float]:
         return {**super()._constants(), "coordinate_scale": self.coordinate_scale}

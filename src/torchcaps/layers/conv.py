@@ -88,7 +88,8 @@ class ConvCaps(RoutedLayer):
             around = columns, columns, rows, rows
             lower = Capsules(F.pad(lower.pose, (0, 0, *around)), F.pad(lower.activation, around))
         call = self.call_arguments(return_coupling, n_iters=n_iters, state=state)
-        return self.routing.route_map(lower, self.parts(), kernel_size=self.kernel_size, stride=self.stride, **call)
+        routed = self.routing.route_map(lower, self.parts(), kernel_size=self.kernel_size, stride=self.stride, **call)
+        return self.returned(routed, 4)
 
     def extra_repr(self) -> str:
         return (

@@ -64,7 +64,7 @@ class DenseCaps(RoutedLayer):
                 f"got shape {list(capsules.pose.shape if isinstance(capsules, Capsules) else capsules.shape)}"
             )
         call = self.call_arguments(return_coupling, n_iters=n_iters, mask=mask, state=state)
-        return self.routing.route(lower, self.parts(), **call)
+        return self.returned(self.routing.route(lower, self.parts(), **call), 2)
 
     def extra_repr(self) -> str:
         return f"{self.n_in or 'any'}×{self.d_in} -> {self.n_out}×{self.d_out}, {self.routing_repr()}"

@@ -21,6 +21,7 @@ from torchcaps.models.baselines import baseline_cnn, matched_cnn, multimnist_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
 from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_deep, matrix_capsnet_small
 from torchcaps.models.plain_autoencoder import PlainAutoencoder, plain_autoencoder
+from torchcaps.models.scores import Scores
 from torchcaps.models.specs import HiddenCaps, HiddenConv
 from torchcaps.models.template_autoencoder import TemplateAutoencoder, template_autoencoder
 from torchcaps.models.transforming_autoencoder import (
@@ -122,6 +123,7 @@ __all__ = [
     "ModelOutput",
     "PlainAutoencoder",
     "Reconstruction",
+    "Scores",
     "TemplateAutoencoder",
     "Transforming",
     "TransformingAutoencoder",

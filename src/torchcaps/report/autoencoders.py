@@ -40,7 +40,7 @@ def pictures_of_autoencoder(album: Album, run: Run, root: str | Path | None = No
     """
     config, trained = with_data_in(run.experiment(), root), load_model(run)
     model, result = trained.model, run.read_result()
-    batch = _first(split(config, data_for(config, trained), "test", torch.device("cpu")))
+    batch = _first(split(config, data_for(config, trained, run.path), "test", torch.device("cpu")))
     few = [_few_labels(album, run)] if (run.path / "few-labels.json").is_file() else []
     if isinstance(model, PlainAutoencoder):
         return [_reconstructions(album, model, batch), *few]

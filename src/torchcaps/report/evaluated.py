@@ -55,7 +55,7 @@ def evaluate_run(run: Run, root: str | Path | None = None) -> EvaluatedRun:
     result, config = run.finished(), with_data_in(run.classifier(), root)
     trained, device = load_model(run), choose_device("auto")
     model = trained.model.to(device)
-    dataset = data_for(config, trained)
+    dataset = data_for(config, trained, run.path)
     batches, pairs = split(config, dataset, "test", device), isinstance(config.data.task, OverlappingPairs)
     found, n = [], 0
     for batch in tqdm(batches, desc="predict the test images", leave=False, disable=not sys.stderr.isatty()):

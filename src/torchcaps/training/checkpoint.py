@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps import __version__
-from torchcaps.data import Dataset, load
+from torchcaps.data import DATASETS, Dataset, load
 from torchcaps.layers import ROUTINGS
 from torchcaps.layers.modes import eval_mode
 from torchcaps.models import MODELS, ModelOutput, build
+from torchcaps.training import own_code
 from torchcaps.training.batches import image_shape
 from torchcaps.training.config import Experiment
 from torchcaps.training.environment import in_float32, splits_in_words
@@ -100,7 +101,7 @@ def load_model(run: Run | str | Path, model: nn.Module | None = None) -> Trained
         try:
             model = build(name, shape, len(classes), **options) if model is None else model
         except (TypeError, ValueError) as error:
-            advice = _of_ones_own(name, options)
+            advice = _of_ones_own(name, options) + own_code.advice(file.parent)
             raise ValueError(f"{file} names a model that cannot be built: {error}{advice}") from error
     try:
         model.load_state_dict(weights)
@@ -146,7 +147,7 @@ def _says(model: nn.Module, shape: Sequence[int]) -> Tensor:
     return (output.scores if isinstance(output, ModelOutput) else output.images).float().cpu()
 
 
-def data_for(config: Experiment, trained: Trained) -> Dataset:
+def data_for(config: Experiment, trained: Trained, folder: Path | None = None) -> Dataset:
     """Load the run's data, once it is known to be what the model was trained on.
 
     Images that came or went since, as in a folder of one's own, are named in a warning.
@@ -156,6 +157,9 @@ def data_for(config: Experiment, trained: Trained) -> Dataset:
     """
     if config.data.name.endswith(HANDED_OVER):
         raise ValueError(f"data must be named to be loaded again, got {config.data.name}: train was given an object")
+    if config.data.name not in DATASETS:
+        advice = own_code.advice(folder) if folder is not None else ""
+        raise ValueError(f"data.name must be one of {', '.join(DATASETS)}, got {config.data.name!r}{advice}")
     dataset = load(config.data.name, config.data.root, config.data.image_size, **config.data.options)
     if dataset.classes != trained.classes:
         raise ValueError(f"the data must have the model's classes {list(trained.classes)}, got {list(dataset.classes)}")

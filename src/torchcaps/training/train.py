@@ -20,7 +20,7 @@ from torchcaps.checks import check_choice
 from torchcaps.data import SAME_EVERYWHERE, Dataset, load
 from torchcaps.models import MODELS
 from torchcaps.models.baselines import count_parameters
-from torchcaps.training import cuda_graph
+from torchcaps.training import cuda_graph, own_code
 from torchcaps.training.batches import Batches, split
 from torchcaps.training.build import check_model, compile_capsules, refuse_what_does_nothing, require_compiler
 from torchcaps.training.callbacks import Bar, Best, Checkpoints, Lines, Metrics, OutOfTime, Rate, Stop, Straight
@@ -208,6 +208,7 @@ def _train(config: Experiment, run: Run, given: Given, how: How) -> dict[str, An
         if run.result.is_file():  # by another process, while this one loaded
             return run.read_result()
         run.open(session.config)
+        own_code.keep_in(run.path)
         return record(session, run, fit(session, run, how), progress=how.progress == "bar")
 
 

@@ -1,0 +1,42 @@
+"""A network's scores alone, for tools that know tensors only."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from torchcaps.types import ModelOutput, as_output
+
+
+class Scores(nn.Module):
+    """Return the scores of a classifier alone: one tensor, as Captum, OpenVINO, skorch or torchattacks want.
+
+    Args:
+        model: a network of the library, or any that returns scores ``[B, J]``, capsules or a
+            :class:`~torchcaps.models.ModelOutput`.
+
+    Input:
+        x: images ``[B, C, H, W]``.
+
+    Output:
+        ``[B, J]``: lengths of the class capsules, or a CNN's logits.
+
+    Raises:
+        ValueError: the model returns something else, as an auto-encoder does.
+
+    Example:
+        >>> import torch
+        >>> from torchcaps import build
+        >>> from torchcaps.models import Scores
+        >>> Scores(build("capsnet_small", (1, 28, 28), 10))(torch.rand(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        output = as_output(self.model(x))
+        if not isinstance(output, ModelOutput):
+            raise ValueError(f"model must return scores, got a {type(output).__name__}")
+        return output.scores
