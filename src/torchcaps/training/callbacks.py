@@ -115,6 +115,48 @@ class Metrics(L.Callback):
             writer.writerows(self.rows)
 
 
+class FirstLine(L.Callback):
+    """Says what is trained on what and where, and from which step a run resumes.
+
+    Args:
+        text: what is said of a run that begins.
+        run: which is resumed.
+    """
+
+    def __init__(self, text: str, run: Run) -> None:
+        self.text, self.run = text, run
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, TrainingModule)
+        print(f"{self.text}; {self.run.path}", flush=True)
+        if trainer.global_step:
+            step, n = trainer.global_step, pl_module.n_steps
+            print(f"resuming after step {step:,} of {n:,}, in epoch {trainer.current_epoch + 1}", flush=True)
+
+
+class TimeLeft:
+    """Estimates the rest of a run from the steps since it began, or was resumed."""
+
+    def __init__(self) -> None:
+        self._began: tuple[float, int] | None = None
+
+    def __call__(self, trainer: L.Trainer, n_steps: int) -> float | None:
+        """Return the seconds that are left; None before anything is known."""
+        now, step = time.monotonic(), trainer.global_step
+        if self._began is None:
+            self._began = now, step
+        began, first = self._began
+        return None if step <= first else (now - began) / (step - first) * (n_steps - step)
+
+
+def in_minutes(seconds: float) -> str:
+    """Write a duration as one reads it: "40 s", "12 min", "3 h 05 min"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
+
+
 class Lines(L.Callback):
     """Prints a line an epoch, where a progress bar would only fill a log file.
 
@@ -123,26 +165,38 @@ class Lines(L.Callback):
     """
 
     def __init__(self, metrics: Metrics) -> None:
-        self.metrics = metrics
+        self.metrics, self.left = metrics, TimeLeft()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, TrainingModule)
+        self.left(trainer, pl_module.n_steps)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         row = self.metrics.rows[-1]
         error = f", error {row['val_error']:.2%}" if "val_error" in row else ""
+        assert isinstance(pl_module, TrainingModule)
+        left = self.left(trainer, pl_module.n_steps)
+        rest = f", {in_minutes(left)} left" if left and not trainer.should_stop else ""
         print(
             f"epoch {row['epoch']}/{trainer.max_epochs}: train loss {row['train_loss']:.4f}, "
-            f"validation loss {row['val_loss']:.4f}{error}, {row['seconds']:.0f} s",
+            f"validation loss {row['val_loss']:.4f}{error}, {row['seconds']:.0f} s{rest}",
             flush=True,
         )
 
 
 class Bar(TQDMProgressBar):
-    """The bar of steps, moved on so rarely that a fast GPU does not wait for it."""
+    """The bar of steps, moved on so rarely that a fast GPU does not wait for it. It says the rest of the whole run."""
 
     _SECONDS = 0.05
 
     def __init__(self) -> None:
         super().__init__()
         self._shown = -math.inf
+        self.left = TimeLeft()
+
+    def on_train_epoch_start(self, trainer: L.Trainer, *args: Any) -> None:
+        self.train_progress_bar.reset(self.total_train_batches)  # Lightning's own counts epochs from 0
+        self.train_progress_bar.set_description(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}")
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -154,7 +208,10 @@ class Bar(TQDMProgressBar):
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         task, shown = pl_module, super().get_metrics(trainer, pl_module)
         assert isinstance(task, TrainingModule)
-        return shown if task.loss is None else {"loss": task.loss.item(), **shown}
+        left = self.left(trainer, task.n_steps)
+        rest = {} if left is None else {"left": in_minutes(left)}
+        loss = {} if task.loss is None else {"loss": task.loss.item()}
+        return {**loss, **shown, **rest}
 
 
 class Stop(L.Callback):

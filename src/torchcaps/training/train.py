@@ -23,7 +23,18 @@ from torchcaps.models.baselines import count_parameters
 from torchcaps.training import cuda_graph, own_code
 from torchcaps.training.batches import Batches, split
 from torchcaps.training.build import check_model, compile_capsules, refuse_what_does_nothing, require_compiler
-from torchcaps.training.callbacks import Bar, Best, Checkpoints, Lines, Metrics, OutOfTime, Rate, Stop, Straight
+from torchcaps.training.callbacks import (
+    Bar,
+    Best,
+    Checkpoints,
+    FirstLine,
+    Lines,
+    Metrics,
+    OutOfTime,
+    Rate,
+    Stop,
+    Straight,
+)
 from torchcaps.training.checkpoint import HANDED_OVER, load_model, save_model
 from torchcaps.training.config import PROGRESS, Experiment, Model, Progress
 from torchcaps.training.environment import (
@@ -252,7 +263,8 @@ def fit(session: Session, run: Run, how: How) -> Fitted:
         compile_capsules(model)
     metrics = Metrics(run, dataset, device_in_words(session.device))
     task = TrainingModule(config, model, session.batches["train"], session.batches["val"], session.given.loss)
-    shown = {"bar": [Bar()], "lines": [Lines(metrics)]}.get(how.progress, [])
+    first = FirstLine(_in_words(session), run)
+    shown = {"bar": [first, Bar()], "lines": [first, Lines(metrics)]}.get(how.progress, [])
     stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
     best = [Best(metrics)] if config.keep_best else []
     rate = [Rate()] if metrics.befores else []
@@ -264,6 +276,15 @@ def fit(session: Session, run: Run, how: How) -> Fitted:
         model.load_state_dict(kept.weights)
     save_model(run, model, config, dataset)
     return Fitted(metrics, best[0] if best else None, steps)
+
+
+def _in_words(session: Session) -> str:
+    """Say what is trained on what and where, in one line."""
+    n, config = len(session.batches["train"].source), session.config
+    return (
+        f"{config.model.name} with {count_parameters(session.model):,} parameters, {n:,} training images of "
+        f"{config.data.name}, {config.epochs} epochs on {device_in_words(session.device)}"
+    )
 
 
 def record(session: Session, run: Run, fitted: Fitted, *, progress: bool) -> dict[str, Any]:
