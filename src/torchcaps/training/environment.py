@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import subprocess
 from collections.abc import Iterator
@@ -37,6 +38,20 @@ def choose_device(name: str) -> torch.device:
     if not there[name]:
         raise ValueError(f"device {name} is not there; there is: {', '.join(k for k, found in there.items() if found)}")
     return torch.device(name)
+
+
+def require_one_process() -> None:
+    """See that no launcher of several processes started this one: all of them would train the same run.
+
+    Raises:
+        ValueError: ``WORLD_SIZE`` is above 1, as torchrun sets it.
+    """
+    n = os.environ.get("WORLD_SIZE", "1")
+    if n.isdecimal() and int(n) > 1:
+        raise ValueError(
+            f"training takes one process, got WORLD_SIZE={n} as torchrun sets it: start torchcaps train without it, or "
+            "call train without that variable; several seeds or settings can run side by side, each in its own folder"
+        )
 
 
 def seed(number: int, device: torch.device) -> None:

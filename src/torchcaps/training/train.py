@@ -41,6 +41,7 @@ from torchcaps.training.environment import (
     choose_device,
     device_in_words,
     flushed,
+    require_one_process,
     splits_in_words,
     undisturbed,
     versions,
@@ -124,6 +125,7 @@ def train(
     if not isinstance(config, Experiment):
         raise ValueError(f"config must be an Experiment, such as that of a recipe, got {config!r}")
     check_choice("progress", progress, PROGRESS)
+    require_one_process()
     given = Given(dataset, model, loss)
     config, threads = given.named_in(config), torch.get_num_threads()
     try:
