@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -182,3 +183,40 @@ def test_margins_of_compiled_training() -> None:
     compiled = torch.compile(spread_loss, backend="aot_eager", fullgraph=True)
     for margin in (0.2, 0.3, 0.4, 0.5):
         torch.testing.assert_close(compiled(lengths, target, margin), spread_loss(lengths, target, margin))
+
+
+def test_weights_and_reductions_by_hand() -> None:
+    # Of the first image 0.2² for class 0 and 0.5 · 0.4² for class 1, of the second 0.5 · 0.1² and 0.3².
+    lengths, target = torch.tensor([[0.7, 0.5], [0.2, 0.6]]), torch.tensor([0, 1])
+    weight = torch.tensor([1.0, 3.0])
+    each = torch.tensor([0.04 + 0.08, 0.005 + 0.09])
+    torch.testing.assert_close(margin_loss(lengths, target, reduction="none"), each)
+    torch.testing.assert_close(margin_loss(lengths, target, reduction="sum"), each.sum())
+    torch.testing.assert_close(margin_loss(lengths, target), each.mean())
+    heavy = torch.tensor([0.04 + 3 * 0.08, 0.005 + 3 * 0.09])
+    torch.testing.assert_close(margin_loss(lengths, target, weight=weight, reduction="none"), heavy)
+    torch.testing.assert_close(margin_loss(lengths, target, weight=weight), heavy.mean())
+    # Margins 0.5: (0.5 − 0.2)² and (0.5 − 0.4)²; images of class 1 count three times.
+    spread = torch.tensor([0.09, 0.01])
+    torch.testing.assert_close(spread_loss(lengths, target, 0.5, reduction="none"), spread)
+    torch.testing.assert_close(spread_loss(lengths, target, 0.5, reduction="sum"), spread.sum())
+    torch.testing.assert_close(
+        spread_loss(lengths, target, 0.5, weight=weight, reduction="none"), spread * torch.tensor([1.0, 3.0])
+    )
+    torch.testing.assert_close(spread_loss(lengths, target, 0.5, weight=weight), torch.tensor((0.09 + 0.03) / 4))
+    assert spread_loss(lengths[:0], target[:0], 0.5, weight=weight) == 0
+    torch.testing.assert_close(spread_loss(lengths, target, 0.5, weight=torch.ones(2)), spread.mean())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reduction": "average"}, "reduction must be one of mean, sum, none; got 'average'"),
+        ({"weight": torch.ones(3)}, "weight"),
+    ],
+)
+def test_bad_weights_and_reductions(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        margin_loss(torch.rand(4, 2), torch.tensor([0, 1, 0, 1]), **options)
+    with pytest.raises(ValueError, match=message):
+        spread_loss(torch.rand(4, 2), torch.tensor([0, 1, 0, 1]), 0.5, **options)

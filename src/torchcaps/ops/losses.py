@@ -15,10 +15,18 @@ from torchcaps.ops.squash import safe_norm
 from torchcaps.types import Capsules, as_pose
 
 MARGINS = ("linear", "sigmoid")
+REDUCTIONS = ("mean", "sum", "none")
 
 
 def margin_loss(
-    lengths: Tensor, target: Tensor, *, positive: float = 0.9, negative: float = 0.1, absent_weight: float = 0.5
+    lengths: Tensor,
+    target: Tensor,
+    *,
+    positive: float = 0.9,
+    negative: float = 0.1,
+    absent_weight: float = 0.5,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """Ask present classes for a length above ``positive`` and absent ones for one below ``negative``.
 
@@ -30,12 +38,21 @@ def margin_loss(
         positive: margin m⁺.
         negative: margin m⁻.
         absent_weight: λ, which keeps early learning from shrinking all lengths.
+        weight: factor on L_k of each class, ``[J]``, such as more than 1 for rare classes; all 1 by default.
+        reduction: "mean" over the batch, "sum", or "none" for the loss of each image ``[B]``.
 
     Returns:
-        The mean over the batch, a scalar; 0 for an empty one.
+        A scalar, 0 for an empty batch; or ``[B]`` without reduction.
 
     Raises:
-        ValueError: shapes that do not fit, a class out of range, or a margin or weight that is no number.
+        ValueError: shapes that do not fit, a class out of range, a margin or weight that is no number, or an unknown
+            ``reduction``.
+
+    Example:
+        >>> import torch
+        >>> lengths = torch.tensor([[0.9, 0.1, 0.1], [0.4, 0.1, 0.6]])
+        >>> margin_loss(lengths, torch.tensor([0, 0]), reduction="none")  # 0, and 0.5² + 0.5 · 0.5²
+        tensor([0.0000, 0.3750])
 
     Source: Sabour et al. 2017, section 3, equation 4.
     """
@@ -48,10 +65,21 @@ def margin_loss(
         raise ValueError(f"target must have B={sizes['B']} rows as lengths has, got shape {list(target.shape)}")
     too_short = (positive - lengths).clamp_min(0).square()
     too_long = (lengths - negative).clamp_min(0).square()
-    return (present * too_short + absent_weight * (1 - present) * too_long).sum() / max(1, sizes["B"])
+    loss = present * too_short + absent_weight * (1 - present) * too_long  # [B, J]
+    if weight is not None:
+        check_shapes(weight=(weight, "J"), lengths=(lengths, "B J"))
+        loss = loss * weight.to(loss)
+    return _reduced(loss.sum(dim=1), reduction)
 
 
-def spread_loss(activations: Tensor, target: Tensor, margin: float | Tensor) -> Tensor:
+def spread_loss(
+    activations: Tensor,
+    target: Tensor,
+    margin: float | Tensor,
+    *,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     """Ask the true class for an activation larger than every other one's by ``margin``.
 
     L = Σ_{i≠t} max(0, m − (a_t − a_i))².
@@ -61,13 +89,17 @@ def spread_loss(activations: Tensor, target: Tensor, margin: float | Tensor) -> 
         target: class indices, ``[B]``.
         margin: m, raised during training (:func:`spread_margin`); or a tensor ``[]`` of it, such as a CUDA graph reads
             anew in every replay; its value is checked on the CPU only.
+        weight: factor on the loss of the images of each class, ``[J]``; all 1 by default.
+        reduction: "mean" over the batch, weighted if there are weights, as ``torch.nn.functional.cross_entropy`` has
+            it; "sum"; or "none" for the loss of each image ``[B]``.
 
     Returns:
-        The mean over the batch, a scalar; 0 for an empty one. (The authors' released code also divides by
+        A scalar, 0 for an empty batch; or ``[B]`` without reduction. (The authors' released code also divides by
         the number of classes.)
 
     Raises:
-        ValueError: shapes that do not fit, a class out of range, or a margin that is not above 0.
+        ValueError: shapes that do not fit, a class out of range, a margin that is not above 0, or an unknown
+            ``reduction``.
 
     Source: Hinton, Sabour, Frosst 2018, section 4.1, equation 3.
     """
@@ -80,7 +112,22 @@ def spread_loss(activations: Tensor, target: Tensor, margin: float | Tensor) -> 
     true = multi_hot(target, sizes["J"]).bool()  # [B, J]
     a_t = activations.where(true, 0).sum(dim=1, keepdim=True)  # [B, 1]; the gradient of an index would be scattered
     too_near = (margin - (a_t - activations)).clamp_min(0).square()
-    return too_near.masked_fill(true, 0).sum() / max(1, sizes["B"])
+    loss = too_near.masked_fill(true, 0).sum(dim=1)  # [B]
+    if weight is None:
+        return _reduced(loss, reduction)
+    check_shapes(weight=(weight, "J"), activations=(activations, "B J"))
+    check_choice("reduction", reduction, REDUCTIONS)
+    of_image = (weight.to(loss) * true).sum(dim=1)
+    total = _reduced(loss * of_image, "none" if reduction == "none" else "sum")
+    return total / of_image.sum().clamp_min(torch.finfo(loss.dtype).tiny) if reduction == "mean" else total
+
+
+def _reduced(loss: Tensor, reduction: str) -> Tensor:
+    """Return the mean, the sum or all of the losses ``[B]``."""
+    check_choice("reduction", reduction, REDUCTIONS)
+    if reduction == "none":
+        return loss
+    return loss.sum() / max(1, len(loss)) if reduction == "mean" else loss.sum()
 
 
 def spread_margin(progress: float, schedule: str = "linear") -> float:
