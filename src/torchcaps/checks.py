@@ -23,6 +23,11 @@ def check_shapes(**named: tuple[Tensor, str]) -> dict[str, int]:
 
     Raises:
         ValueError: no tensor; one with another number of axes, or another size than one seen before.
+
+    Example:
+        >>> import torch
+        >>> check_shapes(u=(torch.rand(2, 6, 8), "B I d_in"))
+        {'B': 2, 'I': 6, 'd_in': 8}
     """
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}

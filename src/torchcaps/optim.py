@@ -100,6 +100,12 @@ def groups(model: nn.Module, weight_decay: float | None = None) -> list[dict[str
     Raises:
         ValueError: a model with neither, or none that is trained, which has nothing to step by Muon; a weight decay
             out of range.
+
+    Example:
+        >>> from torchcaps import build
+        >>> optimizer = Muon(groups(build("capsnet_small", (1, 28, 28), 10)), lr=3e-3)
+        >>> len(optimizer.param_groups) > 1
+        True
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch.nn.Module, got a {type(model).__name__}")

@@ -260,6 +260,12 @@ def assert_capsule_properties(subject: Subject) -> list[str]:
 
     Raises:
         AssertionError: Naming the first property that does not hold, and how.
+
+    Example:
+        >>> from torchcaps import DenseCaps
+        >>> subject = Subject("mine", (7, 5), lambda: DenseCaps(7, 4, 5, 6))
+        >>> "derivatives_are_right" in assert_capsule_properties(subject)
+        True
     """
     checked = []
     for name, check in PROPERTIES.items():
@@ -302,6 +308,14 @@ def assert_matches_reference(
 
     Raises:
         AssertionError: Naming the result or gradient that is too far off, or of another dtype or shape.
+
+    Example:
+        >>> import torch
+        >>> from torchcaps.ops import dynamic_routing
+        >>> def route(backend):
+        ...     return lambda given: dynamic_routing(given["u"], given["weight"], backend=backend)[:2]
+        >>> inputs = {"u": torch.rand(2, 6, 8), "weight": torch.rand(6, 3, 8, 16)}
+        >>> assert_matches_reference(route("auto"), route("reference"), inputs)
     """
     exact, ours = _outcome(reference, _double(inputs)), _outcome(function, inputs, device)
     allowed = dict.fromkeys(exact, 0.0)

@@ -27,6 +27,12 @@ class Capsules(NamedTuple):
         activation: ``[B, J]`` or ``[B, T, H, W]``, in 0 … 1. For vector capsules the pose's length.
         coupling: ``[B, I, J]``, of a map ``[B, H', W', T·K_h·K_w, J]``: how much of each lower capsule went to each
             upper one in the last iteration; None unless it was asked for, and for capsules that no routing made.
+
+    Example:
+        >>> import torch
+        >>> capsules = Capsules(pose=torch.rand(2, 6, 8), activation=torch.rand(2, 6))
+        >>> capsules.pose.shape, capsules.coupling
+        (torch.Size([2, 6, 8]), None)
     """
 
     pose: Tensor
@@ -39,6 +45,11 @@ def as_pose(capsules: Capsules | Tensor) -> Tensor:
 
     Raises:
         ValueError: neither capsules nor poses, as a whole network's output is.
+
+    Example:
+        >>> import torch
+        >>> as_pose(Capsules(torch.rand(2, 3, 8), torch.rand(2, 3))).shape
+        torch.Size([2, 3, 8])
     """
     if isinstance(capsules, Capsules):
         return capsules.pose

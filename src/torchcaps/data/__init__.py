@@ -62,6 +62,11 @@ def load(
         ValueError: an unknown name or option, no such size; files missing, broken or with a wrong checksum; ``root``
             for data that have no files; a function of one's own that takes or returns something else.
         ModuleNotFoundError: a package that the extra ``train`` brings is not installed.
+
+    Example:
+        >>> digits = load("digits")
+        >>> len(digits.train), digits.image_shape, digits.classes[:3]
+        (1257, (1, 28, 28), ('0', '1', '2'))
     """
     check_choice("data.name", name, DATASETS)
     taken = inspect.signature(DATASETS[name]).parameters

@@ -143,6 +143,11 @@ def to_float(images: Tensor) -> Tensor:
 
     Raises:
         ValueError: no tensor, or another dtype: floats may be 0 … 1 already.
+
+    Example:
+        >>> import torch
+        >>> to_float(torch.tensor([0, 255], dtype=torch.uint8))
+        tensor([0., 1.])
     """
     check_tensor("images", images)
     if images.dtype != torch.uint8:

@@ -52,6 +52,12 @@ class Pairs:
         ValueError: no :class:`Images`; one class only, an unknown ``blend``, or a negative ``seed`` or ``most``; with
             ``same``, a class of one image.
 
+    Example:
+        >>> from torchcaps.data import load
+        >>> batch = Pairs(load("digits").train, seed=0).batch(first=0, n=4)
+        >>> batch.images.shape, batch.labels.shape
+        (torch.Size([4, 1, 36, 36]), torch.Size([4, 2]))
+
     Source: Sabour et al. 2017, section 6.
     """
 

@@ -29,6 +29,12 @@ def confusion_matrix(labels: Tensor, predicted: Tensor, n_classes: int) -> Tenso
 
     Raises:
         ValueError: shapes that do not fit, or a class that is not in 0 … J − 1.
+
+    Example:
+        >>> import torch
+        >>> confusion_matrix(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), 2)
+        tensor([[1, 1],
+                [0, 1]])
     """
     check_shapes(labels=(labels, "B"), predicted=(predicted, "B"))
     for name, classes in (("labels", labels), ("predicted", predicted)):

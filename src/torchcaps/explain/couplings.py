@@ -52,6 +52,13 @@ def coupling_maps(
     Raises:
         ValueError: the model routes no map of capsules to its classes, the images do not fit it, or ``n_iters`` is
             below 1.
+
+    Example:
+        >>> import torch
+        >>> from torchcaps import build
+        >>> model = build("capsnet_small", (1, 28, 28), 10)
+        >>> coupling_maps(model, torch.rand(1, 1, 28, 28)).maps.shape  # iterations, images, classes, rows, columns
+        torch.Size([3, 1, 10, 6, 6])
     """
     check_shapes(images=(images, "B C H W"))
     found = trace_routing(model, images)

@@ -61,6 +61,12 @@ def extract_features(model: nn.Module, images: Tensor, batch_size: int = 100) ->
     Raises:
         ValueError: the shapes do not fit, or the images are no floats; the model returns no scores, or has neither
             capsules nor an ``nn.Linear``.
+
+    Example:
+        >>> import torch
+        >>> from torchcaps import build
+        >>> extract_features(build("capsnet_small", (1, 28, 28), 10), torch.rand(2, 1, 28, 28)).features.shape
+        torch.Size([2, 10, 16])
     """
     sizes = check_shapes(images=(images, "B C H W"))
     check_at_least("the number of images", sizes["B"], 1)

@@ -67,6 +67,12 @@ def part_maps(model: nn.Module, images: Tensor, *, extent: Extent | None = None)
     Raises:
         ValueError: the model routes no map of capsules to its classes, or has capsules with padding; the images do not
             fit it.
+
+    Example:
+        >>> import torch
+        >>> from torchcaps import build
+        >>> part_maps(build("matrix_capsnet_small", (1, 28, 28), 5), torch.rand(1, 1, 28, 28)).maps.shape
+        torch.Size([1, 5, 12, 12])
     """
     check_shapes(images=(images, "B C H W"))
     found = trace_routing(model, images)

@@ -47,6 +47,12 @@ def principal_components(points: Tensor, weight: Tensor | None = None, k: int = 
     Raises:
         ValueError: the shapes do not fit, there are no points or fewer dimensions than ``k``, or the points are no
             floats.
+
+    Example:
+        >>> import torch
+        >>> points = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.1], [0.0, -0.1]])
+        >>> principal_components(points, k=1).axes.abs()
+        tensor([[1., 0.]])
     """
     weight = points.new_ones(len(points)) if weight is None else weight
     sizes = check_shapes(points=(points, "N D"), weight=(weight, "N"))

@@ -46,6 +46,13 @@ def perturb(
         ValueError: there is no decoder, the model returns no capsules, the shapes do not fit, or there are no images or
             offsets.
 
+    Example:
+        >>> import torch
+        >>> from torchcaps import build
+        >>> model = build("capsnet_small", (1, 28, 28), 10)
+        >>> perturb(model, torch.rand(1, 1, 28, 28), torch.tensor([3])).shape
+        torch.Size([1, 16, 11, 1, 28, 28])
+
     Source: Sabour et al. 2017, section 5.1, figure 4.
     """
     with decoding(model, decoder) as decode:

@@ -49,6 +49,12 @@ def receptive_fields_of(model: nn.Module, layer: int = -1) -> tuple[ReceptiveFie
 
     Raises:
         ValueError: the model has no capsules, or no such layer.
+
+    Example:
+        >>> from torchcaps import build
+        >>> rows, columns = receptive_fields_of(build("capsnet", (1, 28, 28), 10))
+        >>> rows.size, rows.first, rows.step, rows.n
+        (17, 8.0, 2, 6)
     """
     model = as_capsnet(model)
     maps: list[nn.Module] = [model.primary, *model.hidden]

@@ -50,6 +50,13 @@ def reconstruct(model: nn.Module, images: Tensor, labels: Tensor, *, decoder: De
     Raises:
         ValueError: there is no decoder, the model returns no capsules, or the shapes do not fit.
 
+    Example:
+        >>> import torch
+        >>> from torchcaps import build
+        >>> model = build("capsnet_small", (1, 28, 28), 10)
+        >>> reconstruct(model, torch.rand(2, 1, 28, 28), torch.tensor([3, 5])).from_true.shape
+        torch.Size([2, 1, 28, 28])
+
     Source: Sabour et al. 2017, section 4.1, figure 3.
     """
     with decoding(model, decoder) as decode:

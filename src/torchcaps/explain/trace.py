@@ -100,6 +100,13 @@ def trace_routing(model: nn.Module, images: Tensor) -> Trace:
 
     Raises:
         ValueError: the model routes nothing, or its last routed layer makes no class capsules ``[B, J, D]``.
+
+    Example:
+        >>> import torch
+        >>> from torchcaps import build
+        >>> call = trace_routing(build("capsnet_small", (1, 28, 28), 10), torch.rand(1, 1, 28, 28)).classes
+        >>> call.layer, call.map_shape
+        (DenseCaps(288×8 -> 10×16, 3 × dynamic, vote_scale=1), (8, 6, 6))
     """
     calls: list[RoutedCall] = []
     maps: list[Capsules] = []

@@ -71,6 +71,12 @@ def parse_tree(
         ValueError: the model routes no map of capsules to its classes, the image does not fit it, or a number is below
             1.
 
+    Example:
+        >>> import torch
+        >>> from torchcaps import build
+        >>> parse_tree(build("capsnet_small", (1, 28, 28), 10), torch.rand(1, 28, 28), n_capsules=5).coupling.shape
+        torch.Size([5, 10])
+
     Source: Sabour et al. 2017, section 1 ("a parse tree is carved out of a fixed multilayer neural
     network").
     """

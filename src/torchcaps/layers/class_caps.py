@@ -47,6 +47,13 @@ class ClassCaps(RoutedLayer):
         ValueError: another number of types or pose size; coordinates where the routing or pose has no place
             for them.
 
+    Example:
+        >>> import torch
+        >>> from torchcaps import Capsules
+        >>> lower = Capsules(torch.rand(2, 16, 4, 4, 16), torch.rand(2, 16, 4, 4))
+        >>> ClassCaps(16, 5, 16, 16, routing="em", map_size=(4, 4), coordinates="column")(lower).activation.shape
+        torch.Size([2, 5])
+
     Source: Hinton, Sabour, Frosst 2018, section 4.
     """
 

@@ -47,6 +47,13 @@ class ConvCaps(RoutedLayer):
         ValueError: another number of types or pose size, a padded map smaller than the kernel, or EM routing in which
             nothing competes: types by themselves in fields that do not overlap.
 
+    Example:
+        >>> import torch
+        >>> from torchcaps import Capsules
+        >>> lower = Capsules(torch.rand(2, 8, 14, 14, 16), torch.rand(2, 8, 14, 14))
+        >>> ConvCaps(8, 16, 16, 16, kernel_size=3, stride=2, routing="em")(lower).activation.shape
+        torch.Size([2, 16, 6, 6])
+
     Source: Sabour et al. 2017, section 1 ("we make all but the last layer of capsules be
     convolutional"); Hinton et al. 2018, section 4.
     """

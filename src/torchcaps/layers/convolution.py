@@ -39,6 +39,12 @@ class Standardize(nn.Module):
     Raises:
         ValueError: another number of axes, or numbers that are not floating point: convert pixels first.
 
+    Example:
+        >>> import torch
+        >>> x = Standardize()(torch.rand(2, 1, 8, 8))
+        >>> bool(x.mean().abs() < 1e-5)
+        True
+
     Source: Hinton, Sabour, Frosst 2018, section 5 (data).
     """
 

@@ -36,6 +36,12 @@ class Decoder(Scaled):
 
     Output of every call: values 0 … 1 (a sigmoid), so reconstruct the image on that scale.
 
+    Example:
+        >>> import torch
+        >>> decoder = Decoder(10, 16, (1, 28, 28))
+        >>> decoder(torch.rand(2, 10, 16), torch.tensor([3, 7])).shape  # from the capsules of these classes
+        torch.Size([2, 1, 28, 28])
+
     Source: Sabour et al. 2017, section 4.1, figure 2.
     """
 

@@ -58,6 +58,11 @@ class PrimaryCaps(Scaled):
         ValueError: sizes below 1, a scale or mean square that is not positive, a bias that is no number; another number
             of channels, a map smaller than the kernel.
 
+    Example:
+        >>> import torch
+        >>> PrimaryCaps(256, 32, 8, kernel_size=9, stride=2)(torch.rand(2, 256, 20, 20)).pose.shape
+        torch.Size([2, 32, 6, 6, 8])
+
     Source: Sabour et al. 2017, section 4.
     """
 
@@ -150,6 +155,11 @@ class MatrixPrimaryCaps(nn.Module):
     Raises:
         ValueError: sizes below 1, matrices of other than 16 numbers, initial values that are none; another number of
             channels, a map smaller than the kernel.
+
+    Example:
+        >>> import torch
+        >>> MatrixPrimaryCaps(64, 8)(torch.rand(2, 64, 14, 14)).pose.shape
+        torch.Size([2, 8, 14, 14, 4, 4])
 
     Source: Hinton, Sabour, Frosst 2018, section 4.
     """

@@ -52,6 +52,11 @@ class DynamicRouting(Routing):
     Raises:
         ValueError: A value out of range.
 
+    Example:
+        >>> from torchcaps import DenseCaps
+        >>> DenseCaps(6, 3, 8, 16, routing=DynamicRouting(n_iters=2, leaky=True)).routing.n_iters
+        2
+
     Source: Sabour, Frosst, Hinton 2017, section 2, procedure 1.
     """
 
@@ -144,6 +149,11 @@ class EMRouting(Routing):
 
     Raises:
         ValueError: A value out of range.
+
+    Example:
+        >>> from torchcaps import DenseCaps
+        >>> DenseCaps(6, 3, 16, 16, routing=EMRouting(n_iters=2, settings="paper")).routing.n_iters
+        2
 
     Source: Hinton, Sabour, Frosst 2018, section 3.
     """

@@ -68,6 +68,12 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int | None = 
 
     Raises:
         ValueError: an unknown name or option, no number of classes for a classifier, or images too small for the model.
+
+    Example:
+        >>> import torch
+        >>> model = build("capsnet_small", image_shape=(1, 28, 28), n_classes=10)
+        >>> model(torch.rand(2, 1, 28, 28)).scores.shape
+        torch.Size([2, 10])
     """
     check_choice("model", name, MODELS)
     function = MODELS[name]

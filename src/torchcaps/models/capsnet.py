@@ -48,6 +48,12 @@ class CapsNet(nn.Module):
         decoder: a :class:`~torchcaps.layers.Decoder`, or None. It is for you to call, with ``output.capsules[-1]`` and
             the true classes: ``forward`` does not reconstruct.
 
+    Example:
+        >>> import torch
+        >>> output = CapsNet((1, 28, 28), 10, channels=32, n_types=4)(torch.rand(2, 1, 28, 28))
+        >>> output.scores.shape, output.capsules[-1].pose.shape
+        (torch.Size([2, 10]), torch.Size([2, 10, 16]))
+
     Source: Sabour, Frosst, Hinton 2017, section 4, figures 1 and 2.
     """
 

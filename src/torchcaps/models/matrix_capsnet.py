@@ -54,6 +54,12 @@ class MatrixCapsNet(nn.Module):
             they follow the poses, which shrink from layer to layer: weights are for networks of the same ``initial``.
             The recipes of small NORB have it "released", with ``EMRouting(settings="released")``.
 
+    Example:
+        >>> import torch
+        >>> output = MatrixCapsNet((2, 32, 32), 5, A=8, B=4, C=4, D=4)(torch.rand(1, 2, 32, 32))
+        >>> output.scores.shape, output.capsules[-1].pose.shape
+        (torch.Size([1, 5]), torch.Size([1, 5, 4, 4]))
+
     Source: Hinton, Sabour, Frosst 2018, section 4, figure 1.
     """
 

@@ -39,6 +39,12 @@ class TemplateAutoencoder(Transforming):
     Raises:
         ValueError: a number below 1.
 
+    Example:
+        >>> import torch
+        >>> model = TemplateAutoencoder((1, 28, 28), n_capsules=4)
+        >>> model.encode(torch.rand(2, 1, 28, 28)).pose.shape
+        torch.Size([2, 4, 3, 3])
+
     Source: Tieleman 2014 (thesis, Toronto) for the generator; all sizes, and the encoder that the capsules share, are
     ours.
     """

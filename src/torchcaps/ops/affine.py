@@ -34,7 +34,17 @@ class AffineParts(NamedTuple):
 
 
 def affine_matrix(parts: AffineParts) -> Tensor:
-    """Build the matrix ``[..., 3, 3]`` of these parts."""
+    """Build the matrix ``[..., 3, 3]`` of these parts.
+
+    Example:
+        >>> import torch
+        >>> nothing = torch.zeros(1)
+        >>> parts = AffineParts(nothing, torch.ones(1, 2), nothing, torch.tensor([[2.0, 3.0]]))
+        >>> affine_matrix(parts)
+        tensor([[[1., 0., 2.],
+                 [0., 1., 3.],
+                 [0., 0., 1.]]])
+    """
     cos, sin = parts.angle.cos(), parts.angle.sin()
     (sx, sy), shear = parts.scale.unbind(-1), parts.shear
     linear = torch.stack((cos * sx, (cos * shear - sin) * sy, sin * sx, (sin * shear + cos) * sy), dim=-1)
@@ -55,6 +65,11 @@ def affine_parts(matrix: Tensor) -> AffineParts:
 
     Raises:
         ValueError: another shape.
+
+    Example:
+        >>> import torch
+        >>> affine_parts(torch.eye(3)[None]).scale
+        tensor([[1., 1.]])
     """
     a, b, x, c, d, y = _entries(matrix)
     sx = torch.hypot(a, c)
@@ -79,6 +94,12 @@ def affine_inverse(matrix: Tensor) -> Tensor:
 
     Raises:
         ValueError: another shape.
+
+    Example:
+        >>> import torch
+        >>> doubled = torch.diag(torch.tensor([2.0, 2.0, 1.0]))
+        >>> affine_inverse(doubled).diagonal()
+        tensor([0.5000, 0.5000, 1.0000])
     """
     a, b, x, c, d, y = _entries(matrix)
     top = torch.stack((d, -b, b * y - d * x, -c, a, c * x - a * y), dim=-1) / (a * d - b * c).unsqueeze(-1)
@@ -97,6 +118,12 @@ def transform_pose(pose: Tensor, matrix: Tensor) -> Tensor:
 
     Raises:
         ValueError: the shapes do not fit.
+
+    Example:
+        >>> import torch
+        >>> shift = torch.tensor([[[1.0, 0.0, 2.0], [0.0, 1.0, 3.0], [0.0, 0.0, 1.0]]])
+        >>> transform_pose(torch.zeros(1, 1, 2), shift)
+        tensor([[[2., 3.]]])
 
     Source: Hinton, Krizhevsky, Wang 2011.
     """
@@ -125,6 +152,12 @@ def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) ->
 
     Raises:
         ValueError: the shapes do not fit, images without a pixel or of integers, or ``size`` is not two sizes.
+
+    Example:
+        >>> import torch
+        >>> shift = torch.tensor([[[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])  # one pixel to the right
+        >>> warp(torch.tensor([[[[1.0, 2.0, 3.0]]]]), shift)
+        tensor([[[[0., 1., 2.]]]])
     """
     check_shapes(images=(images, "B C H W"), matrix=(matrix, "B 3 3"))
     check_floating("images", images)

@@ -37,6 +37,11 @@ def conv2d(
 
     Returns:
         ``[B, C', H', W']``.
+
+    Example:
+        >>> import torch
+        >>> conv2d(torch.rand(2, 1, 28, 28), torch.rand(256, 1, 9, 9)).shape
+        torch.Size([2, 256, 20, 20])
     """
     stride, padding = _one(stride), _one(padding)
     if stride != 1 and padding == 0 and not is_tracing() and x.dim() == 4 and weight.shape[2:] == (1, 1):

@@ -101,6 +101,12 @@ def spread_loss(
         ValueError: shapes that do not fit, a class out of range, a margin that is not above 0, or an unknown
             ``reduction``.
 
+    Example:
+        >>> import torch
+        >>> activations = torch.tensor([[0.8, 0.5, 0.1]])
+        >>> spread_loss(activations, torch.tensor([0]), margin=0.5)  # (0.5 - 0.3)²
+        tensor(0.0400)
+
     Source: Hinton, Sabour, Frosst 2018, section 4.1, equation 3.
     """
     sizes = check_shapes(activations=(activations, "B J"), target=(target, "B"))
@@ -140,6 +146,10 @@ def spread_margin(progress: float, schedule: str = "linear") -> float:
 
     Raises:
         ValueError: ``progress`` outside 0 … 1, or an unknown schedule.
+
+    Example:
+        >>> spread_margin(0.0), round(spread_margin(1.0), 3)
+        (0.2, 0.9)
     """
     check_choice("schedule", schedule, MARGINS)
     check_number("progress", progress)
@@ -166,6 +176,11 @@ def reconstruction_loss(reconstruction: Tensor, image: Tensor) -> Tensor:
     Raises:
         ValueError: the shapes differ, or the image has integers.
 
+    Example:
+        >>> import torch
+        >>> reconstruction_loss(torch.ones(2, 1, 3, 3), torch.zeros(2, 1, 3, 3))
+        tensor(9.)
+
     Source: Sabour et al. 2017, section 4.1.
     """
     sizes = check_shapes(reconstruction=(reconstruction, "B C H W"), image=(image, "B C H W"))
@@ -191,6 +206,11 @@ def pose_loss(found: Tensor, wanted: Tensor, unit: float = 1.0) -> Tensor:
 
     Raises:
         ValueError: the shapes differ, or are not those of poses; a unit that is not positive.
+
+    Example:
+        >>> import torch
+        >>> pose_loss(torch.zeros(1, 2, 2), torch.ones(1, 2, 2))
+        tensor(2.)
     """
     check_tensor("found", found)
     check_tensor("wanted", wanted)
@@ -257,6 +277,13 @@ def mask_capsules(capsules: Capsules | Tensor, target: Tensor | None = None) -> 
 
     Raises:
         ValueError: shapes that do not fit.
+
+    Example:
+        >>> import torch
+        >>> pose = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])
+        >>> mask_capsules(pose, torch.tensor([0]))
+        tensor([[[1., 2.],
+                 [0., 0.]]])
 
     Source: Sabour et al. 2017, section 4.1.
     """

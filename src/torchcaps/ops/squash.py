@@ -26,6 +26,11 @@ def safe_norm(s: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
 
     Raises:
         ValueError: no tensor of floating-point numbers, or no axis of it, or one of size 0.
+
+    Example:
+        >>> import torch
+        >>> safe_norm(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        tensor([5., 0.])
     """
     check_floating("s", s)
     check_axis("dim", dim, s)
@@ -61,6 +66,12 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
 
     Raises:
         ValueError: no tensor of floating-point numbers, or no axis of it, or one of size 0.
+
+    Example:
+        >>> import torch
+        >>> squash(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))  # of length 5: 25/26 remain
+        tensor([[0.5769, 0.7692],
+                [0.0000, 0.0000]])
 
     Source: Sabour et al. 2017, section 2, equation 1.
     """

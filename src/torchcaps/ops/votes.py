@@ -28,6 +28,11 @@ def dense_votes(u: Tensor, weight: Tensor) -> Tensor:
     Raises:
         ValueError: the shapes do not fit each other.
 
+    Example:
+        >>> import torch
+        >>> dense_votes(torch.rand(2, 6, 8), torch.rand(6, 3, 8, 16)).shape
+        torch.Size([2, 6, 3, 16])
+
     Source: Sabour et al. 2017, section 2, equation 2 (right).
     """
     check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
@@ -46,6 +51,11 @@ def matrix_votes(pose: Tensor, weight: Tensor) -> Tensor:
 
     Raises:
         ValueError: the shapes do not fit each other.
+
+    Example:
+        >>> import torch
+        >>> matrix_votes(torch.rand(2, 6, 4, 4), torch.rand(6, 3, 4, 4)).shape
+        torch.Size([2, 6, 3, 4, 4])
 
     Source: Hinton, Sabour, Frosst 2018, section 2.
     """
@@ -72,6 +82,11 @@ def receptive_fields(capsules: Tensor, kernel_size: tuple[int, int], stride: tup
 
     Raises:
         ValueError: not a capsule map, a size below 1, or a kernel larger than the map.
+
+    Example:
+        >>> import torch
+        >>> receptive_fields(torch.rand(1, 2, 5, 5, 8), (3, 3), (2, 2)).shape
+        torch.Size([1, 2, 2, 18, 8])
     """
     sizes = check_shapes(capsules=(capsules, "B T H W D"))
     check_two("kernel_size", kernel_size, 1)
@@ -137,6 +152,11 @@ def coordinate_offset(
     Raises:
         ValueError: an unknown placement; "column" of a vote that is not a square matrix; sizes that are too small, or
             no two numbers where two are wanted; a scale that is not positive.
+
+    Example:
+        >>> offset = coordinate_offset(2, 2, 16, scale=1.0)
+        >>> offset.shape
+        torch.Size([2, 2, 16])
 
     Source: Hinton, Sabour, Frosst 2018, section 4.
     """

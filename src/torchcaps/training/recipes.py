@@ -243,6 +243,12 @@ def recipe(name: str) -> Experiment:
 
     Raises:
         ValueError: An unknown name; says which is meant, if one is near.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> config = replace(recipe("digits"), epochs=2)
+        >>> config.model.name, config.epochs
+        ('capsnet_small', 2)
     """
     if name not in RECIPES:
         near = " or ".join(difflib.get_close_matches(str(name), RECIPES, n=2))

@@ -61,6 +61,11 @@ def which_backend(routing: str, backend: str, *tensors: Tensor) -> str:
             ``TORCHCAPS_TRITON`` other than 0 and 1.
         NotImplementedError: the one that was named, within torch.func or with forward derivatives.
         Unavailable: the one that was named cannot be had here; the message says why.
+
+    Example:
+        >>> import torch
+        >>> which_backend("dynamic", "reference", torch.rand(2, 6, 8))
+        'reference'
     """
     check_choice("routing", routing, _FUSED)
     check_choice("backend", backend, BACKENDS)

@@ -66,6 +66,15 @@ def dynamic_routing(
         Unavailable: ``backend="cpu"`` where nothing can be compiled, ``"triton"`` where it cannot be imported;
             a RuntimeError.
 
+    Example:
+        >>> import torch
+        >>> u, weight = torch.rand(2, 6, 8), torch.rand(6, 3, 8, 16)
+        >>> routed = dynamic_routing(u, weight, n_iters=3, return_coupling=True)
+        >>> routed.pose.shape, routed.coupling.shape
+        (torch.Size([2, 3, 16]), torch.Size([2, 6, 3]))
+        >>> bool((routed.coupling.sum(dim=2) - 1).abs().max() < 1e-5)  # over the upper capsules
+        True
+
     Source: Sabour et al. 2017, section 2, procedure 1.
     """
     sizes = check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
@@ -100,6 +109,12 @@ def dynamic_routing_from_votes(
     Args:
         votes: û, ``[B, I, J, d_out]``. The other arguments are those of :func:`dynamic_routing`, but
             for ``backend``: votes that are there already are routed by the reference.
+
+    Example:
+        >>> import torch
+        >>> votes = torch.tensor([[[[1.0, 0.0]], [[1.0, 0.0]]]])  # two lower capsules agree
+        >>> dynamic_routing_from_votes(votes, n_iters=1).pose  # s = (2, 0), of which 4/5 remain as v
+        tensor([[[0.8000, 0.0000]]])
     """
     sizes = check_shapes(votes=(votes, "B I J d_out"))
     check_floating("votes", votes)

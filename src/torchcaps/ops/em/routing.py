@@ -88,6 +88,14 @@ def em_routing(
         Unavailable: ``backend="cpu"`` where nothing can be compiled, ``"triton"`` where it cannot be imported; a
             RuntimeError.
 
+    Example:
+        >>> import torch
+        >>> pose, activation = torch.rand(2, 6, 4, 4), torch.rand(2, 6)
+        >>> weight, beta_u, beta_a = torch.rand(6, 3, 4, 4), torch.zeros(3), torch.zeros(3)
+        >>> routed = em_routing(pose, activation, weight, beta_u, beta_a)
+        >>> routed.pose.shape, routed.activation.shape
+        (torch.Size([2, 3, 4, 4]), torch.Size([2, 3]))
+
     Source: Hinton, Sabour, Frosst 2018 (ICLR), section 3 and procedure 1.
     """
     axes = "B I d_in" if getattr(pose, "ndim", 0) == 3 else "B I rows columns"
@@ -153,6 +161,13 @@ def conv_em_routing(
     Raises:
         ValueError: as :func:`em_routing`; a kernel larger than the map.
 
+    Example:
+        >>> import torch
+        >>> pose, activation = torch.rand(1, 2, 5, 5, 4, 4), torch.rand(1, 2, 5, 5)
+        >>> weight, beta = torch.rand(2, 3, 3, 4, 4, 4), torch.zeros(4)
+        >>> conv_em_routing(pose, activation, weight, beta, beta, stride=2).pose.shape
+        torch.Size([1, 4, 2, 2, 4, 4])
+
     Source: Hinton, Sabour, Frosst 2018, section 4.
     """
     matrices = getattr(pose, "ndim", 0) == 6
@@ -208,6 +223,12 @@ def em_routing_from_votes(
 
     The other arguments are those of :func:`em_routing`, except ``backend``: votes that are there already are routed
     by the reference.
+
+    Example:
+        >>> import torch
+        >>> votes, activation, beta = torch.rand(2, 6, 3, 16), torch.rand(2, 6), torch.zeros(3)
+        >>> em_routing_from_votes(votes, activation, beta, beta, n_iters=2).activation.shape
+        torch.Size([2, 3])
     """
     sizes = check_shapes(
         votes=(votes, "B I J rows columns" if getattr(votes, "ndim", 0) == 5 else "B I J d_out"),

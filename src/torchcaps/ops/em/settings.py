@@ -37,6 +37,10 @@ class EMSettings:
         normalize: multiply the mass in the cost by (number of parents) / (number of children), of the whole
             map, so that one λ and one β fit layers with many and with few children to a parent
             (Gritzman 2019, section 3).
+
+    Example:
+        >>> EMSettings(final_lambda=0.02).final_lambda
+        0.02
     """
 
     compete: str = "all"
