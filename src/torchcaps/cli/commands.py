@@ -109,16 +109,24 @@ def report_command(parsed: argparse.Namespace) -> None:
 def predict_command(parsed: argparse.Namespace) -> None:
     """Say what is in images of your own."""
     from torchcaps.training.predict import predictions
+    from torchcaps.training.predicted import image_files, write_predictions
 
-    broken = 0
-    for path, found in predictions(parsed.run, parsed.images, invert=parsed.invert, top=parsed.top):
+    to = [file for file in (parsed.csv, parsed.json) if file is not None]
+    if to:
+        wrong = write_predictions(parsed.run, parsed.images, to, invert=parsed.invert)
+        print(f"wrote {' and '.join(to)}; scores of classes need not sum to 1")
+        if wrong:
+            raise ValueError(f"{len(wrong)} files could not be read: {'; '.join(wrong.values())}")
+        return
+    broken, files = 0, image_files(parsed.images)
+    for path, found in predictions(parsed.run, files, invert=parsed.invert, top=parsed.top):
         if isinstance(found, ValueError):
             broken += 1
             print(f"torchcaps: {found}", file=sys.stderr)
         else:
             print(f"{path}: " + ", ".join(f"{name} ({score:.2f})" for name, score in found))
     if broken:
-        raise ValueError(f"{broken} of {len(parsed.images)} files could not be read")
+        raise ValueError(f"{broken} of {len(files)} files could not be read")
 
 
 def doctor_command(parsed: argparse.Namespace) -> int:

@@ -62,7 +62,9 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
     made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other runs to compare it with")
     made = command("predict", commands.predict_command)
     made.add_argument("run", metavar="RUN", help=run_help)
-    made.add_argument("images", metavar="IMAGE", nargs="+", help="image files of any size")
+    made.add_argument("images", metavar="IMAGE", nargs="+", help="image files of any size, and folders of such")
+    made.add_argument("--csv", type=place, metavar="FILE", help="write a row for each image to this new .csv file")
+    made.add_argument("--json", type=place, metavar="FILE", help="write the same to this new .json file")
     made.add_argument(
         "--invert", action="store_true", help="for dark ink on light ground, where the model learned light on dark"
     )
