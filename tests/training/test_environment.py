@@ -41,6 +41,10 @@ def test_all_threads_count_subnormal_numbers_alike_before_in_and_after_training(
         assert kept() == 0
         torch.set_num_threads(2)
     assert kept() == 1
+    with flushed():
+        torch.set_num_threads(1)  # as an experiment may, too
+    torch.set_num_threads(2)
+    assert kept() == 1
     torch.set_num_threads(3)
     assert kept() == 1
 

@@ -31,8 +31,8 @@ def print_list(title: str, found: Mapping[str, Callable[..., Any]]) -> None:
     """Print each with the first line of its docstring."""
     print(title)
     for name, function in found.items():
-        text = next(iter((function.__doc__ or "").strip().splitlines()), "")
-        print(f"  {name:{_WIDTH}} {text.replace('``', '')}".rstrip())
+        text = next(iter((function.__doc__ or "").strip().splitlines()), "").removeprefix("Build ")
+        print(f"  {name:{_WIDTH}} {text[:1].upper()}{text[1:].replace('``', '')}".rstrip())
 
 
 def evaluate_command(parsed: argparse.Namespace) -> None:

@@ -17,6 +17,7 @@ from torch import nn
 
 from torchcaps.checks import check_choice
 from torchcaps.layers.routings import as_routing
+from torchcaps.models.backbone import BackboneCapsNet, capsnet_backbone
 from torchcaps.models.baselines import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
 from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_deep, matrix_capsnet_small
@@ -39,6 +40,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "affine_autoencoder": affine_autoencoder,
     "baseline_cnn": baseline_cnn,
     "capsnet": capsnet,
+    "capsnet_backbone": capsnet_backbone,
     "capsnet_deep": capsnet_deep,
     "capsnet_small": capsnet_small,
     "capsnet_stacked": capsnet_stacked,
@@ -122,6 +124,7 @@ def _options(function: Callable[..., nn.Module]) -> dict[str, Any]:
 
 __all__ = [
     "MODELS",
+    "BackboneCapsNet",
     "CapsNet",
     "HiddenCaps",
     "HiddenConv",
@@ -137,6 +140,7 @@ __all__ = [
     "baseline_cnn",
     "build",
     "capsnet",
+    "capsnet_backbone",
     "capsnet_deep",
     "capsnet_small",
     "capsnet_stacked",

@@ -99,7 +99,7 @@ def load_model(run: Run | str | Path, model: nn.Module | None = None) -> Trained
                 raise ValueError(f"{file} must hold the {what} {mine} as {folder.config} says, got {theirs}")
     with in_float32(), torch.device("cpu"):  # as it was trained, whatever torch's defaults are here
         try:
-            model = build(name, shape, len(classes), **options) if model is None else model
+            model = build(name, shape, len(classes), **_without_downloads(options)) if model is None else model
         except (TypeError, ValueError) as error:
             advice = _of_ones_own(name, options) + own_code.advice(file.parent)
             raise ValueError(f"{file} names a model that cannot be built: {error}{advice}") from error
@@ -111,6 +111,11 @@ def load_model(run: Run | str | Path, model: nn.Module | None = None) -> Trained
     # Models that were saved by older versions lack what these did not know.
     uncropped, note, splits = tuple(content.get("uncropped", shape[1:])), content.get("data", ""), content.get("splits")
     return Trained(model.eval(), tuple(shape), tuple(map(str, classes)), uncropped, note, splits or {})
+
+
+def _without_downloads(options: dict[str, Any]) -> dict[str, Any]:
+    """Leave out weights that a backbone would download: those of the file take their place."""
+    return {name: value for name, value in options.items() if name != "pretrained"}
 
 
 def _of_ones_own(name: str, options: dict[str, Any]) -> str:

@@ -75,17 +75,18 @@ def flushed() -> Iterator[None]:
     Weights of channels that are dead decay to such, and processors take many times as long to multiply them.
     """
     before = not torch.full((), 1e-40).mul(1)  # torch has no function that says it
-    _flush_in_all_threads(True)
+    n = torch.get_num_threads()
+    _flush_in_threads(True, n)
     try:
         yield
-    finally:
-        _flush_in_all_threads(before)
+    finally:  # an experiment has a number of its own, which still holds here
+        _flush_in_threads(before, max(n, torch.get_num_threads()))
 
 
-def _flush_in_all_threads(flush: bool) -> None:
+def _flush_in_threads(flush: bool, n: int) -> None:
     """Set it in this thread, and in those of torch's OpenMP: they keep the setting they were started with."""
     torch.set_flush_denormal(flush)
-    entry, n = openmp().value, torch.get_num_threads()
+    entry = openmp().value
     if entry is not None and n > 1:
         body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: torch.set_flush_denormal(flush) and None)
         parallel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(entry)

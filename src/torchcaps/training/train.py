@@ -60,8 +60,8 @@ _HELD = {"epoch", "global_step", "loops", "callbacks", "optimizer_states", "lr_s
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Lightning's advertisements, its advice on loader workers (batches are made on the device) and
-    its own use of what torch is about to drop.
+    """Silence Lightning's advertisements, its advice on loader workers (batches are made on the device) and on parts in
+    evaluation mode (as a frozen backbone is), and its own use of what torch is about to drop.
     """
     names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
     levels = {logger: logger.level for logger in map(logging.getLogger, names)}
@@ -69,8 +69,8 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            for message in (".*does not have many workers.*", ".*isinstance.treespec, LeafSpec.*"):
-                warnings.filterwarnings("ignore", message=message)
+            for message in ("does not have many workers", "isinstance.treespec, LeafSpec", "in eval mode at the start"):
+                warnings.filterwarnings("ignore", message=f".*{message}.*")
             yield
     finally:
         for logger, level in levels.items():
