@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -153,3 +154,17 @@ def test_without_timm_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_plain_one_is_small_at_the_size_of_photographs() -> None:
     model = build("capsnet_backbone", (3, 224, 224), 5)
     assert count_parameters(model.backbone) == 979_232 and count_parameters(model) < 2.1e6  # type: ignore[arg-type]
+
+
+def test_it_can_be_made_without_memory_and_given_values() -> None:
+    code = """
+import torch
+from torchcaps.models import build
+
+with torch.device("meta"):
+    model = build("capsnet_backbone", (1, 28, 28), 3)
+model.to_empty(device="cpu").reset_parameters()
+print(bool(model.eval()(torch.rand(2, 1, 28, 28)).scores.isfinite().all()), float(model.std))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "1.0"]

@@ -518,7 +518,8 @@ def test_models_are_loaded_into_what_was_made_on_no_device(name: str) -> None:
     torch.testing.assert_close(filled(x)[0], model(x)[0])
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in BIG])
+#: The one behind a backbone runs that when it is made; the poisoned memory of these tests is on no other device.
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in (*BIG, "capsnet_backbone")])
 def test_models_given_memory_and_values_start_as_new_ones(name: str) -> None:
     """As trainers of large models do; the numbers of a model are drawn in another order then."""
     torch.manual_seed(1)
