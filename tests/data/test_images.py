@@ -13,9 +13,14 @@ from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 from sklearn.datasets import load_digits as bundled
 
-from torchcaps.data import DATASETS, Dataset, Images, load, to_float
-from torchcaps.data.folder import _content, _without_metadata, read_image
+from torchcaps.data import DATASETS, Dataset, Images, image_file, load, to_float
+from torchcaps.data.image_file import _without_metadata, read_image
 from torchcaps.data.images import fixed_order, resized
+
+
+def _content(path: Path) -> bytes:
+    with Image.open(path) as image:
+        return image_file._content(path, image)
 
 
 def images(n: int, labels: list[int]) -> Images:
@@ -63,9 +68,9 @@ def test_what_would_be_mistaken_for_another_is_refused() -> None:
 
 
 def test_shapes_and_dtypes() -> None:
-    with pytest.raises(ValueError, match=r"images must be \[N, C, H, W\] uint8, got \[2, 4, 4\]"):
+    with pytest.raises(ValueError, match=r"images must be \[N, C, H, W\] uint8, uint16 or float32, got \[2, 4, 4\]"):
         Images(torch.zeros(2, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match=r"labels must be \[N=2\] int64, got \[3\]"):
+    with pytest.raises(ValueError, match=r"labels must be \[N=2\] int64, or \[N=2, J\] of 0 and 1, got \[3\]"):
         images(2, [0, 1, 0])
 
 
@@ -264,13 +269,6 @@ def test_copies_of_training_images_are_counted(tmp_path: Path, caplog: pytest.Lo
     assert f"{tmp_path}{said[20:]}: their error says little of new ones" in caplog.text
 
 
-def test_classes_may_be_called_train_and_test(tmp_path: Path) -> None:
-    for k in range(20):
-        for name in ("train", "test"):
-            write(tmp_path / name / f"{k}.png", (5, 5), (k, k, k + len(name)))
-    assert load("folder", tmp_path).classes == ("test", "train")
-
-
 def test_torchs_loader_takes_a_split() -> None:
     images, labels = next(iter(torch.utils.data.DataLoader(load("digits").val, batch_size=4)))  # type: ignore[arg-type]
     torch.testing.assert_close(images, to_float(load("digits").val.images[:4]))
@@ -457,8 +455,10 @@ def test_a_folder_below_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_floats_are_not_divided_again() -> None:
-    with pytest.raises(ValueError, match=r"images must be uint8, got torch.float32"):
-        to_float(torch.rand(2, 1, 3, 3))
+    images = torch.rand(2, 1, 3, 3)
+    assert to_float(images) is images
+    with pytest.raises(ValueError, match=r"images must be uint8, uint16 or float32, got torch.float64"):
+        to_float(images.double())
 
 
 @pytest.mark.parametrize("name", ["digits", "faces"])

@@ -1,162 +1,240 @@
-"""Your own images: a folder with one sub-folder for each class."""
+"""Your own images: a folder with one sub-folder for each class, or with a table of labels."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from torchcaps.checks import check_at_least, check_flag
+from torchcaps.data.image_file import Frames, check_reading, read_image
 from torchcaps.data.images import Dataset, Images, fixed_order
-from torchcaps.data.splits import check_apart, find_groups, stratify
+from torchcaps.data.layout import SUFFIXES, File, Layout, find_images
+from torchcaps.data.pixels import Pixels, put_in_order, read_files
+from torchcaps.data.splits import check_apart, find_groups, find_splits, stratify
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".mpo")
-#: Images that are not read are refused, instead of passed over.
-_OTHERS = (
-    *(".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".svg", ".tga", ".ppm", ".pgm", ".pbm", ".pnm"),
-    *(".ico", ".pcx", ".exr", ".hdr", ".npy"),
-    *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"),  # raw
-)
-
-#: EXIF's number for how the camera was held.
-_ORIENTATION = 0x0112
-#: Of a TIFF: bits of each channel, and what its greys mean.
-_BITS, _PHOTOMETRIC = 258, 262
 SPLITS = ("train", "val", "test")
 #: Shares of the images that are kept for validation and for test.
 VALIDATION, TEST = 0.1, 0.2
+#: Broken files that are named in an error.
+_NAMED = 100
+#: 16-bit files no brighter than this are taken for ones of 10, 12 or 14 bits.
+_DARK = 2**14
 
 
 def load_folder(
-    root: Path | None = None, image_size: tuple[int, int] | None = None, groups: str | None = None
+    root: Path | None = None,
+    image_size: tuple[int, int] | None = None,
+    groups: str | None = None,
+    labels: str | None = None,
+    split: str | None = None,
+    *,
+    skip_bad: bool = False,
+    max_value: int | None = None,
+    frames: Frames = "one",
+    n_each: int | None = None,
 ) -> Dataset:
-    """Images of any size in one sub-folder a class; colour if any image has colour.
+    """Images of any size in one sub-folder a class, or with a table of labels; colour if any image has colour.
 
     Of each class about 70 % train, 10 % validate and 20 % test; of three images one each. Which do follows from their
     content alone: so images that are added later move at most their nearest few, those that are renamed or given other
-    metadata (in PNG and JPEG) none, and exact copies of one stay together.
+    metadata (in PNG and JPEG) none, and exact copies of one stay together. Images with several labels are shared out by
+    the rarest of theirs.
 
     Images of one patient, object or camera are more alike than others, and belong into one split. ``groups`` says which
     those are; classes are shared out as evenly as whole groups allow, and the place of a group follows from its name.
 
     A folder that holds ``train`` and ``test``, perhaps ``val``, and no others, with the classes' sub-folders in each,
     is split as it says; without ``val`` a tenth of ``train`` validates. Images of ``test`` or ``val`` that are copies
-    of training images stay there, are counted in the data's note (which results keep), and logged.
+    of training images stay there, are counted in the data's note (which results keep), and logged. (``validation``,
+    ``valid`` and ``dev`` are ``val``.) Where there are no folders of classes, ``metadata.csv`` or ``metadata.jsonl`` in
+    the folder, or in each split, names the labels, as in Hugging Face's image folders.
 
     Args:
         root: the folder.
         image_size: (height, width) that all are resized to, whatever their proportions; by default 28×28.
         groups: whose image each is: a regular expression on its file name, such as ``"^(p[0-9]+)_"``, or a ``.csv``
-            table with the columns ``file`` and ``group`` (:func:`~torchcaps.data.groups.find_groups`). With it the
+            table with the columns ``file`` and ``group`` (:func:`~torchcaps.data.splits.find_groups`). With it the
             classes' folders may have sub-folders. The groups' numbers become ``Images.factors["group"]``.
+        labels: a ``.csv`` or ``.jsonl`` table with the columns ``file`` and ``label`` (``cat;dog`` are two labels), or
+            with a column of 0 and 1 for each label (:func:`~torchcaps.data.labels.read_labels`). Folders then name no
+            classes, and may be of any depth.
+        split: a ``.csv`` table with the columns ``file`` and ``split``, which is train, val or test.
+        skip_bad: pass over files that cannot be read, or are of formats that are not, and say so in a warning and in
+            the data's note. By default all of them are named in an error.
+        max_value: the value that is white in grey files of more than 8 bits: 4095 where 12 bits lie in 16. By default
+            65535 of 16 bits; a warning says when all are nearly black so.
+        frames: "one" refuses files of several pictures (TIFF, GIF, WebP, APNG), "first" takes the first of each.
+        n_each: read only so many images of each class, of as many groups as can be, to try something out.
 
     Raises:
         ValueError: no such folder, fewer than two classes, folders within those of the classes, a class without
-            images to train on, no images to validate or test on, or an image that cannot be read or is of a format
-            that is not; images without a group, or a group in two splits that are given.
+            images to train on, no images to validate or test on, or images that cannot be read or are of a format
+            that is not; images without a group, a label or a split in their table, or a group in two splits that are
+            given.
     """
     if root is None or not root.is_dir():
         raise ValueError(f"data.root must be a folder with one sub-folder a class, got {root}")
-    given = _given_splits(root)
-    home = root / "train" if given else root
-    classes = _folders(home)
-    if len(classes) < 2:
-        raise ValueError(f"{home} must have at least two sub-folders, one a class; got {len(classes)}: {classes}")
-    found = _find(root, given, classes, groups)
-    split_of = _as_given(found) if given else _shared_out(found, {"test": TEST, "val": VALIDATION})
-    if given and "val" not in given:
+    check_reading(max_value, frames)
+    check_flag("data.options.skip_bad", skip_bad)
+    if n_each is not None:
+        check_at_least("data.options.n_each", n_each, 3)
+    layout = find_images(root, labels, deeper=groups is not None)
+    _refuse_unread(root, layout.unread, skip_bad)
+    whose = [""] * len(layout.files)
+    if groups is not None:
+        whose = find_groups(groups, root, [(file.path, file.home) for file in layout.files])
+    files = _with_splits(root, layout, split)
+    if n_each is not None:
+        chosen = _some_of_each(files, whose, n_each)
+        files, whose = [files[k] for k in chosen], [whose[k] for k in chosen]
+    pixels = read_files([file.path for file in files], image_size or (28, 28), max_value=max_value, frames=frames)
+    _refuse_broken(root, pixels, skip_bad)
+    if max_value is None:
+        _warn_of_dark(root, pixels)
+    files, whose = [files[k] for k in pixels.good], [whose[k] for k in pixels.good]
+    split_of = _split(files, pixels.digests, whose)
+    _require_all(root, layout, files, split_of)
+    parts = _parts(layout, files, pixels.images, whose if groups is not None else None, split_of)
+    note = _how_split(layout, files, groups, split)
+    if any(file.split for file in files):
+        note += _copies(root, pixels.digests, split_of)
+    left_out = len(layout.unread) + len(pixels.broken)
+    note += f"; {left_out} files that cannot be read are left out" if left_out else ""
+    note += f"; {n_each} images of each class at most" if n_each is not None else ""
+    return Dataset(root.resolve().name, layout.classes, *parts, note=note)
+
+
+def _refuse_unread(root: Path, unread: Sequence[Path], skip_bad: bool) -> None:
+    """Name the files of formats that are not read."""
+    if not unread:
+        return
+    homes = sorted({path.parent for path in unread})
+    where = homes[0] if len(homes) == 1 else root
+    said = f"got {len(unread)} others, such as {unread[0].name}"
+    if not skip_bad:
+        raise ValueError(
+            f"{where} must hold images as {', '.join(SUFFIXES)}, {said}: convert or move them, or pass over them by "
+            "data.options.skip_bad=true"
+        )
+    logging.getLogger("torchcaps").warning(
+        "%s: passed over %d files of other formats: %s", root, len(unread), _named(unread)
+    )
+
+
+def _refuse_broken(root: Path, pixels: Pixels, skip_bad: bool) -> None:
+    """Name all files that cannot be read."""
+    if not pixels.broken:
+        return
+    lines = pixels.broken[:_NAMED]
+    more = len(pixels.broken) - len(lines)
+    listed = "\n  ".join([*lines, *([f"and {more} more"] if more else [])])
+    if not skip_bad:
+        if len(lines) == 1:
+            raise ValueError(f"{lines[0]} (data.options.skip_bad=true passes over it)")
+        raise ValueError(
+            f"{root} must hold images that can be read, got {len(pixels.broken)} that cannot "
+            f"(data.options.skip_bad=true passes over them):\n  {listed}"
+        )
+    logging.getLogger("torchcaps").warning("%s: passed over %d files:\n  %s", root, len(pixels.broken), listed)
+
+
+def _named(paths: Sequence[Path]) -> str:
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return ", ".join(str(path) for path in paths[:_NAMED]) + more
+
+
+def _warn_of_dark(root: Path, pixels: Pixels) -> None:
+    """Say that 16-bit images are nearly black, as those of 12 bits in 16 are."""
+    if pixels.brightest is not None and pixels.brightest < _DARK:
+        bits = max(8, pixels.brightest.bit_length())
+        logging.getLogger("torchcaps").warning(
+            "%s: its %d images of 16 bits are nearly black, as none has more than %d of 65535: "
+            "data.options.max_value=%d would make %d bits of them",
+            *(root, pixels.n_deep, pixels.brightest, 2**bits - 1, bits),
+        )
+
+
+def _with_splits(root: Path, layout: Layout, table: str | None) -> list[File]:
+    """The files with the splits that a table gives them."""
+    if table is None:
+        return layout.files
+    if any(file.split for file in layout.files):
+        raise ValueError(f"data.options.split must be left alone where folders or labels give the splits, got {table}")
+    found = find_splits(table, root, [file.path for file in layout.files])
+    return [file._replace(split=split) for file, split in zip(layout.files, found, strict=True)]
+
+
+def _some_of_each(files: Sequence[File], whose: Sequence[str], n: int) -> list[int]:
+    """Places of ``n`` files of each class and given split: of every group one, then a second, and so on."""
+    of_class: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
+    for k, file in enumerate(files):
+        of_class[file.split, file.labels[:1]].append(k)
+    chosen = list[int]()
+    for places in of_class.values():
+        seen = Counter[str]()
+        ranks = {}
+        for k in places:
+            ranks[k] = seen[whose[k]]
+            seen[whose[k]] += 1
+        chosen += sorted(places, key=lambda k: ranks[k])[:n] if len(seen) > 1 else _evenly(places, n)
+    return sorted(chosen)
+
+
+def _evenly(places: Sequence[int], n: int) -> list[int]:
+    return [places[len(places) * k // n] for k in range(n)] if len(places) > n else list(places)
+
+
+def _split(files: Sequence[File], digests: Sequence[bytes], whose: Sequence[str]) -> list[str]:
+    """The split of each image: as given, or drawn from its content or group."""
+    labels = _rarest(files)
+    if not any(file.split for file in files):
+        return _shared_out(labels, digests, whose, {"test": TEST, "val": VALIDATION})
+    split_of = [file.split for file in files]
+    grouped = [k for k, group in enumerate(whose) if group]
+    check_apart([whose[k] for k in grouped], [split_of[k] for k in grouped])
+    if "val" not in split_of:
         train = [k for k, split in enumerate(split_of) if split == "train"]
-        for k, split in zip(train, _shared_out([found[k] for k in train], {"val": VALIDATION}), strict=True):
+        few = ([each[k] for k in train] for each in (labels, digests, whose))
+        for k, split in zip(train, _shared_out(*few, {"val": VALIDATION}), strict=True):
             split_of[k] = split
-    _require_all(root, home, classes, found, split_of)
-    images = torch.stack([read_image(image.path, image_size or (28, 28)) for image in found])  # [N, 3, H, W]
-    if bool((images == images[:, :1]).all()):
-        images = images[:, :1]
-    labels = torch.tensor([classes.index(image.label) for image in found], dtype=torch.int64)
-    number = {name: k for k, name in enumerate(sorted({image.group for image in found}))}
-    whose = torch.tensor([number[image.group] for image in found], dtype=torch.int64)
-    every = Images(images, labels, {} if groups is None else {"group": whose})
-    parts = []
-    for split in SPLITS:
-        chosen = every.take(torch.tensor([each == split for each in split_of]))
-        parts.append(chosen.take(fixed_order(len(chosen), 0)))  # the first n are of all classes
-    by = "" if groups is None else f" in the groups of {groups}"
-    note = f"split by content{by}, stratified by class"
-    if given:
-        note = f"split by its folders{by}" + ("" if "val" in given else ", a tenth of train validates")
-        note += _copies(root, found, split_of)
-    return Dataset(root.resolve().name, tuple(classes), *parts, note=note)
-
-
-class _Found(NamedTuple):
-    """An image file, its class, the split that its folder gives, a digest of what it shows, and its group's name."""
-
-    path: Path
-    label: str
-    given: str
-    digest: bytes
-    group: str
-
-
-def _find(root: Path, given: Sequence[str], classes: Sequence[str], groups: str | None) -> list[_Found]:
-    """All images, class by class."""
-    homes = [(split, name, root / split / name) for split in given or ("",) for name in classes]
-    for split in given:
-        others = sorted(set(_folders(root / split)) - set(classes))
-        if others:
-            raise ValueError(f"{root / split} must have the classes of train, got {', '.join(others)} too")
-    files = [
-        (path, home, name, split)
-        for split, name, home in homes
-        if home.is_dir()
-        for path in _files(home, deeper=groups is not None)
-    ]
-    named = [""] * len(files) if groups is None else find_groups(groups, root, [each[:2] for each in files])
-    return [
-        _Found(path, name, split, _digest(path), group)
-        for (path, _, name, split), group in zip(files, named, strict=True)
-    ]
-
-
-def _as_given(found: Sequence[_Found]) -> list[str]:
-    split_of = [image.given for image in found]
-    grouped = [k for k, image in enumerate(found) if image.group]
-    check_apart([found[k].group for k in grouped], [split_of[k] for k in grouped])
     return split_of
 
 
-def _shared_out(found: Sequence[_Found], shares: dict[str, float]) -> list[str]:
+def _rarest(files: Sequence[File]) -> list[str]:
+    """The rarest label of each image."""
+    counts = Counter(label for file in files for label in file.labels)
+    return [min(file.labels, key=lambda label: (counts[label], label), default="") for file in files]
+
+
+def _shared_out(
+    labels: Sequence[str], digests: Sequence[bytes], whose: Sequence[str], shares: dict[str, float]
+) -> list[str]:
     """The split of each image; a group goes where its name leads it, however its images come and go."""
-    ties = [(image.digest, image.group) if image.group else (image.digest,) for image in found]
-    draws = [hashlib.sha256(image.group.encode()).digest() if image.group else image.digest for image in found]
-    return stratify([image.label for image in found], ties, draws, shares)
+    pairs = list(zip(digests, whose, strict=True))
+    ties = [(digest, group) if group else (digest,) for digest, group in pairs]
+    draws = [hashlib.sha256(group.encode()).digest() if group else digest for digest, group in pairs]
+    return stratify(labels, ties, draws, shares)
 
 
-def _require_all(
-    root: Path, home: Path, classes: Sequence[str], found: Sequence[_Found], split_of: Sequence[str]
-) -> None:
+def _require_all(root: Path, layout: Layout, files: Sequence[File], split_of: Sequence[str]) -> None:
     """See that every class trains and every split has images; say which class a split lacks."""
-    there = {(image.label, split) for image, split in zip(found, split_of, strict=True)}
-    for name in classes:
+    there = {(label, split) for file, split in zip(files, split_of, strict=True) for label in file.labels}
+    homes = {file.labels[0]: file.home for file in files if file.labels and file.split in ("train", "")}
+    for name in layout.classes:
         if (name, "train") not in there:
-            raise ValueError(
-                f"{home / name} must have more images ({', '.join(SUFFIXES)}): none came to the train split"
-            )
+            where = f"{layout.table}, {name}," if layout.table else homes.get(name, root / name)
+            raise ValueError(f"{where} must have more images ({', '.join(SUFFIXES)}): none came to the train split")
     for split in SPLITS:
-        absent = [name for name in classes if (name, split) not in there]
-        if len(absent) == len(classes):
+        absent = [name for name in layout.classes if (name, split) not in there]
+        if split not in split_of or (len(absent) == len(layout.classes) and not layout.several):
             raise ValueError(
-                f"{root} must have more images: of {len(found)} none came to the {split} split, which takes three of a "
+                f"{root} must have more images: of {len(files)} none came to the {split} split, which takes three of a "
                 "class that show something different, or of three groups"
             )
         if absent:
@@ -165,146 +243,53 @@ def _require_all(
             )
 
 
-def _copies(root: Path, found: Sequence[_Found], split_of: Sequence[str]) -> str:
+def _parts(
+    layout: Layout, files: Sequence[File], images: Tensor, whose: Sequence[str] | None, split_of: Sequence[str]
+) -> list[Images]:
+    """The splits, one behind the other in the memory of ``images``, which are put into that order."""
+    places = {split: [k for k, each in enumerate(split_of) if each == split] for split in SPLITS}
+    order = [
+        here[k] for here in places.values() for k in fixed_order(len(here), 0).tolist()
+    ]  # the first n of each are of all classes
+    put_in_order(images, order)
+    number = {name: k for k, name in enumerate(layout.classes)}
+    if layout.several:
+        labels = torch.zeros(len(files), len(number), dtype=torch.bool)
+        for k, place in enumerate(order):
+            labels[k, [number[name] for name in files[place].labels]] = True
+    else:
+        labels = torch.tensor([number[files[place].labels[0]] for place in order], dtype=torch.int64)
+    factors = {}
+    if whose is not None:
+        rank = {name: k for k, name in enumerate(sorted(set(whose)))}
+        factors["group"] = torch.tensor([rank[whose[place]] for place in order], dtype=torch.int64)
+    every = Images(images, labels, factors)
+    ends = torch.tensor([len(here) for here in places.values()]).cumsum(0).tolist()
+    return [every.take(slice(end - len(here), end)) for here, end in zip(places.values(), ends, strict=True)]
+
+
+def _how_split(layout: Layout, files: Sequence[File], groups: str | None, table: str | None) -> str:
+    by = "" if groups is None else f" in the groups of {groups}"
+    if not any(file.split for file in files):
+        return f"split by content{by}, stratified by class"
+    means = f"by {table}" if table else ("by its folders" if layout.by_folders else "by its table of labels")
+    return f"split {means}{by}" + ("" if any(file.split == "val" for file in files) else ", a tenth of train validates")
+
+
+def _copies(root: Path, digests: Sequence[bytes], split_of: Sequence[str]) -> str:
     """How many images outside the train split show what one in it does."""
-    digests = {
-        name: [image.digest for image, split in zip(found, split_of, strict=True) if split == name] for name in SPLITS
+    of_split = {
+        name: [digest for digest, split in zip(digests, split_of, strict=True) if split == name] for name in SPLITS
     }
-    trained_on = set(digests["train"])
+    trained_on = set(of_split["train"])
     said = ""
     for split in ("val", "test"):
-        n = sum(digest in trained_on for digest in digests[split])
+        n = sum(digest in trained_on for digest in of_split[split])
         if n:
-            said += f"; {n} of its {len(digests[split])} {split} images are copies of training images"
+            said += f"; {n} of its {len(of_split[split])} {split} images are copies of training images"
     if said:
         logging.getLogger("torchcaps").warning("%s%s: their error says little of new ones", root, said)
     return said
 
 
-def _given_splits(root: Path) -> list[str]:
-    """The folders of splits, if these are what there is; none if the folders are classes."""
-    names = _folders(root)
-    if not {"train", "test"} <= set(names) <= set(SPLITS):
-        return []
-    return names if all(_folders(root / name) for name in names) else []
-
-
-def _folders(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def _files(folder: Path, *, deeper: bool) -> list[Path]:
-    """The images of one class, of its sub-folders too where these may be."""
-    every = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    folders = [path for path in every if path.is_dir()]
-    if folders and not deeper:  # train/dog and test/dog, perhaps, instead of dog
-        raise ValueError(
-            f"{folder} must hold the images of one class, got the folders {', '.join(path.name for path in folders)}: "
-            "data.root has one level of sub-folders, one a class, or above these the folders train, test and perhaps "
-            "val alone; folders of patients or objects below a class's want data.options.groups, such as '^(.+)/'"
-        )
-    unread = [path for path in every if path.suffix.lower() in _OTHERS]
-    if unread:
-        raise ValueError(
-            f"{folder} must hold images as {', '.join(SUFFIXES)}, got {len(unread)} others, such as {unread[0].name}"
-        )
-    here = [path for path in every if path.suffix.lower() in SUFFIXES and not path.is_dir()]
-    return here + [path for below in folders for path in _files(below, deeper=True)]
-
-
-def _digest(path: Path) -> bytes:
-    """A number drawn from what an image shows."""
-    return hashlib.sha256(_content(path)).digest()
-
-
-def _content(path: Path) -> bytes:
-    """What a viewer that adds a rating leaves alone. Not the pixels of JPEG: other decoders round them otherwise."""
-    with _opened(path) as image:
-        if image.format in ("JPEG", "MPO"):
-            return _without_metadata(path.read_bytes())
-        if image.format in ("PNG", "BMP"):
-            flat = image.convert("RGBA") if image.mode == "P" else image
-            return f"{flat.mode} {flat.width}×{flat.height} ".encode() + flat.tobytes()
-    return path.read_bytes()
-
-
-def _without_metadata(jpeg: bytes) -> bytes:
-    """A JPEG file without its segments for applications (EXIF, colour profiles, previews) and comments."""
-    kept, at = [], 2
-    while at + 4 <= len(jpeg) and jpeg[at] == 0xFF and jpeg[at + 1] != 0xDA:  # up to the scan
-        if jpeg[at + 1] == 0xFF:  # before a marker any number of these may stand
-            at += 1
-            continue
-        end = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4])
-        if not 0xE0 <= jpeg[at + 1] <= 0xEF and jpeg[at + 1] != 0xFE:
-            kept.append(jpeg[at:end])
-        at = end
-    return b"".join(kept) + jpeg[at:]
-
-
-class _OfTheFile(ValueError):
-    """Says already what is wrong with which file."""
-
-
-def read_image(path: Path, size: tuple[int, int], channels: int = 3) -> Tensor:
-    """Read one image as ``[C, H, W]`` uint8, resized to (height, width); transparency becomes white.
-
-    Args:
-        path: the file.
-        size: (height, width).
-        channels: 3 for colour, 1 for grey.
-
-    Raises:
-        ValueError: the file is missing, not an image, or one of which is not known what is black and white (floats
-            and 32 bits; of 16 bits 65535 is taken for white, whatever the brightest pixel is).
-    """
-    from PIL import Image
-
-    with _opened(path) as file:
-        image = _upright(file)
-        if image.mode in ("I", "F"):
-            raise _OfTheFile(f"{path} must have 8 or 16 bits a channel, got Pillow's mode {image.mode}")
-        if image.mode.startswith("I;16"):  # Pillow would clip all 16-bit greys above 255
-            grey, clear = np.array(image), image.info.get("transparency")
-            bits, black_is_zero = _of_a_tiff(file)
-            eight = grey >> (bits - 8) if black_is_zero else 255 - (grey >> (bits - 8))
-            image = Image.fromarray(np.where(grey == clear, 255, eight).astype(np.uint8))
-        if image.has_transparency_data:
-            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-        image = image.convert("RGB" if channels == 3 else "L")
-        resized = image.resize((size[1], size[0]), Image.Resampling.BICUBIC)
-    return torch.from_numpy(np.array(resized)).view(*size, channels).permute(2, 0, 1)
-
-
-def _of_a_tiff(file: Image.Image) -> tuple[int, bool]:
-    """Bits of a grey, and whether 0 is black; Pillow reads 12 bits as if they were the lowest of 16, and white as 0."""
-    tags = getattr(file, "tag_v2", {})
-    return tags.get(_BITS, (16,))[0], tags.get(_PHOTOMETRIC, 1) != 0
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    """As its camera was held. (Pillow's ``exif_transpose`` writes all of EXIF anew, and fails where a tag is odd.)"""
-    from PIL import Image
-
-    image.load()  # a TIFF is turned by that, and then no longer says that it wants to be
-    turn = Image.Transpose
-    turns = (turn.FLIP_LEFT_RIGHT, turn.ROTATE_180, turn.FLIP_TOP_BOTTOM, turn.TRANSPOSE)
-    turns = dict(enumerate((*turns, turn.ROTATE_270, turn.TRANSVERSE, turn.ROTATE_90), 2))
-    orientation = image.getexif().get(_ORIENTATION)
-    return image.transpose(turns[orientation]) if orientation in turns else image
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    """An image while it is read: whatever is broken in it is named."""
-    from PIL import Image
-
-    try:
-        # Opened here: a file that Pillow opens itself it may map into memory, and then turns an oblong TIFF wrongly.
-        with path.open("rb") as raw, Image.open(raw) as file:
-            yield file
-    except _OfTheFile:
-        raise
-    # Pillow has them all.
-    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} cannot be read as an image: {error}") from error
+__all__ = ["SUFFIXES", "load_folder", "read_image"]

@@ -11,14 +11,20 @@ from torch import Tensor
 
 from torchcaps.checks import check_tensor, single
 
+#: What images may be made of.
+_DTYPES = (torch.uint8, torch.uint16, torch.float32)
+
 
 @dataclass(frozen=True, eq=False, repr=False)  # compared by identity: == of tensors is element-wise
 class Images:
     """Labelled images that live in memory as one tensor.
 
     Attributes:
-        images: ``[N, C, H, W]`` uint8, 0 … 255 (a quarter of the memory of floats).
-        labels: ``[N]`` int64.
+        images: ``[N, C, H, W]``, any number of channels: uint8 0 … 255 (a quarter of the memory of floats), uint16
+            0 … 65535, or float32, which networks see as they are: 0 … 1, unless values mean more (a decoder
+            reconstructs 0 … 1 alone).
+        labels: ``[N]`` int64. Other integers, and ``[N, 1]``, become that. Or several labels an image: ``[N, J]`` of
+            0 and 1 for J classes, of any dtype, which become bool.
         factors: what else is known of each image, by name, each ``[N]`` int64: such as the toy and
             the viewpoint of small NORB. Empty where nothing is.
 
@@ -32,14 +38,24 @@ class Images:
 
     def __post_init__(self) -> None:
         check_tensor("images", self.images)
-        if self.images.dim() != 4 or self.images.dtype != torch.uint8:
-            raise ValueError(f"images must be [N, C, H, W] uint8, got {list(self.images.shape)} of {self.images.dtype}")
-        for name, values in {"labels": self.labels, **self.factors}.items():
+        if self.images.dim() != 4 or self.images.dtype not in _DTYPES:
+            raise ValueError(
+                "images must be [N, C, H, W] uint8, uint16 or float32, "
+                f"got {list(self.images.shape)} of {self.images.dtype}"
+            )
+        check_tensor("labels", self.labels)
+        object.__setattr__(self, "labels", _as_labels(self.labels, len(self.images)))
+        for name, values in self.factors.items():
             check_tensor(name, values)
             if values.shape != self.images.shape[:1] or values.dtype != torch.int64:
                 raise ValueError(
                     f"{name} must be [N={len(self.images)}] int64, got {list(values.shape)} of {values.dtype}"
                 )
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether an image may have none, one or several labels."""
+        return self.labels.dim() == 2
 
     def __repr__(self) -> str:
         return f"Images({len(self):,} of {list(self.images.shape[1:])}{''.join(f', {name}' for name in self.factors)})"
@@ -111,7 +127,24 @@ class Dataset:
                     f"{self.name}: {split} images must be {list(self.train.images.shape[1:])} "
                     f"as in train, got {list(part.images.shape[1:])}"
                 )
-            if len(part) and not 0 <= int(part.labels.min()) <= int(part.labels.max()) < len(self.classes):
+            if part.several_labels != self.train.several_labels:
+                kinds = ["one label an image", "several labels an image"]
+                kinds = kinds[:: -1 if self.train.several_labels else 1]
+                raise ValueError(f"{self.name}: {split} must have {kinds[0]} as train, got {kinds[1]}")
+            if part.images.dtype != self.train.images.dtype:
+                raise ValueError(
+                    f"{self.name}: {split} images must be {self.train.images.dtype} as in train, "
+                    f"got {part.images.dtype}"
+                )
+            if not all_finite(part.images):
+                raise ValueError(f"{self.name}: {split} images must be finite, got NaN or infinity")
+            if part.several_labels:
+                if part.labels.shape[1] != len(self.classes):
+                    raise ValueError(
+                        f"{self.name}: {split} labels must be [N, {len(self.classes)}], one column a class, "
+                        f"got {list(part.labels.shape)}"
+                    )
+            elif len(part) and not 0 <= int(part.labels.min()) <= int(part.labels.max()) < len(self.classes):
                 raise ValueError(
                     f"{self.name}: {split} labels must be 0 … {len(self.classes) - 1}, "
                     f"got {int(part.labels.min())} … {int(part.labels.max())}"
@@ -132,17 +165,52 @@ class Dataset:
         return {"train": self.train, "val": self.val, "test": self.test, **self.further}
 
     @property
+    def several_labels(self) -> bool:
+        """Whether an image may have none, one or several labels."""
+        return self.train.several_labels
+
+    @property
     def image_shape(self) -> tuple[int, int, int]:
         """(channels, height, width)."""
         channels, height, width = self.train.images.shape[1:]
         return channels, height, width
 
 
+def _as_labels(labels: Tensor, n: int) -> Tensor:
+    """``[N]`` int64, or ``[N, J]`` bool."""
+    if labels.dim() == 2 and labels.shape[1] == 1 and not _is_inexact(labels):
+        labels = labels.squeeze(1)
+    if labels.shape == (n,) and labels.dtype == torch.int64:
+        return labels
+    if labels.shape == (n,) and not _is_inexact(labels) and labels.dtype != torch.bool:
+        return labels.long()
+    if labels.dim() == 2 and len(labels) == n and labels.shape[1] > 1:
+        if labels.dtype == torch.bool:
+            return labels
+        if bool(((labels == 0) | (labels == 1)).all()):
+            return labels.bool()
+        raise ValueError(f"labels of [N, {labels.shape[1]}] must be 0 and 1, got {labels.min()} … {labels.max()}")
+    raise ValueError(
+        f"labels must be [N={n}] int64, or [N={n}, J] of 0 and 1, got {list(labels.shape)} of {labels.dtype}"
+    )
+
+
+def _is_inexact(labels: Tensor) -> bool:
+    return labels.is_floating_point() or labels.is_complex()
+
+
+def all_finite(images: Tensor) -> bool:
+    """Whether there is no NaN and no infinity among the pixels."""
+    if not images.is_floating_point():
+        return True
+    return all(bool(part.isfinite().all()) for part in images.split(1000))  # of all at once it takes a quarter more
+
+
 def to_float(images: Tensor) -> Tensor:
-    """uint8 0 … 255 to float32 0 … 1.
+    """uint8 0 … 255 and uint16 0 … 65535 to float32 0 … 1; float32 as it is.
 
     Raises:
-        ValueError: no tensor, or another dtype: floats may be 0 … 1 already.
+        ValueError: no tensor, or another dtype.
 
     Example:
         >>> import torch
@@ -150,20 +218,22 @@ def to_float(images: Tensor) -> Tensor:
         tensor([0., 1.])
     """
     check_tensor("images", images)
-    if images.dtype != torch.uint8:
-        raise ValueError(f"images must be uint8, got {images.dtype}")
-    return images.float() / 255
+    if images.dtype not in _DTYPES:
+        raise ValueError(f"images must be uint8, uint16 or float32, got {images.dtype}")
+    most = {torch.uint8: 255, torch.uint16: 65535}.get(images.dtype)
+    return images if most is None else images.float() / most
 
 
 def resized(images: Tensor, size: tuple[int, int] | None) -> Tensor:
-    """Smoothly resize uint8 images ``[N, C, H, W]`` to (height, width); None leaves them alone."""
+    """Smoothly resize images ``[N, C, H, W]`` of any dtype of :class:`Images` to (height, width); None leaves them."""
     if size is None or tuple(images.shape[2:]) == tuple(size):
         return images
-    parts = []
-    for part in images.split(1000):  # as floats all at once may not fit
+    found = torch.empty(*images.shape[:2], *size, dtype=images.dtype)
+    most = {torch.uint8: 255, torch.uint16: 65535}.get(images.dtype)
+    for part, to in zip(images.split(1000), found.split(1000), strict=True):  # as floats all at once may not fit
         smooth = F.interpolate(part.float(), size=tuple(size), mode="bicubic", align_corners=False, antialias=True)
-        parts.append(smooth.round().clamp(0, 255).to(torch.uint8))
-    return torch.cat(parts)
+        to.copy_(smooth if most is None else smooth.round().clamp(0, most))
+    return found
 
 
 def keep_back(every: Images, n: int, seed: int) -> tuple[Images, Images]:

@@ -1,0 +1,230 @@
+"""One image file: what it shows, as cameras and tools write it, and a digest of that."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchcaps.checks import check_at_least, check_choice
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+#: What happens to a file of several pictures: it is refused, or its first picture is taken.
+Frames = Literal["one", "first"]
+FRAMES = get_args(Frames)
+
+#: EXIF's number for how the camera was held.
+_ORIENTATION = 0x0112
+#: Of a TIFF: whether a page is a smaller copy, bits of each channel, and what its greys mean.
+_SUBFILE, _BITS, _PHOTOMETRIC = 254, 258, 262
+#: White in 16 bits.
+_WHITE = 65535
+
+
+class Shown(NamedTuple):
+    """What a file shows.
+
+    Attributes:
+        pixels: ``[C, H, W]`` uint8.
+        digest: a number drawn from the content, the same for copies with other metadata (of PNG, BMP and JPEG).
+        brightest: the largest value of a file of 16 bits, on the scale of 65535; None for one of 8 bits.
+    """
+
+    pixels: Tensor
+    digest: bytes
+    brightest: int | None
+
+
+class _OfTheFile(ValueError):
+    """Says already what is wrong with which file."""
+
+
+def read_image(
+    path: Path, size: tuple[int, int], channels: int = 3, *, max_value: int | None = None, frames: Frames = "one"
+) -> Tensor:
+    """Read one image as ``[C, H, W]`` uint8, resized to (height, width); transparency becomes white.
+
+    Args:
+        path: the file.
+        size: (height, width).
+        channels: 3 for colour, 1 for grey.
+        max_value: the value that is white in files of grey with more than 8 bits, such as 4095 where 12 bits lie in 16;
+            by default 65535 of 16 bits.
+        frames: "one" refuses files of several pictures, "first" takes the first.
+
+    Raises:
+        ValueError: the file is missing, not an image, of several pictures, brighter than ``max_value``, or one of
+            which is not known what is white (floats and 32 bits without ``max_value``).
+    """
+    with _opened(path) as file:
+        return _pixels(path, file, size, channels, max_value, frames)[0]
+
+
+def read_shown(path: Path, size: tuple[int, int], *, max_value: int | None = None, frames: Frames = "one") -> Shown:
+    """Read one image in colour with its digest; arguments and errors are those of :func:`read_image`."""
+    with _opened(path) as file:
+        pixels, brightest = _pixels(path, file, size, 3, max_value, frames)
+        return Shown(pixels, hashlib.sha256(_content(path, file)).digest(), brightest)
+
+
+def check_reading(max_value: object, frames: object) -> None:
+    """Refuse options of :func:`read_image` that are none.
+
+    Raises:
+        ValueError: ``max_value`` is no integer above 0, or ``frames`` is unknown.
+    """
+    if max_value is not None:
+        check_at_least("data.options.max_value", max_value, 1)  # type: ignore[arg-type]
+    check_choice("data.options.frames", frames, FRAMES)
+
+
+def _pixels(
+    path: Path, file: Image.Image, size: tuple[int, int], channels: int, max_value: int | None, frames: Frames
+) -> tuple[Tensor, int | None]:
+    from PIL import Image
+
+    n = _n_pictures(file)
+    if n > 1 and frames == "one":
+        raise _OfTheFile(
+            f"{path} must hold one picture, got {n}: save each as a file, or data.options.frames=first takes the first"
+        )
+    is_deep = _is_deep_colour(file)  # asked first: Pillow forgets it as it decodes
+    if is_deep and max_value is not None:  # of 12 bits in 16, Pillow leaves four
+        raise _OfTheFile(f"{path} must be grey for data.options.max_value, got colours of 16 bits a channel")
+    image, brightest = _in_8_bits(path, file, _upright(file), max_value)
+    if is_deep:
+        brightest = _WHITE // 255 * _brightest(image)
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    image = image.convert("RGB" if channels == 3 else "L")
+    resized = image.resize((size[1], size[0]), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.array(resized)).view(*size, channels).permute(2, 0, 1), brightest
+
+
+def _n_pictures(file: Image.Image) -> int:
+    """How many pictures of their own a file holds: smaller copies for a preview, and a stereo photo's right, are none.
+
+    (Pillow says 1 of an animation until it is asked, and counts a TIFF's previews.)
+    """
+    n = getattr(file, "n_frames", 1)
+    if file.format == "MPO" or n == 1:
+        return 1
+    if file.format == "TIFF":
+        own = 0
+        for k in range(n):
+            file.seek(k)
+            own += not file.tag_v2.get(_SUBFILE, 0) & 1  # type: ignore[attr-defined]
+        n = own
+    file.seek(0)
+    return n
+
+
+def _in_8_bits(
+    path: Path, file: Image.Image, image: Image.Image, max_value: int | None
+) -> tuple[Image.Image, int | None]:
+    """The image with 8 bits a channel, and its brightest value of 16 bits."""
+    from PIL import Image
+
+    if image.mode in ("I", "F"):
+        if max_value is None:
+            raise _OfTheFile(
+                f"{path} must have 8 or 16 bits a channel, got Pillow's mode {image.mode}: data.options.max_value says "
+                "what is white"
+            )
+        return Image.fromarray(_scaled(path, np.array(image), max_value)), None
+    if image.mode.startswith("I;16"):  # Pillow would clip all 16-bit greys above 255
+        grey, clear = np.array(image), image.info.get("transparency")
+        bits, black_is_zero = _of_a_tiff(file)
+        eight = grey >> (bits - 8) if max_value is None else _scaled(path, grey, max_value)
+        eight = eight if black_is_zero else 255 - eight
+        image = Image.fromarray(np.where(grey == clear, 255, eight).astype(np.uint8))
+        return image, int(grey.max()) if bits == 16 and black_is_zero else None
+    return image, None
+
+
+def _brightest(image: Image.Image) -> int:
+    """The largest value of its colours, which are of 8 bits by now."""
+    return int(np.array(image.convert("RGBA"))[..., :3].max())
+
+
+def _scaled(path: Path, values: np.ndarray, max_value: int) -> np.ndarray:
+    """Values 0 … ``max_value`` as uint8 0 … 255."""
+    least, most = values.min(), values.max()
+    if not (least >= 0 and most <= max_value):  # NaN too
+        raise _OfTheFile(f"{path} must hold 0 … {max_value}, as data.options.max_value says; got {least} … {most}")
+    return (values.astype(np.float64) * (255 / max_value)).round().astype(np.uint8)
+
+
+def _is_deep_colour(file: Image.Image) -> bool:
+    """Whether a file has 16 bits for each of several channels, of which Pillow keeps the upper 8."""
+    if file.format == "PNG":
+        return any(tile[3] in ("RGB;16B", "RGBA;16B", "LA;16B") for tile in getattr(file, "tile", ()))
+    bits = getattr(file, "tag_v2", {}).get(_BITS, (8,))
+    return len(bits) > 1 and bits[0] == 16
+
+
+def _of_a_tiff(file: Image.Image) -> tuple[int, bool]:
+    """Bits of a grey, and whether 0 is black; Pillow reads 12 bits as if they were the lowest of 16, and white as 0."""
+    tags = getattr(file, "tag_v2", {})
+    return tags.get(_BITS, (16,))[0], tags.get(_PHOTOMETRIC, 1) != 0
+
+
+def _content(path: Path, image: Image.Image) -> bytes:
+    """What a viewer that adds a rating leaves alone. Not the pixels of JPEG: other decoders round them otherwise."""
+    if image.format in ("JPEG", "MPO"):
+        return _without_metadata(path.read_bytes())
+    if image.format in ("PNG", "BMP"):
+        flat = image.convert("RGBA") if image.mode == "P" else image
+        return f"{flat.mode} {flat.width}×{flat.height} ".encode() + flat.tobytes()
+    return path.read_bytes()
+
+
+def _without_metadata(jpeg: bytes) -> bytes:
+    """A JPEG file without its segments for applications (EXIF, colour profiles, previews) and comments."""
+    kept, at = [], 2
+    while at + 4 <= len(jpeg) and jpeg[at] == 0xFF and jpeg[at + 1] != 0xDA:  # up to the scan
+        if jpeg[at + 1] == 0xFF:  # before a marker any number of these may stand
+            at += 1
+            continue
+        end = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4])
+        if not 0xE0 <= jpeg[at + 1] <= 0xEF and jpeg[at + 1] != 0xFE:
+            kept.append(jpeg[at:end])
+        at = end
+    return b"".join(kept) + jpeg[at:]
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """As its camera was held. (Pillow's ``exif_transpose`` writes all of EXIF anew, and fails where a tag is odd.)"""
+    from PIL import Image
+
+    image.load()  # a TIFF is turned by that, and then no longer says that it wants to be
+    turn = Image.Transpose
+    turns = (turn.FLIP_LEFT_RIGHT, turn.ROTATE_180, turn.FLIP_TOP_BOTTOM, turn.TRANSPOSE)
+    turns = dict(enumerate((*turns, turn.ROTATE_270, turn.TRANSVERSE, turn.ROTATE_90), 2))
+    orientation = image.getexif().get(_ORIENTATION)
+    return image.transpose(turns[orientation]) if orientation in turns else image
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """An image while it is read: whatever is broken in it is named."""
+    from PIL import Image
+
+    try:
+        # Opened here: a file that Pillow opens itself it may map into memory, and then turns an oblong TIFF wrongly.
+        with path.open("rb") as raw, Image.open(raw) as file:
+            yield file
+    except _OfTheFile:
+        raise
+    # Pillow has them all.
+    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} cannot be read as an image: {error}") from error

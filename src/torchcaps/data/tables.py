@@ -1,0 +1,170 @@
+"""Tables that say something of image files: a column with their names, others with labels, groups or splits."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+_Value = TypeVar("_Value")
+
+#: What the column with the names of the files may be called, in lower case.
+FILE_COLUMNS = ("file", "file_name", "filename", "image", "image_path", "path")
+
+
+class Table(NamedTuple):
+    """A table's columns, in lower case as :attr:`columns` and as written as :attr:`titles`, and its rows of texts."""
+
+    path: Path
+    titles: list[str]
+    rows: list[tuple[int, list[str]]]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns' names in lower case."""
+        return [title.lower() for title in self.titles]
+
+
+def find_table(option: str, name: str, root: Path) -> Path:
+    """The path of a table that lies in the folder of the images, or where its name says.
+
+    Raises:
+        ValueError: naming the option; there is none.
+    """
+    table = next((path for path in (root / name, Path(name).expanduser()) if path.is_file()), None)
+    if table is None:
+        raise ValueError(f"{option} must be a table in {root}, or the path of one; got {name}, which is not there")
+    return table
+
+
+def read_table(path: Path) -> Table:
+    """Read a ``.csv`` table with commas, semicolons or tabs, or a ``.jsonl`` file with one object a line.
+
+    Lists in a ``.jsonl`` file become texts with ``;`` between their parts.
+
+    Raises:
+        ValueError: it cannot be read, or a row has more or fewer cells than there are columns.
+    """
+    return _read_jsonl(path) if path.suffix.lower() == ".jsonl" else _read_csv(path)
+
+
+def _read_csv(path: Path) -> Table:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            head = file.readline()
+            file.seek(0)
+            marks = [mark for mark in ",;\t" if mark in head]
+            reader = csv.reader(file, delimiter=marks[0] if marks else ",", strict=True)
+            rows = [
+                (reader.line_num, [cell.strip() for cell in row]) for row in reader if any(cell.strip() for cell in row)
+            ]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as a table: {error}") from error
+    return Table(path, rows[0][1] if rows else [], rows[1:])
+
+
+def _read_jsonl(path: Path) -> Table:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        found = [(k, json.loads(line)) for k, line in enumerate(lines, 1) if line.strip()]
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read as a table: {error}") from error
+    titles = list(found[0][1]) if found and isinstance(found[0][1], dict) else []
+    rows = []
+    for line, row in found:
+        if not isinstance(row, dict) or set(row) != set(titles):
+            raise ValueError(f"{path}, line {line}, must be an object with {', '.join(titles)}; got {row}")
+        rows.append((line, [_as_text(path, line, row[title]) for title in titles]))
+    return Table(path, titles, rows)
+
+
+def _as_text(path: Path, line: int, value: object) -> str:
+    if isinstance(value, list):
+        parts = [_as_text(path, line, part) for part in value]
+        if any(";" in part for part in parts):
+            raise ValueError(f"{path}, line {line}, must have no ';' within the parts of a list, got {value}")
+        return ";".join(parts)
+    return "" if value is None else str(value).strip()
+
+
+def read_column(path: Path, column: str) -> dict[str, str]:
+    """What a table with the columns ``file`` and ``column`` says of each file.
+
+    Raises:
+        ValueError: it cannot be read, lacks a column, or has a row without one of the two, or two rows that differ.
+    """
+    table = read_table(path)
+    if any(table.columns.count(name) != 1 for name in ("file", column)):
+        raise ValueError(
+            f"{path} must begin with the names of its columns, file and {column}, got {', '.join(table.columns)}"
+        )
+    where = [table.columns.index(name) for name in ("file", column)]
+    found: dict[str, str] = {}
+    for line, row in table.rows:
+        cells = [row[k] for k in where] if len(row) == len(table.titles) else []
+        if not all(cells) or not cells:
+            raise ValueError(
+                f"{path}, line {line}, must have {len(table.titles)} cells, with a file and a {column}; got {row}"
+            )
+        file, value = file_in(cells[0]), plain(cells[1])
+        if found.setdefault(file, value) != value:
+            raise ValueError(f"{path} must name one {column} for {file}, got {found[file]} and {value}")
+    return found
+
+
+def match_files(table: Path, root: Path, files: Sequence[Path], rows: Mapping[str, _Value], what: str) -> list[_Value]:
+    """What the rows of a table say of each file: by its path below ``root``, or by its name where one file has it.
+
+    Args:
+        table: its path, for messages.
+        root: the folder of the images.
+        files: the images.
+        rows: by the files' names as the table has them.
+        what: the column, for messages.
+
+    Raises:
+        ValueError: a file has no row, or a name that several have.
+    """
+    paths = [plain(path.relative_to(root).as_posix()) for path in files]
+    names = Counter(path.rpartition("/")[2] for path in paths)
+    found: dict[str, _Value] = {}
+    for path in paths:
+        name = path.rpartition("/")[2]
+        if path in rows and rows.get(name, rows[path]) != rows[path]:
+            raise ValueError(f"{table} must name one {what} for {path}, got {rows[path]}, and {rows[name]} for {name}")
+        if path in rows:
+            found[path] = rows[path]
+        elif name in rows and names[name] > 1:
+            raise ValueError(f"{table} must name {name} by its folder too, as in {path}: {names[name]} images have it")
+        elif name in rows:
+            found[path] = rows[name]
+    without = [path for path in paths if path not in found]
+    if without:
+        raise ValueError(f"{table} must have a row for every image of {root}, got none for {some(without, len(paths))}")
+    known = {*paths, *names}
+    others = [file for file in rows if file not in known]
+    if others:
+        logging.getLogger("torchcaps").warning(
+            "%s has rows for %s that %s does not hold", table, some(others, len(rows)), root
+        )
+    return [found[path] for path in paths]
+
+
+def file_in(cell: str) -> str:
+    """A file's name as a table has it, with the slashes and accents that paths here have."""
+    return plain(cell.replace("\\", "/").removeprefix("./"))
+
+
+def plain(name: str) -> str:
+    """Accents as one character, as a Mac's file names do not have them."""
+    return unicodedata.normalize("NFC", name)
+
+
+def some(names: Sequence[str], of: int) -> str:
+    """How many there are, and one of them."""
+    return f"{len(names)} of {of}, such as {names[0]}"
