@@ -6,10 +6,12 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.data.augment import (
     CROPS_13,
+    Fill,
     central_crop,
     crop,
     random_affine,
@@ -46,6 +48,60 @@ def test_random_shift_moves_by_up_to_the_most_and_fills_with_zeros() -> None:
     edge = torch.ones(50, 1, 4, 4)
     assert random_shift(edge, 2, generator()).mean() < 1
     assert random_shift(images, 0, generator()) is images
+
+
+@pytest.mark.parametrize(
+    ("fill", "wanted"),
+    [
+        ("border", {-2: [2, 3, 4, 4, 4], 0: [0, 1, 2, 3, 4], 2: [0, 0, 0, 1, 2]}),
+        ("reflection", {-2: [2, 3, 4, 4, 3], 0: [0, 1, 2, 3, 4], 2: [1, 0, 0, 1, 2]}),
+    ],
+)
+def test_what_shifts_bring_in_by_hand(fill: Fill, wanted: dict[int, list[int]]) -> None:
+    rows = torch.arange(5.0).view(1, 1, 5, 1).expand(200, 1, 5, 7)
+    images = torch.cat((rows, torch.arange(7.0).expand(200, 1, 5, 7)), dim=1)
+    moved = random_shift(images, 2, generator(), fill)
+    by = torch.randint(-2, 3, (200, 2), generator=generator())
+    for down, pixels in wanted.items():
+        of_these = moved[by[:, 0] == down, 0]
+        assert len(of_these) > 10 and bool((of_these == torch.tensor(pixels)[:, None]).all())
+    # What is not brought in is as with zeros, and so is the shift to the side.
+    zeros = random_shift(images + 1, 2, generator()) - 1
+    assert bool(((zeros == moved) | (zeros == -1)).all()) and moved.min() == 0
+
+
+@pytest.mark.parametrize("fill", ["border", "reflection"])
+def test_no_black_comes_into_light_images(fill: Fill) -> None:
+    light = torch.full((50, 3, 9, 6), 0.75)
+    kinds = {"degrees": 40.0, "scale": 0.4, "shear": 0.4, "translate": 3.0}
+    torch.testing.assert_close(random_affine(light, generator(), **kinds, fill=fill), light)
+    assert torch.equal(random_shift(light, 5, generator(), fill), light)
+    assert random_affine(light, generator(), **kinds).min() == 0 == random_shift(light, 5, generator()).min()
+
+
+def test_shifts_and_warps_mirror_alike() -> None:
+    """A warp by whole pixels is a shift."""
+    images = torch.rand(1, 1, 5, 5)
+    by = 2 * torch.rand(1, 5, generator=generator()) - 1
+    most = 2 / float(by[0, 3])  # so that the warp moves by 2 to the right
+    warped = random_affine(images, generator(), translate=most, fill="reflection")
+    down = most * float(by[0, 4])
+    assert abs(down) < 20
+    wanted = images[..., [1, 0, 0, 1, 2]]
+    columns_only = F.grid_sample(
+        wanted,
+        F.affine_grid(torch.tensor([[[1.0, 0, 0], [0, 1, -2 * down / 5]]]), [1, 1, 5, 5], align_corners=False),
+        padding_mode="reflection",
+        align_corners=False,
+    )
+    torch.testing.assert_close(warped, columns_only, rtol=0, atol=1e-5)
+
+
+def test_what_comes_in_is_known() -> None:
+    for change in (lambda fill: random_shift(torch.rand(1, 1, 4, 4), 1, generator(), fill),
+                   lambda fill: random_affine(torch.rand(1, 1, 4, 4), generator(), fill=fill)):  # fmt: skip
+        with pytest.raises(ValueError, match="fill must be one of zeros, border, reflection; got 'reflect'"):
+            change("reflect")
 
 
 def test_random_flip_mirrors_half_of_the_images_left_to_right() -> None:

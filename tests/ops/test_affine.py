@@ -217,7 +217,7 @@ def test_poses_and_matrices_of_two_dtypes() -> None:
             torch.testing.assert_close(moved, 2 * pose.double())
 
 
-@pytest.mark.parametrize("padding", ["zeros", "border"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 def test_sampling_by_products_is_sampling(padding: str) -> None:
     """At places between, on and beyond pixels; with the gradients of ``grid_sample``."""
     images = torch.rand(3, 2, 5, 7, dtype=torch.float64, requires_grad=True)

@@ -35,7 +35,16 @@ def test_networks_for_ones_own_images_have_factors_and_standardize(name: str, mo
     assert replace(config, data=recipe(name).data, model=recipe(name).model) == recipe(name)
 
 
-def test_what_is_asked_for_is_done_all_the_same() -> None:
+def test_photographs_get_no_black_frames() -> None:
+    assert parsed("digits", *FOLDER).data.fill == parsed("digits-cnn", *FOLDER).data.fill == "reflection"
+    assert parsed("digits", *FOLDER, "--data.fill", "border").data.fill == "border"
+    assert parsed("digits").data.fill == recipe("digits").data.fill == "zeros"
+    assert parsed("mnist-translation", *FOLDER).data.fill == "zeros"
+    with pytest.raises(ValueError, match="data.fill must be zeros with data.pairs, got border"):
+        parsed("digits-pairs", "--data.fill", "border")
+
+
+def test_what_asked_for_is_done_all_the_same() -> None:
     options = [
         "--model.options.standardize",
         "false",

@@ -120,7 +120,8 @@ def _suited(defaults: Experiment, data: str, model: str, image_size: list[int] |
         return config
     given = replace(config, data=replace(config.data, name=data, image_size=image_size))
     suited = for_own_images(given)
-    return replace(suited, data=replace(config.data, options={}))  # those are of the recipe's data set
+    # Options are of the recipe's data set.
+    return replace(suited, data=replace(config.data, fill=suited.data.fill, options={}))
 
 
 def _settled(arguments: list[str]) -> list[str]:

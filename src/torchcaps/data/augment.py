@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchcaps.checks import check_choice
 from torchcaps.ops.affine import resample
 from torchcaps.ops.precision import constant
+
+#: What lies beyond an image's edges, as torch's ``grid_sample`` calls it: black, the nearest pixel, or the image
+#: mirrored at its edges (the pixel at the edge occurs twice).
+Fill = Literal["zeros", "border", "reflection"]
+FILLS = get_args(Fill)
 
 
 def to_device(drawn: Tensor, device: torch.device) -> Tensor:
@@ -49,6 +56,11 @@ def crop(images: Tensor, corners: Tensor, size: tuple[int, int]) -> Tensor:
     """
     rows = torch.arange(size[0], device=images.device) + corners[:, :1]  # [B, height]
     columns = torch.arange(size[1], device=images.device) + corners[:, 1:]  # [B, width]
+    return _take(images, rows, columns)
+
+
+def _take(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """From each image its own rows ``[B, height]`` and columns ``[B, width]``: ``[B, C, height, width]``."""
     batch = torch.arange(len(images), device=images.device)[:, None, None]
     windows = images.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
     # Channels first, of one channel too: oneDNN's gradient of strided 1×1 convolutions writes beyond its memory
@@ -94,20 +106,40 @@ def central_crop(images: Tensor, size: tuple[int, int], offset: tuple[int, int] 
     return images[..., row : row + size[0], column : column + size[1]]
 
 
-def random_shift(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """Shift each image by up to ``most`` pixels in each direction, filling with zeros.
+def random_shift(images: Tensor, most: int, generator: torch.Generator, fill: Fill = "zeros") -> Tensor:
+    """Shift each image by up to ``most`` pixels in each direction.
 
     Args:
         images: ``[B, C, H, W]``.
         most: largest shift; the paper's 2 for MNIST.
         generator: on the CPU, so that every device draws the same.
+        fill: what comes in, one of :data:`FILLS`; zeros are black, which frames photographs.
+
+    Raises:
+        ValueError: an unknown ``fill``.
 
     Source: Sabour et al. 2017, section 5.
     """
+    check_choice("fill", fill, FILLS)
     if most == 0:
         return images
     offsets = torch.randint(-most, most + 1, (len(images), 2), generator=generator, device="cpu")
+    if fill != "zeros":
+        by = to_device(offsets, images.device)
+        rows, columns = (
+            _within(torch.arange(size, device=images.device) - by[:, axis, None], size, fill)
+            for axis, size in enumerate(images.shape[2:])
+        )
+        return _take(images, rows, columns)
     return shift(images, to_device(offsets, images.device), most)[:, :, most:-most, most:-most]
+
+
+def _within(places: Tensor, size: int, fill: Fill) -> Tensor:
+    """The pixels of a row of ``size`` that stand for those at any places."""
+    if fill == "border":
+        return places.clamp(0, size - 1)
+    folded = places.remainder(2 * size)
+    return torch.minimum(folded, 2 * size - 1 - folded)
 
 
 def random_flip(images: Tensor, generator: torch.Generator, channels: Sequence[int] | None = None) -> Tensor:
@@ -193,8 +225,9 @@ def random_affine(
     scale: float = 0.0,
     shear: float = 0.0,
     translate: float = 0.0,
+    fill: Fill = "zeros",
 ) -> Tensor:
-    """Warp each image by its own random affine transformation, interpolating bilinearly. What comes in is black.
+    """Warp each image by its own random affine transformation, interpolating bilinearly.
 
     Args:
         images: floats ``[B, C, H, W]``.
@@ -203,7 +236,12 @@ def random_affine(
         scale: size within 1 ± scale.
         shear: horizontal shear within ±shear.
         translate: shift within ± that many pixels, fractions too.
+        fill: what comes in, one of :data:`FILLS`; zeros are black, which frames photographs.
+
+    Raises:
+        ValueError: an unknown ``fill``.
     """
+    check_choice("fill", fill, FILLS)
     n, _, height, width = images.shape
     draw = to_device(2 * torch.rand(n, 5, generator=generator, device="cpu") - 1, images.device)  # [B, 5] in −1 … 1
     angle, size, slant = math.radians(degrees) * draw[:, 0], 1 + scale * draw[:, 1], shear * draw[:, 2]
@@ -214,4 +252,4 @@ def random_affine(
     linear = torch.stack((x_row, y_row), dim=1)  # [B, 2, 2]
     shift = 2 * translate * draw[:, 3:] / constant((width, height), draw)  # of the output, after all else
     offset = -(linear * shift[:, None]).sum(dim=2, keepdim=True)  # no product of matrices: autocast would round it
-    return resample(images, torch.cat((linear, offset), dim=2)).to(images.dtype)
+    return resample(images, torch.cat((linear, offset), dim=2), padding=fill).to(images.dtype)

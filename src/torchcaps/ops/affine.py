@@ -216,7 +216,7 @@ def _sample_by_products(images: Tensor, grid: Tensor, padding: str) -> Tensor:
     Args:
         images: ``[B, C, h, w]``.
         grid: ``[B, H, W, 2]``.
-        padding: "zeros" or "border".
+        padding: "zeros", "border" or "reflection".
     """
     x, y = (
         _weights(((at + 1) * size - 1) / 2, size, padding)
@@ -228,7 +228,10 @@ def _sample_by_products(images: Tensor, grid: Tensor, padding: str) -> Tensor:
 
 def _weights(at: Tensor, size: int, padding: str) -> Tensor:
     """Weigh each of a row of pixels at places ``[B, P]`` between them: ``[B, P, size]``."""
-    at = (at.clamp(0, size - 1) if padding == "border" else at).unsqueeze(2)
+    if padding == "reflection":  # about the outer edges of the first and the last pixel
+        folded = (at + 0.5).remainder(2 * size)
+        at = torch.minimum(folded, 2 * size - folded) - 0.5
+    at = (at if padding == "zeros" else at.clamp(0, size - 1)).unsqueeze(2)
     low, pixel = at.detach().floor(), torch.arange(size, device=at.device)
     return torch.where(pixel == low, low + 1 - at, 0) + torch.where(pixel == low + 1, at - low, 0)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torchcaps.training.tasks import Task
 
 Blend = Literal["sum", "max"]
+Fill = Literal["zeros", "border", "reflection"]
 Optimizer = Literal["adam", "muon"]
 Schedule = Literal["exponential", "cosine", "constant"]
 Loss = Literal["margin", "spread", "cross_entropy", "squared_error", "own"]
@@ -23,7 +24,7 @@ Progress = Literal["bar", "lines", "none"]
 TestCrops = Literal[1, 13]
 BLENDS, SCHEDULES, LOSSES, MARGINS = get_args(Blend), get_args(Schedule), get_args(Loss), get_args(Margin)
 PRECISIONS, DEVICES, TEST_CROPS = get_args(Precision), get_args(Device), get_args(TestCrops)
-OPTIMIZERS, PROGRESS = get_args(Optimizer), get_args(Progress)
+OPTIMIZERS, PROGRESS, FILLS = get_args(Optimizer), get_args(Progress), get_args(Fill)
 
 
 #: Options of a CapsNet without the factors that its layers have by default, as in the papers. Results of before there
@@ -57,6 +58,9 @@ class Data:
         degrees: largest random rotation in training.
         scale: largest relative change of size in training.
         shear: largest horizontal shear in training.
+        fill: what shifts and warps of training images bring in: "zeros" are black, as in the papers, "border" repeats
+            the nearest pixel, "reflection" mirrors the image at its edges. (The command line takes "reflection" for a
+            folder of one's own, whose reconstructions would get black frames.)
         flip: mirror a training image left to right, half of the time; of a stereo pair the eyes change places.
         gamma: largest |log γ| of the power γ to which a training image is raised, 0 … 1 throughout.
         shading: largest share, as a logarithm, by which a slope of light brightens one side of a training image.
@@ -84,6 +88,7 @@ class Data:
     degrees: float = 0.0
     scale: float = 0.0
     shear: float = 0.0
+    fill: Fill = "zeros"
     flip: bool = False
     gamma: float = 0.0
     shading: float = 0.0
@@ -248,6 +253,7 @@ def check_experiment(config: Experiment) -> None:
     check_choice("precision", config.precision, PRECISIONS)
     check_choice("device", config.device, DEVICES)
     check_choice("data.blend", data.blend, BLENDS)
+    check_choice("data.fill", data.fill, FILLS)
     check_choice("optim.name", optim.name, OPTIMIZERS)
     check_choice("optim.schedule", optim.schedule, SCHEDULES)
     for name, least in {"epochs": 1, "batch_size": 1, "threads": 0, "seed": 0}.items():
@@ -314,7 +320,7 @@ def _check_task(config: Experiment) -> None:
     if data.transformed:
         if config.loss not in ("squared_error", "own"):
             raise ValueError(f"loss must be squared_error with data.transformed = True, got {config.loss}")
-        _require_default(data, "data.transformed", "pairs", "flip", *_LIGHT, "test_crops")
+        _require_default(data, "data.transformed", "pairs", "fill", "flip", *_LIGHT, "test_crops")
         if config.stop_at is not None:
             raise ValueError(f"stop_at must be None with data.transformed, which knows no error; got {config.stop_at}")
         return
@@ -327,7 +333,7 @@ def _check_task(config: Experiment) -> None:
             raise ValueError(
                 "loss must be margin or cross_entropy with data.pairs: spread asks for one class; got spread"
             )
-        _require_default(data, "data.pairs", "n_shown", "degrees", "scale", "shear", "flip", *_LIGHT, "crop")
+        _require_default(data, "data.pairs", "n_shown", "degrees", "scale", "shear", "fill", "flip", *_LIGHT, "crop")
 
 
 def _require_default(data: Data, kind: str, *names: str) -> None:

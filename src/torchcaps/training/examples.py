@@ -116,8 +116,9 @@ class SingleExamples:
         """
         data = self.data
         if data.degrees or data.scale or data.shear:
-            images = random_affine(images, generator, degrees=data.degrees, scale=data.scale, shear=data.shear)
-        images = random_shift(images, data.shift, generator)
+            limits = {"degrees": data.degrees, "scale": data.scale, "shear": data.shear}
+            images = random_affine(images, generator, **limits, fill=data.fill)
+        images = random_shift(images, data.shift, generator, data.fill)
         if data.flip:
             images = random_flip(images, generator, self.mirrored)
         parts = images

@@ -15,15 +15,18 @@ def for_own_images(config: Experiment) -> Experiment:
 
     CapsNets get the factors that their layers have by default: without, bright or large images saturate all primary
     capsules in the first steps, and every image is given one class. Each image is standardized, as its light is not
-    known. The reconstruction weighs as much for each pixel of large images as for all of 28×28 divided by them.
+    known. The reconstruction weighs as much for each pixel of large images as for all of 28×28 divided by them. Shifts
+    and warps mirror an image at its edges (``fill``), as black would frame photographs.
 
     Args:
         config: on ``Data("folder")``.
 
     Returns:
-        The same where the model is neither a CapsNet nor a CNN that can standardize.
+        The same but for ``fill`` where the model is neither a CapsNet nor a CNN that can standardize.
     """
     name, options = config.model.name, dict(config.model.options)
+    if not (config.data.pairs or config.data.transformed):
+        config = replace(config, data=replace(config.data, fill="reflection"))
     if not (_is_capsnet(name) or name in ("matched_cnn", "norb_cnn")):
         return config
     options = {key: value for key, value in options.items() if key not in NO_FACTORS}
