@@ -98,6 +98,12 @@ def parse_experiment(name: str | None, defaults: Experiment, arguments: list[str
     parser.add_argument(
         "--import", metavar="FILE", help="a Python file that enters networks, data and others of your own"
     )
+    parser.add_argument(
+        "--skip-bad",
+        dest="skip_bad",
+        action="store_true",
+        help="pass over files of a folder that cannot be read, and list them; the same as --data.options.skip_bad true",
+    )
     parser.add_class_arguments(Experiment)
     fields, settled = defaults.to_dict(), _settled(arguments)
     parser.set_defaults(fields)
@@ -107,6 +113,8 @@ def parse_experiment(name: str | None, defaults: Experiment, arguments: list[str
     if parsed.recipe != defaults.recipe:
         raise ValueError(f"the configuration must be of the recipe {defaults.recipe}, got one of {parsed.recipe}")
     config = Experiment(**{key: value for key, value in vars(parsed).items() if key in fields})
+    if parsed.skip_bad:
+        config = replace(config, data=replace(config.data, options={**config.data.options, "skip_bad": True}))
     config = placed(config, config.data.root, config.threads, config.device)
     return smoke(config) if parsed.smoke else config, parsed.out
 

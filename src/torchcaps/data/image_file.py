@@ -217,7 +217,7 @@ def _upright(image: Image.Image) -> Image.Image:
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
     """An image while it is read: whatever is broken in it is named."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         # Opened here: a file that Pillow opens itself it may map into memory, and then turns an oblong TIFF wrongly.
@@ -225,6 +225,9 @@ def _opened(path: Path) -> Iterator[Image.Image]:
             yield file
     except _OfTheFile:
         raise
+    except UnidentifiedImageError as error:  # whose text names the open file once more
+        what = "its format is not known" if path.stat().st_size else "it is empty"
+        raise ValueError(f"{path} cannot be read as an image: {what}") from error
     # Pillow has them all.
     except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} cannot be read as an image: {error}") from error

@@ -53,6 +53,11 @@ def evaluate_run(run: Run, root: str | Path | None = None) -> EvaluatedRun:
         ValueError: its model or its data cannot be loaded, or it is an auto-encoder's.
     """
     result, config = run.finished(), with_data_in(run.classifier(), root)
+    if config.data.multi_label:
+        raise ValueError(
+            f"{run.path} must hold a classifier of one label an image for a report, got several; recall, precision and "
+            f"F1 of each are in {run.result}"
+        )
     trained, device = load_model(run), choose_device("auto")
     model = trained.model.to(device)
     dataset = data_for(config, trained, run.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 
@@ -11,11 +12,15 @@ from torch import Tensor, nn
 from torchcaps.data import Dataset
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.modes import eval_mode
-from torchcaps.models import ModelOutput, PlainAutoencoder, Reconstruction, Transforming, build
+from torchcaps.models import CapsNet, ModelOutput, PlainAutoencoder, Reconstruction, Transforming, build
+from torchcaps.models.baselines import count_parameters
 from torchcaps.optim import layouts
 from torchcaps.training.batches import image_shape
 from torchcaps.training.config import Experiment, Optim
 from torchcaps.types import as_output
+
+#: Parameters above which a CapsNet is called large.
+_LARGE = 50_000_000
 
 
 @torch.no_grad()
@@ -130,6 +135,22 @@ def compile_capsules(model: nn.Module) -> None:
     for layer in model.modules():
         if isinstance(layer, RoutedLayer):
             layer.compile()
+
+
+def warn_of_size(config: Experiment, dataset: Dataset, model: nn.Module) -> None:
+    """Say, in one sentence, that a CapsNet is large because its images are, and what makes it smaller."""
+    n = count_parameters(model)
+    if n <= _LARGE or not isinstance(model, CapsNet):
+        return
+    parts = {name: count_parameters(part) for name, part in model.named_children()}
+    largest = max(parts, key=lambda name: parts[name])
+    _, height, width = image_shape(config, dataset)
+    logging.getLogger("torchcaps").warning(
+        "%s has %.0f million parameters for images of %d×%d (%.0f million in %s) and model.pt takes %.0f MB: smaller "
+        "images (data.image_size) or strides (model.options.stem) make it smaller, and model.options.decoder = null "
+        "with reconstruction = 0 leaves out the decoder",
+        *(config.model.name, n / 1e6, height, width, parts[largest] / 1e6, largest, 4 * n / 1e6),
+    )
 
 
 def refuse_what_does_nothing(config: Experiment, model: nn.Module) -> None:

@@ -53,6 +53,10 @@ class Data:
             auto-encoders. Both are transformed at random within shift, degrees, scale and shear, in
             evaluation too, where every run with this batch_size sees the same; T leads from one to the
             other.
+        multi_label: images have none, one or several labels each, as a table of labels or an array ``[N, J]`` of 0 and
+            1 gives them. An image counts as an error unless all of its labels are found and no other.
+        balance: draw training images so that every class is shown equally often, rare ones again and again; as many in
+            an epoch as without.
         shift: largest random shift of a training image in pixels. (Both images of a pair are shifted by up
             to 4 on a canvas 8 larger, as in the paper.)
         degrees: largest random rotation in training.
@@ -84,6 +88,8 @@ class Data:
     n_pairs: tuple[int, int] = (10_000, 1_000)
     blend: Blend = "sum"
     transformed: bool = False
+    multi_label: bool = False
+    balance: bool = False
     shift: int = 2
     degrees: float = 0.0
     scale: float = 0.0
@@ -262,7 +268,7 @@ def check_experiment(config: Experiment) -> None:
     _within("seed", config.seed, 0, 2**32 - 1)
     for name in ("compile", "trial", "keep_best"):
         check_flag(name, getattr(config, name))
-    for name in ("pairs", "transformed", "flip"):
+    for name in ("pairs", "transformed", "multi_label", "balance", "flip"):
         check_flag(f"data.{name}", getattr(data, name))
     if data.root == "":  # of an empty shell variable, which is not the folder one stands in
         raise ValueError("data.root must name a folder, got an empty text")
@@ -320,7 +326,7 @@ def _check_task(config: Experiment) -> None:
     if data.transformed:
         if config.loss not in ("squared_error", "own"):
             raise ValueError(f"loss must be squared_error with data.transformed = True, got {config.loss}")
-        _require_default(data, "data.transformed", "pairs", "fill", "flip", *_LIGHT, "test_crops")
+        _require_default(data, "data.transformed", "pairs", "multi_label", "fill", "flip", *_LIGHT, "test_crops")
         if config.stop_at is not None:
             raise ValueError(f"stop_at must be None with data.transformed, which knows no error; got {config.stop_at}")
         return
@@ -333,7 +339,12 @@ def _check_task(config: Experiment) -> None:
             raise ValueError(
                 "loss must be margin or cross_entropy with data.pairs: spread asks for one class; got spread"
             )
-        _require_default(data, "data.pairs", "n_shown", "degrees", "scale", "shear", "fill", "flip", *_LIGHT, "crop")
+        unused = ("n_shown", "multi_label", "balance", "degrees", "scale", "shear", "fill", "flip", *_LIGHT, "crop")
+        _require_default(data, "data.pairs", *unused)
+    if data.multi_label and config.loss == "spread":
+        raise ValueError(
+            "loss must be margin or cross_entropy with data.multi_label: spread asks for one class; got spread"
+        )
 
 
 def _require_default(data: Data, kind: str, *names: str) -> None:
@@ -390,7 +401,8 @@ _SMOKE = "-smoke"
 
 def smoke(config: Experiment) -> Experiment:
     """Shorten an experiment to seconds: two steps on eight images, to see that it runs. It learns nothing."""
-    data = replace(config.data, n_train=None, n_eval=8, **config.data.task.few)
+    options = config.data.options | ({"n_each": 12} if config.data.name == "folder" else {})  # not all files
+    data = replace(config.data, n_train=None, n_eval=8, options=options, **config.data.task.few)
     return replace(config, recipe=f"{config.recipe}{_SMOKE}", data=data, epochs=1, batch_size=4, compile=False)
 
 

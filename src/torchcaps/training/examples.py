@@ -28,6 +28,7 @@ from torchcaps.data.augment import (
     random_shift,
 )
 from torchcaps.data.images import to_float
+from torchcaps.data.sampling import balanced_weights
 from torchcaps.data.transformed import Limits, transformed_pairs
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class Batch(NamedTuple):
 
     Attributes:
         images: ``[B, C, H, W]`` floats 0 … 1; beyond that where shading, brightness or contrast was changed.
-        labels: ``[B, K]``: the K different classes in each image (1, or 2 for pairs).
+        labels: ``[B, K]``: the K different classes in each image (1, or 2 for pairs); of images with several labels
+            ``[B, J]`` bool, for each class whether it is there.
         parts: ``[B, K, C, H, W]`` floats 0 … 1: what is to be reconstructed from each class's capsule.
         transformation: T of each image, ``[B, 3, 3]`` in pixels, where the parts are the transformed images.
         crops: in evaluation the other windows of the same images, each ``[B, C, H, W]``.
@@ -95,10 +97,14 @@ class SingleExamples:
             generator, n = self._generator(epoch, 0), len(self.source)
             orders = [torch.randperm(n, generator=generator, device="cpu") for _ in range(-(-self.n // n))]
             order = torch.cat(orders)[: self.n]
+            if self.data.balance:
+                weights = balanced_weights(self.source.labels)
+                order = torch.multinomial(weights, self.n, replacement=True, generator=generator)
         order = order.to(self.source.images.device)
         for k in range(start, -(-self.n // batch_size)):
             index = order[k * batch_size : (k + 1) * batch_size]
-            images, labels = to_float(self.source.images[index]), self.source.labels[index].unsqueeze(1)
+            images, labels = to_float(self.source.images[index]), self.source.labels[index]
+            labels = labels if self.source.several_labels else labels.unsqueeze(1)
             yield self._batch(images, labels, self._generator(epoch, 1 + k))
 
     def _batch(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> Batch:

@@ -15,7 +15,7 @@ from torchcaps.models import ModelOutput, Reconstruction
 from torchcaps.ops import spread_margin
 from torchcaps.training.config import Experiment
 from torchcaps.training.examples import Batch
-from torchcaps.training.per_class import recalls
+from torchcaps.training.per_class import label_scores, recalls
 from torchcaps.types import as_output
 
 #: A loss of one's own: from a model's output and the batch to one number.
@@ -40,7 +40,8 @@ def judge(
         config: the experiment.
         model: in evaluation mode.
         views: windows of the same images; their losses are averaged, and their scores before one is called wrong.
-        mistakes: of a classifier which images are wrong, ``[B]`` bool, is added to these.
+        mistakes: of a classifier which images (or which labels of each) are wrong, as :func:`wrong` says it, is added
+            to these.
         loss: in place of the experiment's.
     """
     outputs = [answer(model, view) for view in views]
@@ -48,9 +49,11 @@ def judge(
     losses = [total_loss(config, model, output, view, loss=loss).item() for output, view in both]
     sums = {"loss": sum(losses) * len(views[0].images) / len(views)}
     if config.data.task.classifies:
-        scores = [output.scores for output in outputs if isinstance(output, ModelOutput)]
-        mistaken = wrong(torch.stack(scores).mean(dim=0), views[0].labels)
-        sums["error"] = mistaken.sum().item()
+        found = [output for output in outputs if isinstance(output, ModelOutput)]
+        scores = [output.scores for output in found]
+        threshold = 0.5 if found[0].capsules else 0.0  # of activations, or of logits
+        mistaken = wrong(torch.stack(scores).mean(dim=0), views[0].labels, threshold)
+        sums["error"] = (mistaken if mistaken.dim() == 1 else mistaken.any(dim=1)).sum().item()
         if mistakes is not None:
             mistakes.append(mistaken)
     return sums
@@ -90,16 +93,19 @@ def total_loss(
     return config.data.task.loss(config, model, output, batch, margin)
 
 
-def wrong(scores: Tensor, labels: Tensor) -> Tensor:
+def wrong(scores: Tensor, labels: Tensor, threshold: float = 0.5) -> Tensor:
     """Return which predictions are wrong: the K largest scores must be the K true classes, all of them.
 
     Args:
         scores: ``[B, J]``.
-        labels: ``[B, K]``.
+        labels: classes ``[B, K]``; or bool ``[B, J]`` of images with several labels each.
+        threshold: a score above which a label is predicted, where images have several.
 
     Returns:
-        ``[B]`` bool.
+        ``[B]`` bool; of several labels ``[B, J]``, each of them.
     """
+    if labels.dtype == torch.bool:
+        return (scores > threshold) != labels
     predicted = scores.topk(labels.shape[1], dim=1).indices.sort(dim=1).values
     return (predicted != labels.sort(dim=1).values).any(dim=1)
 
@@ -120,7 +126,8 @@ def evaluate(
     wrong, and their losses are averaged too.
 
     With the names of the ``classes`` a classifier of single images has the recall of each besides, and the balanced
-    error (:func:`~torchcaps.training.per_class.recalls`).
+    error (:func:`~torchcaps.training.per_class.recalls`); with several labels an image their recall, precision and F1
+    (:func:`~torchcaps.training.per_class.label_scores`).
 
     A ``loss`` of one's own takes the place of the experiment's.
 
@@ -136,4 +143,6 @@ def evaluate(
     found: dict[str, Any] = {name: total / n for name, total in sums.items()}
     if classes and mistakes and config.data.task.one_class:
         found |= recalls(torch.cat(labels).squeeze(1), torch.cat(mistakes), classes)
+    if classes and mistakes and config.data.multi_label:
+        found |= label_scores(torch.cat(labels), torch.cat(mistakes), classes)
     return found

@@ -17,7 +17,9 @@ _TASKS = {"train": "to train", "val": "to validate", "test": "to test"}
 
 
 def count_classes(labels: Tensor, classes: Sequence[str]) -> dict[str, int]:
-    """Count the images of each class."""
+    """Count the images of each class, by labels ``[N]``, or ``[N, J]`` where images have several."""
+    if labels.dim() == 2:
+        return dict(zip(classes, labels.sum(dim=0).tolist(), strict=True))
     return dict(zip(classes, torch.bincount(labels.cpu(), minlength=len(classes)).tolist(), strict=True))
 
 
@@ -38,6 +40,28 @@ def recalls(labels: Tensor, wrong: Tensor, classes: Sequence[str]) -> dict[str, 
     recall = {name: right[name] / n if n else None for name, n in counts.items()}
     known = [value for value in recall.values() if value is not None]
     return {"recall": recall, "error_balanced": 1 - sum(known) / len(known)}
+
+
+def label_scores(labels: Tensor, wrong: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+    """Compute recall, precision and F1 of each label, where images have several.
+
+    Args:
+        labels: ``[N, J]`` bool.
+        wrong: ``[N, J]`` bool, which were missed or predicted where they are not.
+        classes: their names.
+
+    Returns:
+        ``recall`` and ``precision``: by class, None where it has no image or was never predicted; ``f1``: the mean over
+        the classes that have an image of 2 · right / (true + predicted).
+    """
+    predicted = labels ^ wrong
+    right, true, said = (count_classes(x, classes) for x in (labels & predicted, labels, predicted))
+    known = [2 * right[name] / (true[name] + said[name]) for name in classes if true[name]]
+    return {
+        "recall": {name: right[name] / true[name] if true[name] else None for name in classes},
+        "precision": {name: right[name] / said[name] if said[name] else None for name in classes},
+        "f1": sum(known) / len(known) if known else None,
+    }
 
 
 def are_unequal(counts: Mapping[str, int]) -> bool:

@@ -59,13 +59,16 @@ def predictions(
     check_at_least("top", top, 1)
     trained, task = load_model(run), run.classifier().data.task
     assert isinstance(task, Classification)
+    channels = 3 if trained.image_shape[0] == 3 else 1
+    options = run.experiment().data.options  # files are read as those of its folder were
+    reading = {name: options[name] for name in ("max_value", "frames") if name in options}
     for first in range(0, len(paths), _AT_ONCE):
         some = [str(path) for path in paths[first : first + _AT_ONCE]]
         found: dict[str, Named | ValueError] = {}
         images = {}
         for path in some:
             try:
-                images[path] = read_image(Path(path), trained.uncropped, 3 if trained.image_shape[0] == 3 else 1)
+                images[path] = read_image(Path(path), trained.uncropped, channels, **reading)
             except ValueError as error:
                 found[path] = error
         if images:

@@ -112,9 +112,46 @@ class Classification(Task):
             return margin_loss(scores, _present(scores, labels))
         return F.cross_entropy(scores, labels.squeeze(1))
 
+    def check_images(self, data: Data, images: Images, which: str) -> None:
+        super().check_images(data, images, which)
+        if images.several_labels:
+            raise ValueError(
+                f"data.multi_label must be True for {data.name}, whose images have several labels; got False"
+            )
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the probabilities ``[B, J]`` of the classes, of logits ``[B, J]``."""
         return logits.softmax(dim=1)
+
+
+class MultiLabel(Classification):
+    """Name all classes that an image shows, and reconstruct it from their capsules together."""
+
+    one_class = False
+
+    def check_images(self, data: Data, images: Images, which: str) -> None:
+        Task.check_images(self, data, images, which)
+        if not images.several_labels:
+            raise ValueError(
+                f"data.multi_label must be False for {data.name}, whose images have one label each; got True"
+            )
+
+    def loss(
+        self, config: Experiment, model: nn.Module, output: ModelOutput, batch: Batch, margin: float | Tensor | None
+    ) -> Tensor:
+        scores, present = output.scores.float(), batch.labels.float()
+        if config.loss == "margin":
+            total = margin_loss(scores, present)
+        else:
+            total = F.binary_cross_entropy_with_logits(scores, present, reduction="none").sum(dim=1).mean()
+        decoder = getattr(model, "decoder", None)
+        if decoder is None or config.reconstruction == 0:
+            return total
+        images = decoder(output.capsules[-1].pose, present)
+        return total + config.reconstruction * reconstruction_loss(images, batch.parts.squeeze(1))
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.sigmoid()
 
 
 class OverlappingPairs(Classification):
@@ -131,6 +168,8 @@ class OverlappingPairs(Classification):
             raise ValueError(f"data.shift must be left at {plain} with data.pairs, which shift by 4; got {data.shift}")
 
     def check_images(self, data: Data, images: Images, which: str) -> None:
+        if images.several_labels:
+            raise ValueError(f"data.pairs must be False for {data.name}, whose images have several labels; got True")
         if len(images.labels.unique()) < 2:
             raise ValueError(f"data must have two classes to make pairs of: {which} leave one or none, got {data.name}")
 
@@ -183,7 +222,9 @@ def task_of(data: Data) -> Task:
     """Return the task that the settings of the data ask for."""
     if data.transformed:
         return PoseAutoencoding()
-    return OverlappingPairs() if data.pairs else Classification()
+    if data.pairs:
+        return OverlappingPairs()
+    return MultiLabel() if data.multi_label else Classification()
 
 
 def _present(scores: Tensor, labels: Tensor) -> Tensor:

@@ -22,7 +22,13 @@ from torchcaps.models import MODELS
 from torchcaps.models.baselines import count_parameters
 from torchcaps.training import cuda_graph, own_code
 from torchcaps.training.batches import Batches, split
-from torchcaps.training.build import check_model, compile_capsules, refuse_what_does_nothing, require_compiler
+from torchcaps.training.build import (
+    check_model,
+    compile_capsules,
+    refuse_what_does_nothing,
+    require_compiler,
+    warn_of_size,
+)
 from torchcaps.training.callbacks import (
     Bar,
     Best,
@@ -159,7 +165,9 @@ class Given(NamedTuple):
         if self.loss is not None:
             config = replace(config, loss="own")
         if self.dataset is not None:
-            config = replace(config, data=replace(config.data, name=f"{self.dataset.name}{HANDED_OVER}", options={}))
+            several = config.data.multi_label or self.dataset.several_labels
+            name = f"{self.dataset.name}{HANDED_OVER}"
+            config = replace(config, data=replace(config.data, name=name, options={}, multi_label=several))
         if self.model is not None:
             config = replace(config, model=Model(f"{type(self.model).__name__}{HANDED_OVER}"))
         return config
@@ -211,6 +219,7 @@ def _train(config: Experiment, run: Run, given: Given, how: How) -> dict[str, An
     session = prepare(config, given)
     if not run.started():
         refuse_what_does_nothing(session.config, session.model)
+        warn_of_size(session.config, session.dataset, session.model)
     with run.locked():
         # Unless another process did so while this one loaded.
         if before is not None and epochs_before(run, session.config) == before:
@@ -327,7 +336,7 @@ def record(session: Session, run: Run, fitted: Fitted, *, progress: bool) -> dic
 
 def _of_each_class(config: Experiment, dataset: Dataset, batches: dict[str, Batches]) -> dict[str, Any]:
     """Count the images of each class that a classifier was trained, validated and tested on."""
-    if not config.data.task.one_class:
+    if not (config.data.task.one_class or config.data.multi_label):
         return {}
     return {
         "images_per_class": {
