@@ -74,7 +74,7 @@ class Evil:
     ],
 )
 def test_other_pickles_are_refused(raw: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=f"a batch of CIFAR-10 {message}"):
+    with pytest.raises(ValueError, match=f"a batch of CIFAR(-10)? {message}"):
         read_batch(io.BytesIO(raw))
 
 

@@ -211,5 +211,5 @@ def test_groups_from_the_command_line(photos: Path, monkeypatch: pytest.MonkeyPa
     ]
     assert main(["train", "digits-cnn", *data, "--smoke", "--device=cpu", "--threads=1", "--out=run"]) == 0
     result = json.loads(Path("run/result.json").read_text())
-    assert result["config"]["data"]["options"] == {"groups": "^(p[0-9]+)_"}
+    assert result["config"]["data"]["options"] == {"groups": "^(p[0-9]+)_", "n_each": 12}
     assert re.search("groups of", result["data"])

@@ -15,10 +15,13 @@ import torch
 
 from torchcaps.checks import check_choice, check_two
 from torchcaps.data.cifar10 import load_cifar10
+from torchcaps.data.cifar100 import load_cifar100
 from torchcaps.data.digits import load_digits
+from torchcaps.data.emnist import load_emnist, load_qmnist
 from torchcaps.data.folder import load_folder
 from torchcaps.data.images import Dataset, Images, to_float
-from torchcaps.data.mnist import load_fashion_mnist, load_mnist
+from torchcaps.data.medmnist import load_medmnist
+from torchcaps.data.mnist import load_fashion_mnist, load_kmnist, load_mnist
 from torchcaps.data.pairs import Pairs
 from torchcaps.data.smallnorb import load_smallnorb
 from torchcaps.data.svhn import load_svhn
@@ -28,16 +31,21 @@ from torchcaps.data.transformed import Limits, transformed_pairs
 #: ``image_size`` (None, or what to resize to where the data set allows it); some take options of their own.
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "cifar10": load_cifar10,
+    "cifar100": load_cifar100,
     "digits": load_digits,
+    "emnist": load_emnist,
     "fashion-mnist": load_fashion_mnist,
     "folder": load_folder,
+    "kmnist": load_kmnist,
+    "medmnist": load_medmnist,
     "mnist": load_mnist,
+    "qmnist": load_qmnist,
     "smallnorb": load_smallnorb,
     "svhn": load_svhn,
 }
 
 #: The same wherever their files lie; of others a folder holds one form or another, or what is anyone's own.
-SAME_EVERYWHERE = {"digits", "fashion-mnist", "mnist", "svhn"}
+SAME_EVERYWHERE = {"digits", "fashion-mnist", "kmnist", "medmnist", "mnist", "qmnist", "svhn"}
 #: Made on the spot, or brought by a package.
 NO_FILES = {"digits"}
 

@@ -92,7 +92,7 @@ def read_batch(file: Any) -> tuple[Tensor, Tensor]:
         ValueError: it holds anything but arrays and plain values, or no batch of images.
     """
     try:
-        content = _ArraysOnly(file, encoding="latin1").load()
+        content = ArraysOnly(file, encoding="latin1").load()
         pixels, labels = content["data"], content["labels"]
         return torch.from_numpy(pixels.reshape(-1, 3, 32, 32).astype(np.uint8)), torch.tensor(labels)
     except ValueError:
@@ -101,7 +101,7 @@ def read_batch(file: Any) -> tuple[Tensor, Tensor]:
         raise ValueError(f"a batch of CIFAR-10 must hold data and labels: {error!r}") from error
 
 
-class _ArraysOnly(pickle.Unpickler):
+class ArraysOnly(pickle.Unpickler):
     """Makes numpy's arrays and nothing else: a pickle could otherwise run what it likes."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
@@ -112,7 +112,7 @@ class _ArraysOnly(pickle.Unpickler):
             ("numpy", "dtype"): _dtype,
         }
         if (module_name, global_name) not in known:
-            raise ValueError(f"a batch of CIFAR-10 must hold numpy's arrays alone, got {module_name}.{global_name}")
+            raise ValueError(f"a batch of CIFAR must hold numpy's arrays alone, got {module_name}.{global_name}")
         return known[module_name, global_name]
 
 

@@ -61,17 +61,18 @@ def require(name: str, checksum: str, *, root: Path | None, folder: str, address
         ) from error
 
 
-def check_checksum(path: Path, checksum: str) -> None:
+def check_checksum(path: Path, checksum: str, kind: str = "sha256") -> None:
     """Refuse a file whose content is not the expected one.
 
     Args:
         path: the file.
-        checksum: its sha256.
+        checksum: as hexadecimal digits.
+        kind: of the checksum; "md5" finds damage alone, and is for what its authors publish no other of.
 
     Raises:
         ValueError: naming the file and both checksums.
     """
     with path.open("rb") as file:
-        got = hashlib.file_digest(file, "sha256").hexdigest()
+        got = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
     if got != checksum:
-        raise ValueError(f"{path} must have the sha256 {checksum}, got {got}: it is damaged or another file")
+        raise ValueError(f"{path} must have the {kind} {checksum}, got {got}: it is damaged or another file")

@@ -100,14 +100,14 @@ def load_folder(
     files, whose = [files[k] for k in pixels.good], [whose[k] for k in pixels.good]
     split_of = _split(files, pixels.digests, whose)
     _require_all(root, layout, files, split_of)
-    parts = _parts(layout, files, pixels.images, whose if groups is not None else None, split_of)
+    train, val, test = _parts(layout, files, pixels.images, whose if groups is not None else None, split_of)
     note = _how_split(layout, files, groups, split)
     if any(file.split for file in files):
         note += _copies(root, pixels.digests, split_of)
     left_out = len(layout.unread) + len(pixels.broken)
     note += f"; {left_out} files that cannot be read are left out" if left_out else ""
     note += f"; {n_each} images of each class at most" if n_each is not None else ""
-    return Dataset(root.resolve().name, layout.classes, *parts, note=note)
+    return Dataset(root.resolve().name, layout.classes, train, val, test, note=note)
 
 
 def _refuse_unread(root: Path, unread: Sequence[Path], skip_bad: bool) -> None:
@@ -200,7 +200,7 @@ def _split(files: Sequence[File], digests: Sequence[bytes], whose: Sequence[str]
     check_apart([whose[k] for k in grouped], [split_of[k] for k in grouped])
     if "val" not in split_of:
         train = [k for k, split in enumerate(split_of) if split == "train"]
-        few = ([each[k] for k in train] for each in (labels, digests, whose))
+        few = [labels[k] for k in train], [digests[k] for k in train], [whose[k] for k in train]
         for k, split in zip(train, _shared_out(*few, {"val": VALIDATION}), strict=True):
             split_of[k] = split
     return split_of
@@ -261,7 +261,7 @@ def _parts(
         labels = torch.tensor([number[files[place].labels[0]] for place in order], dtype=torch.int64)
     factors = {}
     if whose is not None:
-        rank = {name: k for k, name in enumerate(sorted(set(whose)))}
+        rank = {group: k for k, group in enumerate(sorted(set(whose)))}
         factors["group"] = torch.tensor([rank[whose[place]] for place in order], dtype=torch.int64)
     every = Images(images, labels, factors)
     ends = torch.tensor([len(here) for here in places.values()]).cumsum(0).tolist()

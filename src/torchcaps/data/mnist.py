@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST in their official files."""
+"""MNIST, and Fashion-MNIST and Kuzushiji-MNIST, which have its form, in their official files."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ _FASHION_MNIST = {
     "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
     "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
 }
+_KMNIST = {
+    "train-images-idx3-ubyte.gz": "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+    "train-labels-idx1-ubyte.gz": "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+    "t10k-images-idx3-ubyte.gz": "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+    "t10k-labels-idx1-ubyte.gz": "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
+}
 _FASHION_CLASSES = (
     "T-shirt/top",
     "trouser",
@@ -44,6 +50,7 @@ _FASHION_CLASSES = (
     "bag",
     "ankle boot",
 )
+_KMNIST_CLASSES = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
 
 
 def load_mnist(
@@ -73,6 +80,17 @@ def load_fashion_mnist(
     return _load("fashion-mnist", _FASHION_MNIST, address, _FASHION_CLASSES, root, image_size, hold_out)
 
 
+def load_kmnist(
+    root: Path | None = None, image_size: tuple[int, int] | None = None, *, hold_out: bool = True
+) -> Dataset:
+    """Kuzushiji-MNIST: MNIST's sizes and splits, with ten cursive Japanese characters; arguments as for MNIST.
+
+    Source: Clanuwat et al. 2018, "Deep Learning for Classical Japanese Literature".
+    """
+    address = "https://codh.rois.ac.jp/kmnist/dataset/kmnist/"
+    return _load("kmnist", _KMNIST, address, _KMNIST_CLASSES, root, image_size, hold_out)
+
+
 def _load(
     name: str,
     files: dict[str, str],
@@ -95,26 +113,38 @@ def _images(images: Tensor, labels: Tensor, size: tuple[int, int] | None) -> Ima
     return Images(resized(images.unsqueeze(1), size), labels.long())
 
 
-def read_idx(path: Path) -> Tensor:
-    """Read a gzipped idx file of bytes: magic number, big-endian sizes, data.
+def read_idx(path: Path, *, integers: bool = False) -> Tensor:
+    """Read a gzipped idx file: magic number, big-endian sizes, data.
+
+    Args:
+        path: the file.
+        integers: it holds integers of 32 bits, instead of bytes.
 
     Returns:
-        uint8, of the shape that the file states.
+        uint8, or int64 of integers, of the shape that the file states.
 
     Raises:
-        ValueError: not gzip, not an idx file of bytes, or longer or shorter than it says.
+        ValueError: not gzip, not an idx file of bytes (or integers), or longer or shorter than it says.
     """
+    return parse_idx(path.read_bytes(), str(path), integers=integers)
+
+
+def parse_idx(compressed: bytes, name: str, *, integers: bool = False) -> Tensor:
+    """Read a gzipped idx file from memory, as :func:`read_idx` does; errors call it ``name``."""
     try:
-        raw = gzip.decompress(path.read_bytes())
+        raw = gzip.decompress(compressed)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} must be a whole gzip file: {error}") from error
-    if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
-        raise ValueError(f"{path} must be an idx file of bytes (magic number 0x000008..), got 0x{raw[:4].hex()}")
+        raise ValueError(f"{name} must be a whole gzip file: {error}") from error
+    kind, dtype, what = (b"\x00\x00\x0c", ">i4", "integers") if integers else (b"\x00\x00\x08", ">u1", "bytes")
+    if len(raw) < 4 or raw[:3] != kind:
+        raise ValueError(f"{name} must be an idx file of {what} (magic number 0x{kind.hex()}..), got 0x{raw[:4].hex()}")
     n_dims = raw[3]
     header = 4 + 4 * n_dims
     if len(raw) < header:
-        raise ValueError(f"{path} must have a header of {header} bytes, got {len(raw)}")
+        raise ValueError(f"{name} must have a header of {header} bytes, got {len(raw)}")
     shape = struct.unpack(f">{n_dims}I", raw[4:header])
-    if len(raw) - header != math.prod(shape):
-        raise ValueError(f"{path} must hold {math.prod(shape)} bytes for shape {list(shape)}, got {len(raw) - header}")
-    return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=header).reshape(shape).copy())
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if len(raw) - header != n_bytes:
+        raise ValueError(f"{name} must hold {n_bytes} bytes for shape {list(shape)}, got {len(raw) - header}")
+    values = np.frombuffer(raw, dtype, offset=header).reshape(shape)
+    return torch.from_numpy(values.astype(np.int64 if integers else np.uint8))
