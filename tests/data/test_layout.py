@@ -274,6 +274,61 @@ def test_a_smaller_copy_in_a_tiff_is_no_picture_of_its_own(tmp_path: Path) -> No
     with Image.open(tmp_path / "a.tif") as file:
         assert file.n_frames == 2  # type: ignore[attr-defined]
     assert read_image(tmp_path / "a.tif", (8, 8)).unique().tolist() == [90]
+    small = Image.new("L", (2, 2), 10)
+    whole = ImageFileDirectory_v2()
+    whole[254] = 0
+    large.encoderinfo = {"tiffinfo": whole}  # type: ignore[attr-defined]
+    small.save(tmp_path / "a.tif", save_all=True, append_images=[large], tiffinfo=tags)
+    with Image.open(tmp_path / "a.tif") as file:
+        assert file.tag_v2[254] == 1 and file.size == (2, 2)  # type: ignore[attr-defined]
+        file.seek(1)
+        assert not file.tag_v2.get(254) and file.size == (8, 8)  # type: ignore[attr-defined]
+    assert read_image(tmp_path / "a.tif", (8, 8)).unique().tolist() == [90]
+
+
+def tiff(path: Path, tags: dict[int, tuple[int, ...]], data: bytes) -> Path:
+    """Write 2×2 pixels as a TIFF of shorts, with its data behind all; one strip, or one for each channel of several."""
+    planes = 3 if tags.get(284) == (2,) else 1
+    tags = {256: (2,), 257: (2,), 259: (1,), 278: (2,), **tags}
+    n = len(tags) + 2
+    behind, at = b"", 8 + 2 + 12 * n + 4
+    start = at + 32  # room for what does not fit into the entries
+    each = len(data) // planes
+    tags |= {273: tuple(start + k * each for k in range(planes)), 279: (each,) * planes}
+    entries = b""
+    for tag, values in sorted(tags.items()):
+        raw = struct.pack(f"<{len(values)}H", *values)
+        if len(raw) > 4:
+            entries += struct.pack("<HHII", tag, 3, len(values), at + len(behind))
+            behind += raw
+        else:
+            entries += struct.pack("<HHI", tag, 3, len(values)) + raw.ljust(4, b"\0")
+    path.write_bytes(b"II*\0" + struct.pack("<IH", 8, n) + entries + bytes(4) + behind.ljust(32, b"\0") + data)
+    return path
+
+
+@pytest.mark.parametrize("planar", [False, True])
+def test_colours_of_16_bits_plane_by_plane(tmp_path: Path, planar: bool) -> None:
+    """Which Pillow reads as others; of 8 bits it reads them rightly."""
+    colours = np.arange(12).reshape(2, 2, 3) * 5000
+    tags = {258: (16, 16, 16), 262: (2,), 277: (3,), 284: (2,) if planar else (1,)}
+    data = (np.moveaxis(colours, 2, 0) if planar else colours).astype("<u2").tobytes()
+    path = tiff(tmp_path / "a.tif", tags, data)
+    if planar:
+        with pytest.raises(ValueError, match="a.tif must have its 16-bit channels pixel by pixel, got them one behind"):
+            read_image(path, (2, 2))
+    else:
+        assert np.array_equal(read_image(path, (2, 2)).numpy(), np.moveaxis(colours >> 8, 2, 0))
+    eight = (np.moveaxis(colours, 2, 0) >> 8 if planar else colours >> 8).astype(np.uint8).tobytes()
+    path = tiff(tmp_path / "b.tif", tags | {258: (8, 8, 8)}, eight)
+    assert np.array_equal(read_image(path, (2, 2)).numpy(), np.moveaxis(colours >> 8, 2, 0))
+
+
+def test_signed_bytes(tmp_path: Path) -> None:
+    tags = {258: (8,), 262: (1,), 277: (1,)}
+    assert read_image(tiff(tmp_path / "a.tif", tags, bytes(range(4))), (2, 2), 1).flatten().tolist() == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="a.tif must have 8-bit values 0 … 255, got signed ones"):
+        read_image(tiff(tmp_path / "a.tif", tags | {339: (2,)}, bytes(range(4))), (2, 2))
 
 
 @pytest.fixture

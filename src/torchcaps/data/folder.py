@@ -248,9 +248,7 @@ def _parts(
 ) -> list[Images]:
     """The splits, one behind the other in the memory of ``images``, which are put into that order."""
     places = {split: [k for k, each in enumerate(split_of) if each == split] for split in SPLITS}
-    order = [
-        here[k] for here in places.values() for k in fixed_order(len(here), 0).tolist()
-    ]  # the first n of each are of all classes
+    order = [here[k] for here in places.values() for k in fixed_order(len(here), 0).tolist()]  # mixes the classes
     put_in_order(images, order)
     number = {name: k for k, name in enumerate(layout.classes)}
     if layout.several:

@@ -24,8 +24,9 @@ FRAMES = get_args(Frames)
 
 #: EXIF's number for how the camera was held.
 _ORIENTATION = 0x0112
-#: Of a TIFF: whether a page is a smaller copy, bits of each channel, and what its greys mean.
-_SUBFILE, _BITS, _PHOTOMETRIC = 254, 258, 262
+#: Of a TIFF: whether a page is a smaller copy, bits of each channel, what its greys mean, whether its channels lie one
+#: behind the other (2), and whether its numbers are signed (2).
+_SUBFILE, _BITS, _PHOTOMETRIC, _PLANAR, _SAMPLES = 254, 258, 262, 284, 339
 #: White in 16 bits.
 _WHITE = 65535
 
@@ -98,6 +99,7 @@ def _pixels(
             f"{path} must hold one picture, got {n}: save each as a file, or data.options.frames=first takes the first"
         )
     is_deep = _is_deep_colour(file)  # asked first: Pillow forgets it as it decodes
+    _refuse_misread(path, file, is_deep=is_deep)
     if is_deep and max_value is not None:  # of 12 bits in 16, Pillow leaves four
         raise _OfTheFile(f"{path} must be grey for data.options.max_value, got colours of 16 bits a channel")
     image, brightest = _in_8_bits(path, file, _upright(file), max_value)
@@ -110,20 +112,32 @@ def _pixels(
     return torch.from_numpy(np.array(resized)).view(*size, channels).permute(2, 0, 1), brightest
 
 
-def _n_pictures(file: Image.Image) -> int:
-    """How many pictures of their own a file holds: smaller copies for a preview, and a stereo photo's right, are none.
+def _refuse_misread(path: Path, file: Image.Image, *, is_deep: bool) -> None:
+    """Refuse a TIFF that Pillow reads as other numbers than it holds (findings/pillow-tiff-planar.sh)."""
+    tags = getattr(file, "tag_v2", {})
+    if is_deep and tags.get(_PLANAR) == 2:
+        raise _OfTheFile(f"{path} must have its 16-bit channels pixel by pixel, got them one behind the other (planar)")
+    if 2 in tags.get(_SAMPLES, ()) and tags.get(_BITS, (1,))[0] == 8:
+        raise _OfTheFile(f"{path} must have 8-bit values 0 … 255, got signed ones, −128 … 127")
 
-    (Pillow says 1 of an animation until it is asked, and counts a TIFF's previews.)
+
+def _n_pictures(file: Image.Image) -> int:
+    """Count the pictures that a file holds of their own, and turn to the first.
+
+    Smaller copies for a preview, and a stereo photo's right, are none.
+
+    (Pillow counts a TIFF's previews.)
     """
     n = getattr(file, "n_frames", 1)
     if file.format == "MPO" or n == 1:
         return 1
     if file.format == "TIFF":
-        own = 0
+        own = []
         for k in range(n):
             file.seek(k)
-            own += not file.tag_v2.get(_SUBFILE, 0) & 1  # type: ignore[attr-defined]
-        n = own
+            own += [] if file.tag_v2.get(_SUBFILE, 0) & 1 else [k]  # type: ignore[attr-defined]
+        file.seek(own[0] if own else 0)
+        return len(own)
     file.seek(0)
     return n
 
