@@ -25,6 +25,7 @@ from torchcaps.data.mnist import load_fashion_mnist, load_kmnist, load_mnist
 from torchcaps.data.pairs import Pairs
 from torchcaps.data.smallnorb import load_smallnorb
 from torchcaps.data.svhn import load_svhn
+from torchcaps.data.torch_dataset import from_torch
 from torchcaps.data.transformed import Limits, transformed_pairs
 
 #: Every data set, by name. Each takes ``root`` (the folder of its files, None for the cache) and
@@ -129,4 +130,15 @@ def register(name: str, reader: Callable[..., Dataset], *, same_everywhere: bool
         NO_FILES.add(name)
 
 
-__all__ = ["DATASETS", "Dataset", "Images", "Limits", "Pairs", "load", "register", "to_float", "transformed_pairs"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Images",
+    "Limits",
+    "Pairs",
+    "from_torch",
+    "load",
+    "register",
+    "to_float",
+    "transformed_pairs",
+]

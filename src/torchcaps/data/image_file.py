@@ -105,11 +105,20 @@ def _pixels(
     image, brightest = _in_8_bits(path, file, _upright(file), max_value)
     if is_deep:
         brightest = _WHITE // 255 * _brightest(image)
-    if image.has_transparency_data:
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-    image = image.convert("RGB" if channels == 3 else "L")
+    image = without_transparency(image).convert("RGB" if channels == 3 else "L")
     resized = image.resize((size[1], size[0]), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(resized)).view(*size, channels).permute(2, 0, 1), brightest
+
+
+def without_transparency(image: Image.Image) -> Image.Image:
+    """Lay an image on white; grey stays grey, of 16 bits too, and all else becomes RGB."""
+    from PIL import Image
+
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    if image.mode in ("L", "F", "I") or image.mode.startswith("I;16"):
+        return image
+    return image.convert("L" if image.mode == "1" else "RGB")
 
 
 def _refuse_misread(path: Path, file: Image.Image, *, is_deep: bool) -> None:

@@ -72,6 +72,8 @@ class Pairs:
             raise ValueError(
                 f"source must be Images, labelled ones, such as load('digits').train; got {type(self.source)}"
             )
+        if self.source.several_labels:
+            raise ValueError("source must have one label an image to make pairs of, got several")
         check_choice("blend", self.blend, BLENDS)
         check_at_least("seed", self.seed, 0)
         check_at_least("most", self.most, 0)
