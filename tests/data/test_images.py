@@ -498,3 +498,18 @@ def test_the_fixed_order_is_the_same_for_good() -> None:
     """The splits follow from it: with another, models would be tested on what they were trained on."""
     assert fixed_order(60_000, 0)[:6].tolist() == [36044, 10678, 57327, 55074, 21567, 15479]
     assert load("digits").val.labels[:12].tolist() == [7, 1, 9, 8, 5, 0, 4, 5, 6, 5, 8, 9]
+
+
+def test_16_bits_as_floats_by_hand() -> None:
+    values = [0, 1, 32767, 32768, 65535]
+    deep = torch.tensor(values).to(torch.uint16)
+    assert to_float(deep).tolist() == (torch.tensor(values).float() / 65535).tolist()
+    images = Images(deep.view(5, 1, 1, 1), torch.arange(5))
+    index = torch.tensor([4, 2])
+    assert torch.equal(images.floats(index).flatten(), torch.tensor([1.0, 32767 / 65535]))
+    assert images.take(index).images.flatten().tolist() == [65535, 32767]
+    mask = torch.tensor([False, True, False, False, True])
+    assert images.take(mask).images.dtype == torch.uint16 and images.take(mask).labels.tolist() == [1, 4]
+    wide, plain = (resized(x.view(1, 1, 1, 5), (1, 10)) for x in (deep, deep.float()))
+    assert wide.dtype == torch.uint16 and plain.max() > 65535  # floats are not clipped
+    assert torch.equal(wide.float(), plain.round().clamp(0, 65535))

@@ -70,7 +70,11 @@ class Images:
     def take(self, index: Tensor | slice) -> Images:
         """The images at these places."""
         factors = {name: values[index] for name, values in self.factors.items()}
-        return Images(self.images[index], self.labels[index], factors)
+        return Images(_at(self.images, index), self.labels[index], factors)
+
+    def floats(self, index: Tensor | slice) -> Tensor:
+        """Return the images at these places as floats, as :func:`to_float` makes them."""
+        return to_float(_at(self.images, index))
 
     def to(self, device: torch.device | str) -> Images:
         """The same on another device."""
@@ -199,6 +203,13 @@ def _is_inexact(labels: Tensor) -> bool:
     return labels.is_floating_point() or labels.is_complex()
 
 
+def _at(images: Tensor, index: Tensor | slice) -> Tensor:
+    """Index images; those of uint16, which few devices' kernels know, as if they were signed."""
+    if images.dtype == torch.uint16:
+        return images.view(torch.int16)[index].view(torch.uint16)
+    return images[index]
+
+
 def all_finite(images: Tensor) -> bool:
     """Whether there is no NaN and no infinity among the pixels."""
     if not images.is_floating_point():
@@ -220,8 +231,9 @@ def to_float(images: Tensor) -> Tensor:
     check_tensor("images", images)
     if images.dtype not in _DTYPES:
         raise ValueError(f"images must be uint8, uint16 or float32, got {images.dtype}")
-    most = {torch.uint8: 255, torch.uint16: 65535}.get(images.dtype)
-    return images if most is None else images.float() / most
+    if images.dtype == torch.uint16:
+        return (images.view(torch.int16).int() & 65535).float() / 65535
+    return images if images.dtype == torch.float32 else images.float() / 255
 
 
 def resized(images: Tensor, size: tuple[int, int] | None) -> Tensor:

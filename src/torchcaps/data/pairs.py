@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_choice, check_flag
 from torchcaps.data.augment import shift, to_device
-from torchcaps.data.images import Images, to_float
+from torchcaps.data.images import Images
 
 BLENDS = ("sum", "max")
 
@@ -106,7 +106,7 @@ class Pairs:
         offsets = draws[:, 2:6] % (2 * self.most + 1) - self.most
         drawn = to_device(torch.cat((one[:, None], two[:, None], offsets), dim=1), self.source.images.device)
         pair, offsets = drawn[:, :2], drawn[:, 2:].reshape(-1, 2)
-        parts = shift(to_float(self.source.images[pair.flatten()]), offsets, self.most).unflatten(0, (n, 2))
+        parts = shift(self.source.floats(pair.flatten()), offsets, self.most).unflatten(0, (n, 2))
         images = parts.sum(dim=1).clamp_max(1) if self.blend == "sum" else parts.amax(dim=1)
         return PairBatch(images, self.source.labels[pair], parts)
 

@@ -27,7 +27,6 @@ from torchcaps.data.augment import (
     random_shading,
     random_shift,
 )
-from torchcaps.data.images import to_float
 from torchcaps.data.sampling import balanced_weights
 from torchcaps.data.transformed import Limits, transformed_pairs
 
@@ -103,7 +102,7 @@ class SingleExamples:
         order = order.to(self.source.images.device)
         for k in range(start, -(-self.n // batch_size)):
             index = order[k * batch_size : (k + 1) * batch_size]
-            images, labels = to_float(self.source.images[index]), self.source.labels[index]
+            images, labels = self.source.floats(index), self.source.labels[index]
             labels = labels if self.source.several_labels else labels.unsqueeze(1)
             yield self._batch(images, labels, self._generator(epoch, 1 + k))
 
