@@ -388,6 +388,33 @@ def test_bad_files_are_named_all_at_once_and_can_be_passed_over(
     assert {(split, shade) for split, part in data.splits.items() for shade in shades(part)} == before
 
 
+def test_pixels_on_a_disk_are_those_in_memory(classes: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    Image.new("RGB", (6, 6), (250, 0, 0)).save(classes / "b" / "red.png")  # so that there are more channels late
+    disk = tmp_path_factory.mktemp("disk")
+    stored, plain = load("folder", classes, store=str(disk)), load("folder", classes)
+    for name, part in plain.splits.items():
+        assert torch.equal(stored.splits[name].images, part.images)
+        assert torch.equal(stored.splits[name].labels, part.labels)
+    assert not list(disk.iterdir())
+    maps = Path("/proc/self/maps")
+    if maps.is_file():  # of Linux
+        at = stored.train.images.data_ptr()
+        spans = [line.split() for line in maps.read_text().splitlines()]
+        mine = next(s for s in spans if int(s[0].split("-")[0], 16) <= at < int(s[0].split("-")[1], 16))
+        assert str(disk) in mine[5]
+    with pytest.raises(ValueError, match="data.options.store must be a folder, got .*none"):
+        load("folder", classes, store=disk / "none")
+
+
+def test_a_disk_without_room(classes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(ValueError, match=r"data.options.store must have room for 31,360 bytes, got .* No space left"):
+        load("folder", classes, store=classes)
+
+
 def test_a_few_of_each_class(classes: Path) -> None:
     data = load("folder", classes, n_each=4)
     assert sum(map(len, data.splits.values())) == 8 and all(len(part) for part in data.splits.values())

@@ -60,7 +60,7 @@ def crop(images: Tensor, corners: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _take(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """From each image its own rows ``[B, height]`` and columns ``[B, width]``: ``[B, C, height, width]``."""
+    """Take from each image its own rows ``[B, height]`` and columns ``[B, width]``: ``[B, C, height, width]``."""
     batch = torch.arange(len(images), device=images.device)[:, None, None]
     windows = images.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
     # Channels first, of one channel too: oneDNN's gradient of strided 1×1 convolutions writes beyond its memory
@@ -135,7 +135,7 @@ def random_shift(images: Tensor, most: int, generator: torch.Generator, fill: Fi
 
 
 def _within(places: Tensor, size: int, fill: Fill) -> Tensor:
-    """The pixels of a row of ``size`` that stand for those at any places."""
+    """Find the pixels of a row of ``size`` that stand for those at any places."""
     if fill == "border":
         return places.clamp(0, size - 1)
     folded = places.remainder(2 * size)

@@ -33,7 +33,7 @@ _RECORD = 2 + 3 * 32 * 32
 
 
 class _Half(NamedTuple):
-    """Images ``[N, 3, 32, 32]`` and both labels ``[N]`` of the training or test half."""
+    """Hold images ``[N, 3, 32, 32]`` and both labels ``[N]`` of the training or test half."""
 
     images: Tensor
     labels: dict[str, Tensor]
@@ -77,7 +77,7 @@ def load_cifar100(
 
 
 def _read_binary(files: dict[str, bytes]) -> tuple[list[_Half], dict[str, tuple[str, ...]]]:
-    """Both halves, and the names of the classes."""
+    """Read both halves, and the names of the classes."""
     halves = []
     for name in ("train.bin", "test.bin"):
         raw = files[name]
@@ -90,7 +90,7 @@ def _read_binary(files: dict[str, bytes]) -> tuple[list[_Half], dict[str, tuple[
 
 
 def _read_pickled(files: dict[str, bytes]) -> tuple[list[_Half], dict[str, tuple[str, ...]]]:
-    """As :func:`_read_binary`."""
+    """Read as :func:`_read_binary` does."""
     halves = []
     for name in ("train", "test"):
         content = _unpickled(files, name, "data", "fine_labels", "coarse_labels")

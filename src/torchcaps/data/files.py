@@ -9,7 +9,7 @@ from typing import Any
 
 
 def cache_folder() -> Path:
-    """Where downloads go: ``$TORCHCAPS_DATA``, else ``$XDG_CACHE_HOME/torchcaps`` or ``~/.cache/torchcaps``."""
+    """Return where downloads go: ``$TORCHCAPS_DATA``, else ``$XDG_CACHE_HOME/torchcaps`` or ``~/.cache/torchcaps``."""
     own = os.environ.get("TORCHCAPS_DATA")
     if own:
         return Path(own).expanduser()
@@ -17,7 +17,7 @@ def cache_folder() -> Path:
 
 
 def require(name: str, checksum: str, *, root: Path | None, folder: str, address: str) -> Path:
-    """A data file whose content is known to be right.
+    """Find or fetch a data file, and see that its content is right.
 
     Args:
         name: the file's name.

@@ -38,6 +38,7 @@ def load_folder(
     max_value: int | None = None,
     frames: Frames = "one",
     n_each: int | None = None,
+    store: str | Path | None = None,
 ) -> Dataset:
     """Images of any size in one sub-folder a class, or with a table of labels; colour if any image has colour.
 
@@ -71,6 +72,9 @@ def load_folder(
             65535 of 16 bits; a warning says when all are nearly black so.
         frames: "one" refuses files of several pictures (TIFF, GIF, WebP, APNG), "first" takes the first of each.
         n_each: read only so many images of each class, of as many groups as can be, to try something out.
+        store: a folder of a disk with room for the pixels, for more images than fit into memory. They lie in a file
+            there, of which the batches are read; it has no name, and goes with the process. (A GPU still takes a split
+            as a whole.)
 
     Raises:
         ValueError: no such folder, fewer than two classes, folders within those of the classes, a class without
@@ -84,6 +88,9 @@ def load_folder(
     check_flag("data.options.skip_bad", skip_bad)
     if n_each is not None:
         check_at_least("data.options.n_each", n_each, 3)
+    if store is not None and not Path(store).expanduser().is_dir():
+        raise ValueError(f"data.options.store must be a folder, got {store}")
+    place = None if store is None else Path(store).expanduser()
     layout = find_images(root, labels, deeper=groups is not None)
     _refuse_unread(root, layout.unread, skip_bad)
     whose = [""] * len(layout.files)
@@ -93,7 +100,8 @@ def load_folder(
     if n_each is not None:
         chosen = _some_of_each(files, whose, n_each)
         files, whose = [files[k] for k in chosen], [whose[k] for k in chosen]
-    pixels = read_files([file.path for file in files], image_size or (28, 28), max_value=max_value, frames=frames)
+    paths = [file.path for file in files]
+    pixels = read_files(paths, image_size or (28, 28), max_value=max_value, frames=frames, store=place)
     _refuse_broken(root, pixels, skip_bad)
     if max_value is None:
         _warn_of_dark(root, pixels)
@@ -161,7 +169,7 @@ def _warn_of_dark(root: Path, pixels: Pixels) -> None:
 
 
 def _with_splits(root: Path, layout: Layout, table: str | None) -> list[File]:
-    """The files with the splits that a table gives them."""
+    """Give the files the splits that a table names."""
     if table is None:
         return layout.files
     if any(file.split for file in layout.files):
@@ -171,7 +179,7 @@ def _with_splits(root: Path, layout: Layout, table: str | None) -> list[File]:
 
 
 def _some_of_each(files: Sequence[File], whose: Sequence[str], n: int) -> list[int]:
-    """Places of ``n`` files of each class and given split: of every group one, then a second, and so on."""
+    """Choose ``n`` files of each class and given split: of every group one, then a second, and so on."""
     of_class: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
     for k, file in enumerate(files):
         of_class[file.split, file.labels[:1]].append(k)
@@ -191,7 +199,7 @@ def _evenly(places: Sequence[int], n: int) -> list[int]:
 
 
 def _split(files: Sequence[File], digests: Sequence[bytes], whose: Sequence[str]) -> list[str]:
-    """The split of each image: as given, or drawn from its content or group."""
+    """Find the split of each image: as given, or drawn from its content or group."""
     labels = _rarest(files)
     if not any(file.split for file in files):
         return _shared_out(labels, digests, whose, {"test": TEST, "val": VALIDATION})
@@ -207,7 +215,7 @@ def _split(files: Sequence[File], digests: Sequence[bytes], whose: Sequence[str]
 
 
 def _rarest(files: Sequence[File]) -> list[str]:
-    """The rarest label of each image."""
+    """Find the rarest label of each image."""
     counts = Counter(label for file in files for label in file.labels)
     return [min(file.labels, key=lambda label: (counts[label], label), default="") for file in files]
 
@@ -215,7 +223,7 @@ def _rarest(files: Sequence[File]) -> list[str]:
 def _shared_out(
     labels: Sequence[str], digests: Sequence[bytes], whose: Sequence[str], shares: dict[str, float]
 ) -> list[str]:
-    """The split of each image; a group goes where its name leads it, however its images come and go."""
+    """Draw the split of each image; a group goes where its name leads it, however its images come and go."""
     pairs = list(zip(digests, whose, strict=True))
     ties = [(digest, group) if group else (digest,) for digest, group in pairs]
     draws = [hashlib.sha256(group.encode()).digest() if group else digest for digest, group in pairs]
@@ -246,9 +254,9 @@ def _require_all(root: Path, layout: Layout, files: Sequence[File], split_of: Se
 def _parts(
     layout: Layout, files: Sequence[File], images: Tensor, whose: Sequence[str] | None, split_of: Sequence[str]
 ) -> list[Images]:
-    """The splits, one behind the other in the memory of ``images``, which are put into that order."""
+    """Put ``images`` into the order of the splits, in place, and return these."""
     places = {split: [k for k, each in enumerate(split_of) if each == split] for split in SPLITS}
-    order = [here[k] for here in places.values() for k in fixed_order(len(here), 0).tolist()]  # mixes the classes
+    order = [here[int(k)] for here in places.values() for k in fixed_order(len(here), 0)]  # mixes the classes
     put_in_order(images, order)
     number = {name: k for k, name in enumerate(layout.classes)}
     if layout.several:
@@ -275,7 +283,7 @@ def _how_split(layout: Layout, files: Sequence[File], groups: str | None, table:
 
 
 def _copies(root: Path, digests: Sequence[bytes], split_of: Sequence[str]) -> str:
-    """How many images outside the train split show what one in it does."""
+    """Count the images outside the train split that show what one in it does."""
     of_split = {
         name: [digest for digest, split in zip(digests, split_of, strict=True) if split == name] for name in SPLITS
     }

@@ -32,7 +32,7 @@ _WHITE = 65535
 
 
 class Shown(NamedTuple):
-    """What a file shows.
+    """Hold what a file shows.
 
     Attributes:
         pixels: ``[C, H, W]`` uint8.
@@ -46,7 +46,7 @@ class Shown(NamedTuple):
 
 
 class _OfTheFile(ValueError):
-    """Says already what is wrong with which file."""
+    """Say what is wrong with which file."""
 
 
 def read_image(
@@ -154,7 +154,7 @@ def _n_pictures(file: Image.Image) -> int:
 def _in_8_bits(
     path: Path, file: Image.Image, image: Image.Image, max_value: int | None
 ) -> tuple[Image.Image, int | None]:
-    """The image with 8 bits a channel, and its brightest value of 16 bits."""
+    """Return the image with 8 bits a channel, and its brightest value of 16 bits."""
     from PIL import Image
 
     if image.mode in ("I", "F"):
@@ -175,12 +175,12 @@ def _in_8_bits(
 
 
 def _brightest(image: Image.Image) -> int:
-    """The largest value of its colours, which are of 8 bits by now."""
+    """Return the largest value of its colours, which are of 8 bits by now."""
     return int(np.array(image.convert("RGBA"))[..., :3].max())
 
 
 def _scaled(path: Path, values: np.ndarray, max_value: int) -> np.ndarray:
-    """Values 0 … ``max_value`` as uint8 0 … 255."""
+    """Scale values 0 … ``max_value`` to uint8 0 … 255."""
     least, most = values.min(), values.max()
     if not (least >= 0 and most <= max_value):  # NaN too
         raise _OfTheFile(f"{path} must hold 0 … {max_value}, as data.options.max_value says; got {least} … {most}")
@@ -188,7 +188,7 @@ def _scaled(path: Path, values: np.ndarray, max_value: int) -> np.ndarray:
 
 
 def _is_deep_colour(file: Image.Image) -> bool:
-    """Whether a file has 16 bits for each of several channels, of which Pillow keeps the upper 8."""
+    """Return whether a file has 16 bits for each of several channels, of which Pillow keeps the upper 8."""
     if file.format == "PNG":
         return any(tile[3] in ("RGB;16B", "RGBA;16B", "LA;16B") for tile in getattr(file, "tile", ()))
     bits = getattr(file, "tag_v2", {}).get(_BITS, (8,))
@@ -202,7 +202,10 @@ def _of_a_tiff(file: Image.Image) -> tuple[int, bool]:
 
 
 def _content(path: Path, image: Image.Image) -> bytes:
-    """What a viewer that adds a rating leaves alone. Not the pixels of JPEG: other decoders round them otherwise."""
+    """Return what a viewer that adds a rating leaves alone.
+
+    Of a JPEG these are not its pixels, which other decoders round otherwise.
+    """
     if image.format in ("JPEG", "MPO"):
         return _without_metadata(path.read_bytes())
     if image.format in ("PNG", "BMP"):
@@ -212,7 +215,7 @@ def _content(path: Path, image: Image.Image) -> bytes:
 
 
 def _without_metadata(jpeg: bytes) -> bytes:
-    """A JPEG file without its segments for applications (EXIF, colour profiles, previews) and comments."""
+    """Strip a JPEG file of its segments for applications (EXIF, colour profiles, previews) and comments."""
     kept, at = [], 2
     while at + 4 <= len(jpeg) and jpeg[at] == 0xFF and jpeg[at + 1] != 0xDA:  # up to the scan
         if jpeg[at + 1] == 0xFF:  # before a marker any number of these may stand
@@ -226,7 +229,10 @@ def _without_metadata(jpeg: bytes) -> bytes:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """As its camera was held. (Pillow's ``exif_transpose`` writes all of EXIF anew, and fails where a tag is odd.)"""
+    """Turn an image as its camera was held.
+
+    (Pillow's ``exif_transpose`` writes all of EXIF anew, and fails where a tag is odd.)
+    """
     from PIL import Image
 
     image.load()  # a TIFF is turned by that, and then no longer says that it wants to be
@@ -239,7 +245,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    """An image while it is read: whatever is broken in it is named."""
+    """Open an image while it is read: whatever is broken in it is named."""
     from PIL import Image, UnidentifiedImageError
 
     try:

@@ -17,7 +17,7 @@ _DTYPES = (torch.uint8, torch.uint16, torch.float32)
 
 @dataclass(frozen=True, eq=False, repr=False)  # compared by identity: == of tensors is element-wise
 class Images:
-    """Labelled images that live in memory as one tensor.
+    """Hold labelled images in memory, as one tensor.
 
     Attributes:
         images: ``[N, C, H, W]``, any number of channels: uint8 0 … 255 (a quarter of the memory of floats), uint16
@@ -54,7 +54,7 @@ class Images:
 
     @property
     def several_labels(self) -> bool:
-        """Whether an image may have none, one or several labels."""
+        """Return whether an image may have none, one or several labels."""
         return self.labels.dim() == 2
 
     def __repr__(self) -> str:
@@ -64,11 +64,11 @@ class Images:
         return len(self.images)
 
     def __getitem__(self, k: int) -> tuple[Tensor, Tensor]:
-        """One image as floats 0 … 1, ``[C, H, W]``, and its label: what a ``torch.utils.data.DataLoader`` asks for."""
+        """Return one image as floats ``[C, H, W]``, and its label, for a ``torch.utils.data.DataLoader``."""
         return to_float(self.images[k]), self.labels[k]
 
     def take(self, index: Tensor | slice) -> Images:
-        """The images at these places."""
+        """Return the images at these places."""
         factors = {name: values[index] for name, values in self.factors.items()}
         return Images(_at(self.images, index), self.labels[index], factors)
 
@@ -77,14 +77,14 @@ class Images:
         return to_float(_at(self.images, index))
 
     def to(self, device: torch.device | str) -> Images:
-        """The same on another device."""
+        """Copy to another device."""
         factors = {name: values.to(device) for name, values in self.factors.items()}
         return Images(self.images.to(device), self.labels.to(device), factors)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """A data set with its fixed splits: choose on ``val``, report on ``test`` once.
+    """Hold a data set with its fixed splits: choose on ``val``, report on ``test`` once.
 
     Attributes:
         name: of the data set.
@@ -165,23 +165,23 @@ class Dataset:
 
     @property
     def splits(self) -> dict[str, Images]:
-        """The splits that there are, by name."""
+        """Return the splits that there are, by name."""
         return {"train": self.train, "val": self.val, "test": self.test, **self.further}
 
     @property
     def several_labels(self) -> bool:
-        """Whether an image may have none, one or several labels."""
+        """Return whether an image may have none, one or several labels."""
         return self.train.several_labels
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(channels, height, width)."""
+        """Return (channels, height, width)."""
         channels, height, width = self.train.images.shape[1:]
         return channels, height, width
 
 
 def _as_labels(labels: Tensor, n: int) -> Tensor:
-    """``[N]`` int64, or ``[N, J]`` bool."""
+    """Bring labels to ``[N]`` int64, or ``[N, J]`` bool."""
     if labels.dim() == 2 and labels.shape[1] == 1 and not _is_inexact(labels):
         labels = labels.squeeze(1)
     if labels.shape == (n,) and labels.dtype == torch.int64:
@@ -211,14 +211,14 @@ def _at(images: Tensor, index: Tensor | slice) -> Tensor:
 
 
 def all_finite(images: Tensor) -> bool:
-    """Whether there is no NaN and no infinity among the pixels."""
+    """Return whether there is no NaN and no infinity among the pixels."""
     if not images.is_floating_point():
         return True
     return all(bool(part.isfinite().all()) for part in images.split(1000))  # of all at once it takes a quarter more
 
 
 def to_float(images: Tensor) -> Tensor:
-    """uint8 0 … 255 and uint16 0 … 65535 to float32 0 … 1; float32 as it is.
+    """Convert uint8 0 … 255 and uint16 0 … 65535 to float32 0 … 1; float32 stays as it is.
 
     Raises:
         ValueError: no tensor, or another dtype.
@@ -255,5 +255,5 @@ def keep_back(every: Images, n: int, seed: int) -> tuple[Images, Images]:
 
 
 def fixed_order(n: int, seed: int) -> Tensor:
-    """A permutation of 0 … n − 1 that is the same on every machine."""
+    """Draw a permutation of 0 … n − 1 that is the same on every machine."""
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed), device="cpu")

@@ -20,7 +20,7 @@ _YES_OR_NO = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, 
 
 
 class Labels(NamedTuple):
-    """What a table says of its files.
+    """Hold what a table says of its files.
 
     Attributes:
         path: of the table.
@@ -83,7 +83,7 @@ def _file_column(table: Table) -> int:
 
 
 def _by_names(table: Table, at: int) -> tuple[tuple[str, ...], list[tuple[str, ...]], bool]:
-    """From one column with the names of the labels."""
+    """Read one column with the names of the labels."""
     cells = [plain(row[at]) for _, row in table.rows]
     mark = next((mark for mark in _MARKS if any(mark in cell for cell in cells)), None)
     if mark is None:
@@ -96,7 +96,7 @@ def _by_names(table: Table, at: int) -> tuple[tuple[str, ...], list[tuple[str, .
 
 
 def _by_columns(table: Table, columns: Sequence[int]) -> tuple[tuple[str, ...], list[tuple[str, ...]], bool]:
-    """From columns of 0 and 1, one a label."""
+    """Read columns of 0 and 1, one a label."""
     titles = [table.titles[k] for k in columns]
     if len(set(titles)) < len(titles):
         raise ValueError(f"{table.path} must have columns of different names, got {', '.join(titles)}")
@@ -113,14 +113,14 @@ def _by_columns(table: Table, columns: Sequence[int]) -> tuple[tuple[str, ...], 
 
 
 def _in_order(names: Sequence[str]) -> tuple[str, ...]:
-    """Different names in the order of their numbers, where all are numbers, or of the alphabet."""
+    """Sort different names by their numbers, where all are numbers, or by the alphabet."""
     if all(name.isdecimal() for name in names):
         return tuple(sorted(set(names), key=lambda name: (int(name), name)))
     return tuple(sorted(set(names)))
 
 
 def _once(path: Path, files: Sequence[str], values: Sequence[_Value], what: str) -> dict[str, _Value]:
-    """What is said of each file, once."""
+    """Return what is said of each file, once."""
     found: dict[str, _Value] = {}
     for file, value in zip(files, values, strict=True):
         if found.setdefault(file, value) != value:

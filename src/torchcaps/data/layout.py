@@ -35,7 +35,7 @@ _METADATA = ("metadata.csv", "metadata.jsonl")
 
 
 class File(NamedTuple):
-    """An image file.
+    """Hold what is known of an image file.
 
     Attributes:
         path: of the file.
@@ -51,7 +51,7 @@ class File(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What there is in a folder.
+    """Hold what there is in a folder.
 
     Attributes:
         classes: their names, in order.
@@ -110,7 +110,7 @@ def find_images(root: Path, labels: str | None, *, deeper: bool) -> Layout:
 
 
 def _folders_of_splits(root: Path) -> dict[str, str]:
-    """The folders that are splits, by their names; none where folders are classes, or there are none.
+    """Find the folders that are splits, by their names; none where folders are classes.
 
     Raises:
         ValueError: two folders of one split; no train or no test.
@@ -138,7 +138,7 @@ def _metadata(folder: Path) -> Path | None:
 
 
 def _by_folders(root: Path, homes: dict[Path, str], classes: dict[Path, list[str]], *, deeper: bool) -> Layout:
-    """Each image is of the class of its folder."""
+    """Take each image's class from its folder."""
     train = next((home for home, split in homes.items() if split in ("train", "")), root)
     names = classes[train]
     if len(names) < 2:
@@ -165,7 +165,7 @@ def _by_folders(root: Path, homes: dict[Path, str], classes: dict[Path, list[str
 
 
 def _by_tables(root: Path, homes: dict[Path, str], tables: dict[Path, Labels]) -> Layout:
-    """Tables say what each image is; each is of the images below its place."""
+    """Take each image's labels from tables, of which each is of the images below its place."""
     found, unread = list[File](), list[Path]()
     for place, labels in tables.items():
         own = homes if place == root else {place: homes[place]}
@@ -195,7 +195,7 @@ def _splits_of(labels: Labels, place: Path, paths: Sequence[Path], given: Sequen
 
 
 def _common(tables: Sequence[Labels]) -> tuple[str, ...]:
-    """The classes of several tables: those of train's, which the others must not exceed."""
+    """Return the classes of several tables: those of train's, which the others must not exceed."""
     first = max(tables, key=lambda labels: SPLIT_NAMES.get(labels.path.parent.name.lower()) == "train")
     for labels in tables:
         more = sorted(set(labels.classes) - set(first.classes))
@@ -213,7 +213,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _files(folder: Path, unread: list[Path], *, deeper: bool) -> list[Path]:
-    """The images of a folder, of its sub-folders too where these may be; what is not read is added to ``unread``."""
+    """List the images of a folder, and of sub-folders where these may be; ``unread`` gets what is not read."""
     if not folder.is_dir():
         return []
     every = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.name not in _LEFT_BEHIND)
@@ -237,7 +237,7 @@ def _files(folder: Path, unread: list[Path], *, deeper: bool) -> list[Path]:
 
 
 def _is_dicom(path: Path) -> bool:
-    """Whether a file without a suffix, as scanners name them ("IM00001"), is one of medicine's images."""
+    """Return whether a file without a suffix, as scanners name them ("IM00001"), is one of medicine's images."""
     if path.suffix and not path.suffix[1:].isdecimal():  # "1.2.840.113619" has one of numbers
         return False
     try:

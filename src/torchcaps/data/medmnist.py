@@ -56,7 +56,7 @@ def load_medmnist(
 
 
 def _read(path: Path, split: str, known: Subset, n: int, size: int) -> tuple[Tensor, Tensor]:
-    """Images ``[N, C, H, W]`` and labels ``[N]``, or ``[N, J]`` of several, of one split."""
+    """Read images ``[N, C, H, W]`` and labels ``[N]``, or ``[N, J]`` of several, of one split."""
     names = f"{split}_images", f"{split}_labels"
     try:
         with np.load(path) as arrays:  # which unpickles nothing

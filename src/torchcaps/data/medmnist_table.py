@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Subset(NamedTuple):
-    """One data set of MedMNIST.
+    """Describe one data set of MedMNIST.
 
     Attributes:
         classes: their names, in the order of the labels.

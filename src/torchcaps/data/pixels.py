@@ -1,13 +1,16 @@
-"""Many image files as one tensor: read by several threads, into memory that is allocated once."""
+"""Many image files as one tensor: read by several threads, into memory or a file that is allocated once."""
 
 from __future__ import annotations
 
+import math
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +22,7 @@ _MOST_THREADS = 16
 
 
 class Pixels(NamedTuple):
-    """What many files show.
+    """Hold what many files show.
 
     Attributes:
         images: ``[N, C, H, W]`` uint8 of those that could be read; C is 3 if any of them has colour, else 1.
@@ -39,7 +42,12 @@ class Pixels(NamedTuple):
 
 
 def read_files(
-    paths: Sequence[Path], size: tuple[int, int], *, max_value: int | None = None, frames: Frames = "one"
+    paths: Sequence[Path],
+    size: tuple[int, int],
+    *,
+    max_value: int | None = None,
+    frames: Frames = "one",
+    store: Path | None = None,
 ) -> Pixels:
     """Read images, resized to (height, width).
 
@@ -48,21 +56,39 @@ def read_files(
         size: (height, width).
         max_value: as :func:`~torchcaps.data.image_file.read_image` takes it.
         frames: likewise.
+        store: a folder on whose disk the tensor lies; None for memory.
+
+    Raises:
+        ValueError: the disk has no room for it.
     """
-    images = torch.empty(len(paths), 1, *size, dtype=torch.uint8)
+    images = _allocate((len(paths), 1, *size), store)
     digests, good, broken, deep = list[bytes](), list[int](), list[str](), list[int]()
     for k, shown in enumerate(_each(paths, size, max_value, frames)):
         if isinstance(shown, ValueError):
             broken.append(str(shown))
             continue
         if images.shape[1] == 1 and not bool((shown.pixels == shown.pixels[:1]).all()):  # the first with colour
-            grey, images = images, torch.empty(len(paths), 3, *size, dtype=torch.uint8)
+            grey, images = images, _allocate((len(paths), 3, *size), store)
             images[: len(good)] = grey[: len(good)]
         images[len(good)] = shown.pixels[: images.shape[1]]
         digests.append(shown.digest)
         good.append(k)
         deep += [] if shown.brightest is None else [shown.brightest]
     return Pixels(images[: len(good)], digests, good, broken, max(deep, default=None), len(deep))
+
+
+def _allocate(shape: tuple[int, ...], store: Path | None) -> Tensor:
+    """Make room for images: in memory, or in a file that has no name and goes with the process, however it ends."""
+    if store is None:
+        return torch.empty(shape, dtype=torch.uint8)
+    n_bytes = math.prod(shape)
+    try:
+        with tempfile.TemporaryFile(dir=store) as file:
+            if hasattr(os, "posix_fallocate"):  # else a full disk would be met as pixels are written, by a crash
+                os.posix_fallocate(file.fileno(), 0, max(1, n_bytes))
+            return torch.from_numpy(np.memmap(file, np.uint8, "r+" if n_bytes else "w+", shape=shape))
+    except OSError as error:
+        raise ValueError(f"data.options.store must have room for {n_bytes:,} bytes, got {store}: {error}") from error
 
 
 def _each(

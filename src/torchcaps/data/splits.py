@@ -25,7 +25,7 @@ _LEAST = {"test": 2, "val": 3}
 
 @dataclass(eq=False)
 class _Unit:
-    """Images that stay together: those of a group, and copies of each other."""
+    """Hold images that stay together: those of a group, and copies of each other."""
 
     members: list[int]
     draw: bytes
@@ -71,7 +71,7 @@ def stratify(
 
 
 def _units(labels: Sequence[str], ties: Sequence[Sequence[Hashable]], draws: Sequence[bytes]) -> list[_Unit]:
-    """The units in the order of their draws."""
+    """Make the units, in the order of their draws."""
     roots = list(range(len(labels)))  # of a forest: images lead to the first of their unit
 
     def root(k: int) -> int:
@@ -109,7 +109,7 @@ def _fill(split: str, wanted: float, label: str, here: list[_Unit], spare: Count
 
 
 def _is_spare(unit: _Unit, spare: Counter[str]) -> bool:
-    """Whether each of its classes keeps another unit to train on."""
+    """Return whether each of its classes keeps another unit to train on."""
     return all(spare[label] > 1 for label in unit.counts)
 
 
@@ -122,7 +122,7 @@ _NAME = "data.options.groups"
 
 
 def find_groups(groups: str, root: Path, files: Sequence[tuple[Path, Path]]) -> list[str]:
-    """The name of each image's group.
+    """Find the name of each image's group.
 
     Args:
         groups: a regular expression, or the path of a table: a text that ends with ".csv". The expression is searched
@@ -175,7 +175,7 @@ def _by_name(groups: str, files: Sequence[tuple[Path, Path]]) -> list[str]:
 
 
 def find_splits(table: str, root: Path, files: Sequence[Path]) -> list[str]:
-    """The split of each image by a table with the columns ``file`` and ``split``.
+    """Find the split of each image in a table with the columns ``file`` and ``split``.
 
     Args:
         table: its path, as :func:`find_groups` takes it.

@@ -18,7 +18,7 @@ FILE_COLUMNS = ("file", "file_name", "filename", "image", "image_path", "path")
 
 
 class Table(NamedTuple):
-    """A table's columns, in lower case as :attr:`columns` and as written as :attr:`titles`, and its rows of texts."""
+    """Hold a table: its columns' titles as they are written, and its rows of texts with their lines."""
 
     path: Path
     titles: list[str]
@@ -26,12 +26,12 @@ class Table(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """The columns' names in lower case."""
+        """Return the columns' names in lower case."""
         return [title.lower() for title in self.titles]
 
 
 def find_table(option: str, name: str, root: Path) -> Path:
-    """The path of a table that lies in the folder of the images, or where its name says.
+    """Find a table that lies in the folder of the images, or where its name says.
 
     Raises:
         ValueError: naming the option; there is none.
@@ -93,7 +93,7 @@ def _as_text(path: Path, line: int, value: object) -> str:
 
 
 def read_column(path: Path, column: str) -> dict[str, str]:
-    """What a table with the columns ``file`` and ``column`` says of each file.
+    """Read what a table with the columns ``file`` and ``column`` says of each file.
 
     Raises:
         ValueError: it cannot be read, lacks a column, or has a row without one of the two, or two rows that differ.
@@ -118,7 +118,7 @@ def read_column(path: Path, column: str) -> dict[str, str]:
 
 
 def match_files(table: Path, root: Path, files: Sequence[Path], rows: Mapping[str, _Value], what: str) -> list[_Value]:
-    """What the rows of a table say of each file: by its path below ``root``, or by its name where one file has it.
+    """Find a table's row for each file: by its path below ``root``, or by its name where one file has it.
 
     Args:
         table: its path, for messages.
@@ -156,15 +156,15 @@ def match_files(table: Path, root: Path, files: Sequence[Path], rows: Mapping[st
 
 
 def file_in(cell: str) -> str:
-    """A file's name as a table has it, with the slashes and accents that paths here have."""
+    """Write a file's name as paths here are written, with their slashes and accents."""
     return plain(cell.replace("\\", "/").removeprefix("./"))
 
 
 def plain(name: str) -> str:
-    """Accents as one character, as a Mac's file names do not have them."""
+    """Write accents as one character, as a Mac's file names do not."""
     return unicodedata.normalize("NFC", name)
 
 
 def some(names: Sequence[str], of: int) -> str:
-    """How many there are, and one of them."""
+    """Say how many there are, and name one of them."""
     return f"{len(names)} of {of}, such as {names[0]}"

@@ -92,7 +92,7 @@ def _read(split: str, source: Any, size: tuple[int, int] | None, workers: int) -
 
 
 class _Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    """Samples as tensors; made where they are read, in workers."""
+    """Make tensors of samples, where they are read: in workers."""
 
     def __init__(self, source: Any, split: str, size: tuple[int, int] | None) -> None:
         self.source, self.split, self.size = source, split, size
@@ -108,7 +108,7 @@ class _Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 
 
 def _parts(sample: Any, where: str) -> tuple[Any, Any]:
-    """Image and label of a sample."""
+    """Return image and label of a sample."""
     if isinstance(sample, Mapping):
         keys = [next((key for key in known if key in sample), None) for known in (_IMAGE_KEYS, _LABEL_KEYS)]
         if None in keys:
@@ -123,7 +123,7 @@ def _parts(sample: Any, where: str) -> tuple[Any, Any]:
 
 
 def _as_pixels(image: Any, where: str) -> Tensor:
-    """``[C, H, W]``."""
+    """Make a tensor ``[C, H, W]`` of an image."""
     if isinstance(image, Tensor):
         pixels = image[None] if image.dim() == 2 else image
     else:
@@ -144,7 +144,7 @@ def _as_label(label: Any, where: str) -> Tensor:
 
 
 def _class_names(source: Any, parts: Sequence[Images]) -> tuple[str, ...]:
-    """The names that a data set gives its classes, else their numbers."""
+    """Return the names that a data set gives its classes, else their numbers."""
     features = getattr(source, "features", None)
     if isinstance(features, Mapping):
         for key in _LABEL_KEYS:

@@ -74,8 +74,10 @@ class Data:
             for validation, test and prediction; None takes the whole image.
         test_crops: 13 averages scores and loss in validation and test after training over the central window
             and those (±1, ±1), (±2, ±2) and (±3, ±3) pixels from it; 1 takes the central one.
-        options: keyword arguments of that data set, such as smallnorb's eyes and split, or a folder's groups. On the
-            command line one by one, ``--data.options.eyes left``: a whole mapping takes the place of the recipe's.
+        options: keyword arguments of that data set, such as smallnorb's eyes and split, medmnist's subset and size, or
+            a folder's groups, labels, split, skip_bad, max_value, frames and store
+            (:func:`~torchcaps.data.folder.load_folder`). On the command line one by one, ``--data.options.eyes left``:
+            a whole mapping takes the place of the recipe's.
     """
 
     name: str = "digits"
