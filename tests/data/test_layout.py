@@ -162,6 +162,22 @@ def test_a_column_for_each_label_with_one_in_each_row_is_one_label(heap: Path) -
         assert part.labels.tolist() == [1 - shade % 2 for shade in part.images[:, 0, 0, 0].tolist()]
 
 
+@pytest.mark.parametrize("head", ["image_id,age,dx", "Image Index,Patient,Finding Labels", "id,image,label"])
+def test_tables_as_they_are_published(heap: Path, head: str) -> None:
+    """Of skin, of chests, and with the names of the files without their ending."""
+    cells = {"image_id,age,dx": "x{k:02},50,{label}", "id,image,label": "{k},x{k:02}.png,{label}"}
+    line = cells.get(head, "x{k:02}.png,7,{label}")
+    several = "Finding" in head
+    labels = ["nv", "mel|nv" if several else "mel"]
+    rows = [line.format(k=k, label=labels[k % 2]) for k in range(30)]
+    (heap / "l.csv").write_text("\n".join([head, *rows]))
+    data = load("folder", heap, labels="l.csv")
+    assert data.classes == ("mel", "nv") and data.several_labels == several
+    for part in data.splits.values():
+        odd = [shade % 2 for shade in part.images[:, 0, 0, 0].tolist()]
+        assert part.labels.int().tolist() == ([[k, 1] for k in odd] if several else [1 - k for k in odd])
+
+
 def test_a_table_with_labels_and_splits(heap: Path) -> None:
     names = ("train", "valid", "test")
     (heap / "l.csv").write_text(

@@ -11,7 +11,7 @@ from torchcaps.data.tables import FILE_COLUMNS, Table, file_in, plain, read_tabl
 _Value = TypeVar("_Value")
 
 #: What a column of labels may be called, in lower case.
-LABEL_COLUMNS = ("label", "labels", "class", "classes", "category")
+LABEL_COLUMNS = ("label", "labels", "class", "classes", "category", "diagnosis", "dx", "finding labels", "target")
 #: Columns that are no labels.
 _OTHERS = ("group", "split")
 #: What stands between several labels of an image.
@@ -40,9 +40,10 @@ class Labels(NamedTuple):
 def read_labels(path: Path) -> Labels:
     """Read a table of labels.
 
-    It has a column with files (any of :data:`FILE_COLUMNS`) and one of labels (any of :data:`LABEL_COLUMNS`), with
-    ``;`` or ``|`` between several labels of an image. Or it has two or more columns, one a label, with 0 or 1 in each;
-    where every row has a single 1, each image has one label. It may have the columns ``group`` and ``split`` besides.
+    It has a column with files (the first of :data:`FILE_COLUMNS` that there is) and one of labels (one of
+    :data:`LABEL_COLUMNS`), with ``;`` or ``|`` between several labels of an image. Or it has two or more columns, one a
+    label, with 0 or 1 in each; where every row has a single 1, each image has one label. It may have the columns
+    ``group`` and ``split`` besides.
 
     Raises:
         ValueError: it cannot be read, has no such columns, a row without a label that needs one, or two that differ.
@@ -73,13 +74,13 @@ def read_labels(path: Path) -> Labels:
 
 
 def _file_column(table: Table) -> int:
-    known = [k for k, name in enumerate(table.columns) if name in FILE_COLUMNS]
-    if len(known) != 1:
+    known = [name for name in FILE_COLUMNS if name in table.columns]
+    if not known or table.columns.count(known[0]) > 1:
         raise ValueError(
             f"{table.path} must have one column of files, called {', '.join(FILE_COLUMNS)}; got the columns "
             f"{', '.join(table.titles)}"
         )
-    return known[0]
+    return table.columns.index(known[0])
 
 
 def _by_names(table: Table, at: int) -> tuple[tuple[str, ...], list[tuple[str, ...]], bool]:

@@ -227,8 +227,9 @@ def _files(folder: Path, unread: list[Path], *, deeper: bool) -> list[Path]:
     files = [path for path in every if not path.is_dir()]
     here = [path for path in files if path.suffix.lower() in SUFFIXES]
     rest = [path for path in files if path.suffix.lower() not in SUFFIXES]
-    unread += [path for path in rest if path.name.lower().endswith(_OTHERS) or _is_dicom(path)]
-    strange = [path for path in rest if path not in unread and path.suffix.lower() not in _BESIDE]
+    scans = [path for path in rest if path.name.lower().endswith(_OTHERS) or _is_dicom(path)]
+    unread += scans
+    strange = [path for path in sorted(set(rest) - set(scans)) if path.suffix.lower() not in _BESIDE]
     if strange:
         logging.getLogger("torchcaps").warning(
             "%s: %d files are taken for no images, such as %s", folder, len(strange), strange[0].name

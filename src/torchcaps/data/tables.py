@@ -14,7 +14,9 @@ from typing import NamedTuple, TypeVar
 _Value = TypeVar("_Value")
 
 #: What the column with the names of the files may be called, in lower case.
-FILE_COLUMNS = ("file", "file_name", "filename", "image", "image_path", "path")
+FILE_COLUMNS = (
+    *("file", "file_name", "filename", "image", "image_path", "image_name", "image_id", "image index", "path", "id"),
+)
 
 
 class Table(NamedTuple):
@@ -118,7 +120,7 @@ def read_column(path: Path, column: str) -> dict[str, str]:
 
 
 def match_files(table: Path, root: Path, files: Sequence[Path], rows: Mapping[str, _Value], what: str) -> list[_Value]:
-    """Find a table's row for each file: by its path below ``root``, or by its name where one file has it.
+    """Find a table's row for each file: by its path below ``root`` or its name, with or without the ending.
 
     Args:
         table: its path, for messages.
@@ -131,28 +133,37 @@ def match_files(table: Path, root: Path, files: Sequence[Path], rows: Mapping[st
         ValueError: a file has no row, or a name that several have.
     """
     paths = [plain(path.relative_to(root).as_posix()) for path in files]
-    names = Counter(path.rpartition("/")[2] for path in paths)
+    n_of = Counter(key for path in paths for key in _keys(path))
     found: dict[str, _Value] = {}
     for path in paths:
-        name = path.rpartition("/")[2]
-        if path in rows and rows.get(name, rows[path]) != rows[path]:
-            raise ValueError(f"{table} must name one {what} for {path}, got {rows[path]}, and {rows[name]} for {name}")
-        if path in rows:
-            found[path] = rows[path]
-        elif name in rows and names[name] > 1:
-            raise ValueError(f"{table} must name {name} by its folder too, as in {path}: {names[name]} images have it")
-        elif name in rows:
-            found[path] = rows[name]
+        known = [key for key in _keys(path) if key in rows]
+        if not known:
+            continue
+        first = known[0]
+        for key in known[1:]:
+            if rows[key] != rows[first]:
+                raise ValueError(
+                    f"{table} must name one {what} for {path}, got {rows[first]}, and {rows[key]} for {key}"
+                )
+        if n_of[first] > 1:
+            raise ValueError(f"{table} must name {first} by its folder too, as in {path}: {n_of[first]} images have it")
+        found[path] = rows[first]
     without = [path for path in paths if path not in found]
     if without:
         raise ValueError(f"{table} must have a row for every image of {root}, got none for {some(without, len(paths))}")
-    known = {*paths, *names}
+    known = set(n_of)
     others = [file for file in rows if file not in known]
     if others:
         logging.getLogger("torchcaps").warning(
             "%s has rows for %s that %s does not hold", table, some(others, len(rows)), root
         )
     return [found[path] for path in paths]
+
+
+def _keys(path: str) -> list[str]:
+    """List what a table may call a file: its path or its name, and both without the ending."""
+    name = path.rpartition("/")[2]
+    return list(dict.fromkeys([path, name, path.rpartition(".")[0], name.rpartition(".")[0]]))
 
 
 def file_in(cell: str) -> str:
