@@ -451,3 +451,26 @@ def test_a_few_of_each_class(classes: Path) -> None:
 def test_options_that_are_none(classes: Path, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load("folder", classes, **options)
+
+
+def test_whatever_broken_bytes_lead_pillow_to_is_named(tmp_path: Path) -> None:
+    """In a TIFF without its width Pillow raises TypeError, and of mutated files in general many kinds."""
+    Image.new("L", (8, 8), 90).save(tmp_path / "a.tif")
+    raw = (tmp_path / "a.tif").read_bytes()
+    at = raw.index(struct.pack("<HH", 256, 3)) if struct.pack("<HH", 256, 3) in raw else raw.index(b"\0\1\4\0")
+    (tmp_path / "a.tif").write_bytes(raw[:at] + b"\xff\xff" + raw[at + 2 :])
+    with pytest.raises(ValueError, match=r"a.tif cannot be read as an image: "):
+        read_image(tmp_path / "a.tif", (8, 8))
+    rng = np.random.default_rng(0)
+    for name in ("b.png", "b.gif", "b.bmp", "b.webp", "b.jpg"):
+        Image.fromarray(rng.integers(0, 255, (9, 11, 3), np.uint8)).save(tmp_path / name)
+        whole = (tmp_path / name).read_bytes()
+        for _ in range(100):
+            broken = bytearray(whole)
+            for at in rng.integers(0, len(whole), 3):
+                broken[at] = rng.integers(256)
+            (tmp_path / name).write_bytes(broken[: rng.integers(1, len(broken) + 1)])
+            try:
+                read_image(tmp_path / name, (8, 8))
+            except ValueError as error:
+                assert name in str(error)  # noqa: PT017 (others are read)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -252,11 +251,10 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         # Opened here: a file that Pillow opens itself it may map into memory, and then turns an oblong TIFF wrongly.
         with path.open("rb") as raw, Image.open(raw) as file:
             yield file
-    except _OfTheFile:
+    except (_OfTheFile, MemoryError):
         raise
     except UnidentifiedImageError as error:  # whose text names the open file once more
         what = "its format is not known" if path.stat().st_size else "it is empty"
         raise ValueError(f"{path} cannot be read as an image: {what}") from error
-    # Pillow has them all.
-    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as error:
+    except Exception as error:  # Pillow raises whatever the broken bytes lead it to: TypeError, IndexError, …
         raise ValueError(f"{path} cannot be read as an image: {error}") from error
