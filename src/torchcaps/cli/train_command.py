@@ -55,7 +55,7 @@ def train_command(arguments: list[str]) -> None:
     print(f"{epochs}{kept}, in {result['seconds']:.0f} s; see {out}")
     if split_in_words(result):
         print(split_in_words(result))
-    if not config.trial:
+    if not (config.trial or config.data.multi_label):  # of several labels there is no report
         print(f"next: torchcaps report {out}")
 
 

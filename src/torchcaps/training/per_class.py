@@ -76,6 +76,8 @@ def balanced_in_words(scores: Mapping[str, Any], counts: Mapping[str, int]) -> s
         scores: as :func:`recalls` gives them; older results lack them, and nothing is said.
         counts: images of each class.
     """
+    if scores.get("f1") is not None:
+        return f" (images with a label missed or too many; mean F1 of the labels {scores['f1']:.3f})"
     if "error_balanced" not in scores or not are_unequal(counts):
         return ""
     known = {name: value for name, value in scores["recall"].items() if value is not None}
@@ -90,7 +92,7 @@ def balanced_in_words(scores: Mapping[str, Any], counts: Mapping[str, int]) -> s
 
 def scores_of(result: Mapping[str, Any], split: str) -> dict[str, Any]:
     """Recalls and balanced error that a result has of a split."""
-    found = {name: result.get(f"{split}_{name}") for name in ("recall", "error_balanced")}
+    found = {name: result.get(f"{split}_{name}") for name in ("recall", "error_balanced", "f1")}
     return {name: value for name, value in found.items() if value is not None}
 
 
