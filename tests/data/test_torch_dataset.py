@@ -131,3 +131,13 @@ def test_data_sets_of_another_kind() -> None:
         from_torch(Own(of_pillow), Own(of_pillow, 0))
     with pytest.raises(ValueError, match="workers must be an integer of at least 0, got -1"):
         from_torch(Own(of_pillow), Own(of_pillow), workers=-1)
+
+
+def test_what_torchs_default_device_is_does_not_matter() -> None:
+    torch.set_default_device("meta")
+    try:
+        data = from_torch(Own(of_pillow), Own(of_pillow), image_size=(4, 4))
+    finally:
+        torch.set_default_device(None)
+    assert all(part.images.device.type == part.labels.device.type == "cpu" for part in data.splits.values())
+    assert torch.equal(data.test.labels, LABELS)

@@ -240,7 +240,7 @@ def resized(images: Tensor, size: tuple[int, int] | None) -> Tensor:
     """Smoothly resize images ``[N, C, H, W]`` of any dtype of :class:`Images` to (height, width); None leaves them."""
     if size is None or tuple(images.shape[2:]) == tuple(size):
         return images
-    found = torch.empty(*images.shape[:2], *size, dtype=images.dtype)
+    found = torch.empty(*images.shape[:2], *size, dtype=images.dtype, device=images.device)
     most = {torch.uint8: 255, torch.uint16: 65535}.get(images.dtype)
     for part, to in zip(images.split(1000), found.split(1000), strict=True):  # as floats all at once may not fit
         smooth = F.interpolate(part.float(), size=tuple(size), mode="bicubic", align_corners=False, antialias=True)

@@ -73,11 +73,11 @@ def _read(split: str, source: Any, size: tuple[int, int] | None, workers: int) -
     if not n:
         raise ValueError(f"{split} must have samples, got none")
     samples: Any = _Samples(source, split, size)  # whose type DataLoader's stub does not take
-    images, labels = torch.empty(0), torch.empty(0)
+    images, labels = torch.empty(0, device="cpu"), torch.empty(0, device="cpu")
     for k, (pixels, label) in enumerate(torch.utils.data.DataLoader(samples, batch_size=None, num_workers=workers)):
         if k == 0:
-            images = torch.empty(n, *pixels.shape, dtype=pixels.dtype)
-            labels = torch.empty(n, *label.shape, dtype=label.dtype)
+            images = torch.empty(n, *pixels.shape, dtype=pixels.dtype, device="cpu")
+            labels = torch.empty(n, *label.shape, dtype=label.dtype, device="cpu")
         grey_among_colours = pixels.shape[0] == 1 < images.shape[1]
         image = pixels.expand(images.shape[1], -1, -1) if grey_among_colours else pixels
         for what, value, every in (("image", image, images), ("label", label, labels)):
@@ -125,7 +125,7 @@ def _parts(sample: Any, where: str) -> tuple[Any, Any]:
 def _as_pixels(image: Any, where: str) -> Tensor:
     """Make a tensor ``[C, H, W]`` of an image."""
     if isinstance(image, Tensor):
-        pixels = image[None] if image.dim() == 2 else image
+        pixels = (image[None] if image.dim() == 2 else image).detach().cpu()
     else:
         array = np.asarray(without_transparency(image) if hasattr(image, "mode") else image)
         if array.ndim not in (2, 3) or array.dtype == object:
@@ -139,7 +139,7 @@ def _as_pixels(image: Any, where: str) -> Tensor:
 def _as_label(label: Any, where: str) -> Tensor:
     if isinstance(label, str | bytes) or label is None:
         raise ValueError(f"{where} must have a class's number as its label, got {label!r}")
-    found = torch.as_tensor(label)
+    found = torch.as_tensor(label, device="cpu")
     return found.long() if found.dim() == 0 and not found.is_floating_point() else found
 
 
