@@ -75,7 +75,7 @@ def test_what_somebodys_own_data_lack_is_theirs(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_unknown_data_set() -> None:
-    with pytest.raises(ValueError, match="data.name must be one of cifar10, cifar100, .* svhn.*; got 'mnits'"):
+    with pytest.raises(ValueError, match="data.name must be one of arrays, cifar10, .* svhn.*; got 'mnits'"):
         load("mnits")
 
 

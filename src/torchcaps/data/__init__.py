@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchcaps.checks import check_choice, check_two
+from torchcaps.data.arrays import load_arrays
 from torchcaps.data.cifar10 import load_cifar10
 from torchcaps.data.cifar100 import load_cifar100
 from torchcaps.data.digits import load_digits
@@ -31,6 +32,7 @@ from torchcaps.data.transformed import Limits, transformed_pairs
 #: Every data set, by name. Each takes ``root`` (the folder of its files, None for the cache) and
 #: ``image_size`` (None, or what to resize to where the data set allows it); some take options of their own.
 DATASETS: dict[str, Callable[..., Dataset]] = {
+    "arrays": load_arrays,
     "cifar10": load_cifar10,
     "cifar100": load_cifar100,
     "digits": load_digits,
