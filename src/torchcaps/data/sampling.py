@@ -15,6 +15,11 @@ def balanced_weights(labels: Tensor) -> Tensor:
 
     Returns:
         ``[N]`` float64, on the CPU.
+
+    Example:
+        >>> import torch
+        >>> balanced_weights(torch.tensor([0, 0, 1])).tolist()
+        [0.5, 0.5, 1.0]
     """
     labels = labels.cpu()
     if labels.dim() == 2:

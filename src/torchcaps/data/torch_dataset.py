@@ -50,6 +50,12 @@ def from_torch(
 
     Raises:
         ValueError: a data set without a length, or with a sample of another form, size or kind than the first.
+
+    Example:
+        >>> import torch
+        >>> digits = torch.utils.data.TensorDataset(torch.rand(30, 1, 28, 28), torch.arange(30) % 10)
+        >>> from_torch(digits, digits)
+        Dataset(own: 10 classes, [1, 28, 28]; train 27, val 3, test 30)
     """
     check_at_least("workers", workers, 0)
     if image_size is not None:
