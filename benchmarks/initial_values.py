@@ -1,14 +1,13 @@
 """Does a bare loop of Adam learn from the first step, without warm-up, whatever the number of classes?
 
-``python benchmarks/initial_values.py --out study/results/checks/initial-values.json`` trains each network on 512
-bundled digits, whose ten classes are among J, and records the accuracy on them. Finished runs in the file are kept:
+``python -m benchmarks.initial_values --out study/results`` trains each network on 512
+bundled digits, whose ten classes are among J, and records the accuracy on them. Finished runs there are kept:
 the same command goes on where it was broken off. ``--only`` takes the cases that begin with a text.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +20,12 @@ import torch
 from torch import Tensor, nn
 
 import torchcaps
+from study import records
 from torchcaps import DenseCaps, PrimaryCaps, build, margin_loss
 from torchcaps.ops import Capsules
 
+#: Of the record.
+NAME = "initial-values"
 CLASSES = (2, 10, 47, 100, 196, 1000)
 SEEDS, STEPS, BATCH, IMAGES = 5, 200, 32, 512
 
@@ -154,7 +156,7 @@ def passes(run: dict[str, Any]) -> bool:
 def main() -> None:
     """Train what the file lacks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder of checks.jsonl, such as study/results")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", nargs="+", default=[""], help="beginnings of cases' names")
     parser.add_argument("--seeds", type=int, default=15, help="of each case at most")
@@ -164,7 +166,7 @@ def main() -> None:
         torch.set_num_threads(1)
     device = torch.device(given.device)
     images, labels = (part.to(device) for part in digits(given.digits))
-    found = json.loads(given.out.read_text())["runs"] if given.out.is_file() else {}
+    found = records.every("checks", given.out).get(NAME, {}).get("runs", {})
     for case in cases():
         if case.name in found or case.seed >= given.seeds or not any(map(case.name.startswith, given.only)):
             continue
@@ -172,8 +174,7 @@ def main() -> None:
         run["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {platform.machine()}"
         found[case.name] = run | {"passes": passes(run)}
         print(case.name, found[case.name], flush=True)
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(_record(found), indent=1) + "\n")
+        records.write("checks", NAME, _record(found), given.out, replace=True)
     failed = [name for name, run in found.items() if not run["passes"]]
     print(f"{len(found) - len(failed)} of {len(found)} learned; not: {failed}")
 
@@ -184,7 +185,7 @@ def _record(found: dict[str, Any]) -> dict[str, Any]:
         "docs/examples.md shows it; ten of J classes have images. hidden: two layers of DenseCaps at 3e-3; features: a "
         "frozen convolution's, of unit variance, below PrimaryCaps and DenseCaps; length-L: DenseCaps alone on frozen "
         "capsules of that length. With 1,000 classes the loss has to fall below a tenth of its first value",
-        "command": "python benchmarks/initial_values.py --out study/results/checks/initial-values.json",
+        "command": "python -m benchmarks.initial_values --out study/results",
         "versions": {"torchcaps": torchcaps.__version__, "torch": torch.__version__, "numpy": np.__version__},
         "runs": found,
     }

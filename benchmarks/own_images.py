@@ -1,14 +1,13 @@
 """Ten small sets of images as a user might bring them, trained by the README's command, beside a CNN trained alike.
 
-``python benchmarks/own_images.py --data DIR --folder sets --out study/results/checks/own-images.json`` writes the sets
-as folders of PNGs, trains each with three seeds and records errors and warnings. Finished runs in the file are kept:
+``python -m benchmarks.own_images --data DIR --folder sets --out study/results`` writes the sets
+as folders of PNGs, trains each with three seeds and records errors and warnings. Finished runs there are kept:
 the same command goes on where it was broken off. DIR has the folders mnist, fashion-mnist, cifar10 and smallnorb.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
+from study import records
 from torchcaps import build, load
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.models.baselines import count_parameters
@@ -27,6 +27,8 @@ from torchcaps.training.environment import commit, versions
 from torchcaps.training.recipes import recipe
 from torchcaps.training.train import train
 
+#: Of the record.
+NAME = "own-images"
 SEEDS = 3
 #: Images of a class at most that test.
 TEST = 50
@@ -193,11 +195,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True, help="where the sets and runs are written")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder of checks.jsonl, such as study/results")
     parser.add_argument("--only", nargs="+", default=list(SETS))
     parser.add_argument("--seeds", type=int, default=SEEDS)
     given = parser.parse_args()
-    found = json.loads(given.out.read_text())["runs"] if given.out.is_file() else {}
+    found = records.every("checks", given.out).get(NAME, {}).get("runs", {})
     for seed in range(given.seeds):
         for name in given.only:
             told = name == "airplanes-frogs" and seed == 0
@@ -207,8 +209,7 @@ def main() -> None:
                     continue
                 found[key] = run(name, model, seed, write(name, given.folder, given.data), given.folder / "runs")
                 print(key, found[key], flush=True)
-                given.out.parent.mkdir(parents=True, exist_ok=True)
-                given.out.write_text(json.dumps(_record(found), indent=1) + "\n")
+                records.write("checks", NAME, _record(found), given.out, replace=True)
 
 
 def _record(found: dict[str, Any]) -> dict[str, Any]:
@@ -237,8 +238,7 @@ def _record(found: dict[str, Any]) -> dict[str, Any]:
         "note": "as first drawn, 50 figures of any colours a class, both networks stayed near chance (capsules 0.69, "
         "CNN 0.685 at seed 0); these are 100 of bright colours on dark. Runs were made while later commits of the day "
         "were written, none of which changed layers or settings",
-        "command": "python benchmarks/own_images.py --data DIR --folder FOLDER "
-        "--out study/results/checks/own-images.json",
+        "command": "python -m benchmarks.own_images --data DIR --folder FOLDER --out study/results",
         "versions": versions(),
         "commit": commit(),
         "mean": {model: round(sum(each) / max(1, len(each)), 4) for model, each in means.items()},

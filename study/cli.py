@@ -13,6 +13,7 @@ from torchcaps.cli.parser import ROOT, Adder, add_place_of_runs, place
 #: Those of :mod:`study.measures`, which imports torch.
 MEASURES = ("robustness", "equivariance", "picasso", "routing", "matched", "pairs", "transfer", "averaged")
 RESULTS = "study/results"
+KINDS = ("runs", "measures", "tuning", "checks", "few-labels", "bench", "gpu")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,13 +35,24 @@ def _add(command: Adder) -> None:
     made.add_argument("--keep", type=place, metavar="FOLDER", help="also put finished results into this folder")
     add_place_of_runs(made)
     made = command("record", record_command)
-    made.add_argument("run", metavar="RUN", help="the folder of a finished run, such as runs/mnist")
+    made.add_argument(
+        "what",
+        metavar="RUN",
+        help="the folder of a finished run, such as runs/mnist; or a file that tune, few-labels or a benchmark wrote",
+    )
+    made.add_argument("--as", dest="name", metavar="NAME", help="of a benchmark's record, such as steps")
     made.add_argument("--to", type=place, metavar="FOLDER", default=RESULTS, help=f"default: {RESULTS}")
     made = command("results", results_command)
     made.add_argument(
         "--from", dest="results", type=place, metavar="FOLDER", default=RESULTS, help=f"default: {RESULTS}"
     )
     made.add_argument("--to", type=place, metavar="FILE", default="study/results.md", help="default: study/results.md")
+    made = command("show", show_command)
+    made.add_argument("kind", metavar="KIND", help=f"one of {', '.join(KINDS)}")
+    made.add_argument("name", metavar="NAME", nargs="?", help="of the record, such as mnist-0 (default: list them)")
+    made.add_argument(
+        "--from", dest="results", type=place, metavar="FOLDER", default=RESULTS, help=f"default: {RESULTS}"
+    )
     made = command("few-labels", few_labels_command)
     made.add_argument("run", metavar="RUN", help="the folder of an auto-encoder's run, such as runs/mnist-templates")
     made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other auto-encoders of the same data")
@@ -64,9 +76,7 @@ def _add(command: Adder) -> None:
     made.add_argument("run", metavar="RUN", help="the folder of a run, such as runs/digits")
     made.add_argument("--beside", metavar="RUN", help="another run on the same data to compare it with, such as a CNN")
     made.add_argument("--n", type=int, help="test images (default: the measure's own number)")
-    made.add_argument(
-        "--keep", type=place, metavar="FOLDER", help="also put JSON and picture there, such as study/results/measures"
-    )
+    made.add_argument("--keep", type=place, metavar="FOLDER", help="also record it there, such as study/results")
     made.add_argument("--data.root", dest="root", type=place, help=ROOT)
 
 
@@ -99,23 +109,36 @@ def reproduce_command(parsed: argparse.Namespace) -> None:
 
 
 def record_command(parsed: argparse.Namespace) -> None:
-    """Put the result of a finished run beside those that are kept."""
-    from study.tables.kept import keep
-    from torchcaps.training.run import Run
+    """Put a finished run, or the outcome of another command, beside those that are kept."""
+    from study.recorded import record
 
-    print(f"kept as {keep(Run(parsed.run).finished(), Path(parsed.to).expanduser())}")
+    for where in record(Path(parsed.what).expanduser(), Path(parsed.to).expanduser(), parsed.name):
+        print(f"kept as {where}")
+
+
+def show_command(parsed: argparse.Namespace) -> None:
+    """Print what was recorded, as JSON: ``python -m study show runs mnist-0``."""
+    import json
+
+    from study import records
+
+    folder = Path(parsed.results).expanduser()
+    if parsed.name is None:
+        print("\n".join(records.names(parsed.kind, folder)))
+    else:
+        print(json.dumps(records.read(parsed.kind, parsed.name, folder), indent=2, ensure_ascii=False))
 
 
 def results_command(parsed: argparse.Namespace) -> None:
     """Write study/results.md from the results that are kept, and the generated tables of the pages."""
-    from study.pages import RESULTS as RECORDED
     from study.pages import pages
+    from study.records import RESULTS as RECORDED
     from study.tables.document import write_document
     from study.tables.kept import stale
 
     write_document(parsed.results, parsed.to)
-    for path in stale(Path(parsed.results)):
-        print(f"{path} is left out: no result, or of a recipe that is gone or has changed")
+    for where in stale(Path(parsed.results)):
+        print(f"{where} is left out: no result, or of a recipe that is gone or has changed")
     print(f"wrote {parsed.to}")
     if Path(parsed.results).resolve() != RECORDED:
         return

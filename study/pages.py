@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from study import records
 from study.tables import TABLES
 from study.tables.kept import read_results
 from study.tables.summary import Summary, summarise
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "study" / "results"
 
 
 class Headline(NamedTuple):
@@ -68,7 +67,7 @@ def _filled(path: Path, parts: dict[str, list[str]]) -> str:
 
 
 def _summaries() -> dict[str, Summary]:
-    kept = read_results(RESULTS)
+    kept = read_results(records.RESULTS)
     rows = ((table, row) for table in TABLES.values() for row in table.rows)
     found = {row.recipe: summarise(table, row, kept) for table, row in rows}
     return {recipe: one for recipe, one in found.items() if one is not None}
@@ -112,7 +111,7 @@ def speed() -> list[str]:
 
 def speed_in_short() -> list[str]:
     """Return the table of README.md: routing on a CPU core and on a GPU."""
-    bench = json.loads((RESULTS / "bench" / "steps.json").read_text())["suites"]
+    bench = records.read("bench", "steps")["suites"]
     ms = {name: 1e3 * x["median"] for name, x in bench["dynamic"]["seconds"].items()}
     eager = min(ms[f"{name}, forward + backward"] for name in ("tiled", "einsum", "batched", "few_at_a_time"))
     nets = {name: 1e3 * x["median"] for name, x in bench["em"]["seconds"].items()}
@@ -133,10 +132,9 @@ def speed_in_short() -> list[str]:
 
 def speed_rows() -> list[str]:
     """Return the rows of the table of speed on a CPU, from the files of the benchmarks."""
-    path = RESULTS / "bench"
     suites: dict[str, Any] = {}
     for name in ("steps", "threads"):
-        suites |= json.loads((path / f"{name}.json").read_text())["suites"]
+        suites |= records.read("bench", name)["suites"]
     ms = {key: {name: 1e3 * x["median"] for name, x in suite["seconds"].items()} for key, suite in suites.items()}
     mb = {name: x["median"] / 1e6 for name, x in suites["memory"]["bytes"].items()}
     goals = {row["what"]: row["value"] for suite in suites.values() for row in suite["rows"]}

@@ -67,7 +67,7 @@ def test_trainings_can_be_asked_for(line: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_pictures_and_pages_exist(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", PAGES[page]):
+    for target in re.findall(r"\]\(([^)\s]+)(?:\s\"[^\"]+\")?\)", PAGES[page]):
         file, _, heading = target.partition("#")
         assert (page.parent / file).is_file(), target
         headings = re.findall(r"^#+ (.+)$", (page.parent / file).read_text(encoding="utf-8"), re.M) if heading else []

@@ -47,8 +47,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         metavar="FOLDER",
-        default=Path("study/results/gpu"),
-        help="of the records (default: study/results/gpu)",
+        default=Path("runs/gpu-hour"),
+        help="of gpu.jsonl and the table (default: runs/gpu-hour)",
     )
     parser.add_argument(
         "--runs", type=Path, metavar="FOLDER", default=Path("runs/gpu"), help="of the trainings (default: runs/gpu)"
@@ -66,7 +66,7 @@ def _run(parsed: argparse.Namespace) -> int:
         _interpret()
     # Only now: what imports triton has to know whether it is to interpret.
     from benchmarks.gpu.session import OutOfTime, Session
-    from benchmarks.gpu.table import records
+    from benchmarks.gpu.table import stages_of
     from torchcaps.checks import check_choice
 
     for name in parsed.stages:
@@ -98,7 +98,7 @@ def _run(parsed: argparse.Namespace) -> int:
             break
         print(f"-- {todo.pop(0)}: {time.monotonic() - before:.0f} s", flush=True)
     _write(session.out)
-    rows = [row for record in records(session.out).values() for row in record["rows"].values()]
+    rows = [row for record in stages_of(session.out).values() for row in record["rows"].values()]
     return int(any("error" in row for row in rows))
 
 
@@ -128,12 +128,12 @@ def _interpret() -> None:
 def _write(out: Path) -> None:
     """The table, which is printed too, and the picture of speed."""
     from benchmarks.gpu.picture import draw_speeds
-    from benchmarks.gpu.table import records, speeds, table
+    from benchmarks.gpu.table import speeds, stages_of, table
     from torchcaps.training.files import write_picture, write_text
 
     content = table(out)
     print(content, flush=True)
-    found = records(out)
+    found = stages_of(out)
     if not found:
         return
     write_text(out / "table.md", content)

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.clock import interleaved, stopwatch
 from benchmarks.gpu.session import Session
-from torchcaps.training.files import read_json
+from study import records
 
 #: What a card without a record is taken for: an H100 SXM, measured.
 H100 = {"copy": 2.98e12, "float32": 51.6e12, "tf32": 411e12, "bfloat16": 789e12}
@@ -26,8 +26,7 @@ def ceilings(session: Session) -> None:
 
 def rates(session: Session) -> dict[str, float]:
     """What :func:`ceilings` found per second, for the rest an H100's."""
-    path = session.out / "ceilings.json"
-    rows = read_json(path)["rows"] if path.is_file() else {}
+    rows = records.every("gpu", session.out).get("ceilings", {}).get("rows", {})
     return H100 | {name: row["per second"] for name, row in rows.items() if "per second" in row}
 
 

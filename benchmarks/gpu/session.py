@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from study import records
 from torchcaps.training.environment import commit, device_in_words, tf32, versions
-from torchcaps.training.files import read_json, write_json
 
 #: A row is not begun with less time left than this.
 LEAST_SECONDS = 5.0
@@ -75,28 +75,22 @@ class Session:
         Raises:
             ValueError: it is of another device, version or commit.
         """
-        path = self.out / f"{stage}.json"
         origin = self.origin()
-        rows: dict[str, dict[str, Any]] = {}
-        if path.is_file():
-            content = read_json(path)
-            rows = content["rows"]
-            for name in origin:
-                if name not in _MAY_DIFFER and content.get(name) != origin[name]:
-                    raise ValueError(
-                        f"out must hold no record of another {name}, but {path} is of {content.get(name)}, "
-                        f"not {origin[name]}: name another folder by --out"
-                    )
-        return Record(self, path, stage, origin, rows)
+        content = records.every("gpu", self.out).get(stage, origin | {"rows": {}})
+        for name in origin:
+            if name not in _MAY_DIFFER and content.get(name) != origin[name]:
+                raise ValueError(
+                    f"out must hold no record of another {name}, but {records.place('gpu', stage, self.out)} is of "
+                    f"{content.get(name)}, not {origin[name]}: name another folder by --out"
+                )
+        return Record(self, stage, origin, content["rows"])
 
 
 class Record:
-    """Rows by name, in one JSON file that is written after each."""
+    """Rows by name, in one record that is written after each."""
 
-    def __init__(
-        self, session: Session, path: Path, stage: str, origin: dict[str, Any], rows: dict[str, dict[str, Any]]
-    ) -> None:
-        self.session, self.path, self.stage, self.origin, self.rows = session, path, stage, origin, rows
+    def __init__(self, session: Session, stage: str, origin: dict[str, Any], rows: dict[str, dict[str, Any]]) -> None:
+        self.session, self.stage, self.origin, self.rows = session, stage, origin, rows
 
     def row(self, name: str, make: Callable[[], dict[str, Any]], least: float = LEAST_SECONDS) -> dict[str, Any]:
         """Make one row, unless an earlier call has; what goes wrong is its content, and the next row is made.
@@ -126,7 +120,7 @@ class Record:
     def keep(self, name: str, content: dict[str, Any]) -> None:
         """Write a row, and say it."""
         self.rows[name] = content
-        write_json(self.path, self.origin | {"rows": self.rows})
+        records.write("gpu", self.stage, self.origin | {"rows": self.rows}, self.session.out, replace=True)
         self.session.say(f"{self.stage}, {name}: {in_words(content)}")
 
 

@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from study import records
 from study.markdown import markdown_table
-from torchcaps.training.files import read_json
 
 #: Of dynamic routing and of EM routing, as they stand side by side.
 SHOWN = ("reference", "compiled", "einsum", "batched", "stored_votes", "triton")
 
 
-def records(out: Path) -> dict[str, dict[str, Any]]:
-    """What every stage has left, by its name."""
-    return {path.stem: read_json(path) for path in sorted(out.glob("*.json"))}
+def stages_of(out: Path) -> dict[str, dict[str, Any]]:
+    """Read what every stage has left, by its name."""
+    return records.every("gpu", out)
 
 
 def speeds(found: Mapping[str, Mapping[str, Any]], way: str) -> dict[str, dict[str, float]]:
     """Milliseconds by problem and contender: of the replayed graph, or by the clock where none was captured.
 
     Args:
-        found: :func:`records`.
+        found: :func:`stages_of`.
         way: "forward" or "both".
     """
     times: dict[str, dict[str, float]] = {}
@@ -38,7 +38,7 @@ def speeds(found: Mapping[str, Mapping[str, Any]], way: str) -> dict[str, dict[s
 
 def table(out: Path) -> str:
     """Everything that was found, as Markdown; "–" is what was not."""
-    found = records(out)
+    found = stages_of(out)
     if not found:
         return "Nothing was recorded.\n"
     first = next(iter(found.values()))

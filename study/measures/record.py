@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from study import records
 from study.measures import MEASURES
 from study.tables.kept import require_recipe
 from torchcaps.checks import check_at_least, check_choice
@@ -37,7 +38,8 @@ def record(
         beside: folder of another run on the same data to compare it with, such as a CNN's.
         n: test images; the measure's own number by default.
         root: folder of the data files, where they are no longer where the runs found them.
-        keep_in: folder to put both files into as well, as ``<recipe>-<seed>/<name>…``; None keeps them in the run's.
+        keep_in: folder to record the numbers in as well, in ``measures.jsonl`` as ``<recipe>-<seed>/<name>…``; None
+            keeps them in the run's.
 
     Returns:
         The path of the JSON file: measure, values, n and seconds; recipe, seed, test error and commit of either run;
@@ -62,12 +64,15 @@ def record(
         raise ValueError(f"beside must be a run in a folder of another name, got {' and '.join(map(str, names))}")
     _not_another(path, names[1:], MEASURES[name].n if n is None else n)
     require_place("run", path.parent)
-    kept = None if keep_in is None else Path(keep_in).expanduser() / named / file
-    _not_kept_yet(kept)
+    kept, key = None if keep_in is None else Path(keep_in).expanduser(), f"{named}/{file.stem}"
     if kept is not None:
+        if key in records.every("measures", kept):
+            raise ValueError(
+                f"{records.place('measures', key, kept)} is kept already: remove that line to keep another"
+            )
         for result in results:
             require_recipe(result["recipe"], result)  # else its numbers would stand under another experiment's name
-        require_place("keep_in", kept.parent)
+        require_place("keep_in", kept)
     device = choose_device("auto")
     if device.type == "mps":  # which has no float64, in which probes are solved
         device = torch.device("cpu")
@@ -91,14 +96,8 @@ def record(
     figure = MEASURES[name].draw(values, tested, other)
     _write(path, content, figure)
     if kept is not None:
-        _not_kept_yet(kept)  # by another process, meanwhile
-        _write(kept, content, figure)
+        records.write("measures", key, content, kept)
     return path
-
-
-def _not_kept_yet(path: Path | None) -> None:
-    if path is not None and path.exists():
-        raise ValueError(f"{path} is kept already: remove it to keep another")
 
 
 def _not_another(path: Path, beside: list[str], n: int | None) -> None:

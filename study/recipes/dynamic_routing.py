@@ -27,7 +27,7 @@ def mnist_primary_scale() -> Experiment:
     """``mnist-adam`` with the released code's factor on the primary capsules, and ten times the learning rate.
 
     Without the factor the primary capsules' weights are so small that steps which suit the layers above may be too
-    large for them. In two epochs there are fewer validation errors with both (results/checks/capsnet-rates.json), in 25
+    large for them. In two epochs there are fewer validation errors with both (checks.jsonl: capsnet-rates), in 25
     there are not; the factor alone was not tried on MNIST.
     """
     base = mnist_adam()
@@ -89,7 +89,7 @@ def multimnist_adam() -> Experiment:
 
     Factor on the primary capsules and learning rate lie between those of ``mnist-adam`` and ``mnist-primary-scale``,
     and the reconstruction is weighed as in the authors' released code. With the settings of ``mnist-primary-scale`` as
-    many pairs came to 14.32 % (results/checks/multimnist-rate-0.01.json).
+    many pairs came to 14.32 % (checks.jsonl: multimnist-rate-0.01).
     """
     base = mnist_adam()
     model, optim = Model("capsnet", {**NO_FACTORS, "primary_scale": 1 / 8}), replace(base.optim, lr=3e-3)

@@ -20,15 +20,15 @@ from torchcaps.training.recipes import RELEASED, released_capsules, smallnorb_em
 # Of the small network, one toy held out, these initial values came to a validation error of 25 % after 4 epochs, those
 # with which half of the capsules are active to 39 %; after 6 epochs these with two iterations to 15 %, the others with
 # three to 35 %, all with a sigmoid margin; with the linear one that the recipes have, these came to 13 %
-# (results/checks/em-constants.json). Since floor and coordinates follow the poses, half active capsules come to 22.5 %
-# after 3 epochs with two iterations, these to 16.7 % (results/checks/em-stacking.json). The paper's constants were not
+# (checks.jsonl: em-constants). Since floor and coordinates follow the poses, half active capsules come to 22.5 %
+# after 3 epochs with two iterations, these to 16.7 % (checks.jsonl: em-stacking). The paper's constants were not
 # tried.
 
 
 def smallnorb_em_augmented() -> Experiment:
     """``smallnorb-em-small`` on images that are turned, scaled and slanted too, which the paper's are not.
 
-    Chosen with one toy of each category held out (results/checks/em-augmentation.json).
+    Chosen with one toy of each category held out (checks.jsonl: em-augmentation).
     """
     base = smallnorb_em_small()
     data = replace(base.data, degrees=8, scale=0.15, shear=0.1)
@@ -40,7 +40,7 @@ def smallnorb_em_weight_decay() -> Experiment:
 
     On the mean of two held-out toys of each category it left fewer errors than the released code's (fewer of one, more
     of the other), on that of three fewer than with changed light besides; test errors were known too
-    (results/checks/em-regularisation.json).
+    (checks.jsonl: em-regularisation).
     """
     base = smallnorb_em_small()
     return replace(base, recipe="smallnorb-em-weight-decay", optim=replace(base.optim, weight_decay=2e-5))
@@ -50,7 +50,7 @@ def smallnorb_em_light() -> Experiment:
     """``smallnorb-em-weight-decay`` in changed light too: of another gamma, and brighter from one side.
 
     Not chosen on validation: on the mean of five held-out toys, after 16, 24 and 72 epochs, it made no difference that
-    could be told (results/checks/em-regularisation.json, results/checks/em-light-full-length.json). The test errors of
+    could be told (checks.jsonl: em-regularisation, checks.jsonl: em-light-full-length). The test errors of
     the runs of 16 epochs, which were known, spoke for it.
     """
     base = smallnorb_em_weight_decay()
@@ -61,7 +61,7 @@ def smallnorb_em_deep() -> Experiment:
     """``smallnorb-em-light`` with a second convolution and batch normalization before the capsules, in fewer epochs.
 
     Not in the paper. Of the held-out toys 4, 6 and 7 it misread the fewest on the mean after 16 epochs, by little:
-    toys 7 are read better without changed light (results/checks/em-deep.json).
+    toys 7 are read better without changed light (checks.jsonl: em-deep).
     """
     base = smallnorb_em_light()
     model = replace(base.model, name="matrix_capsnet_deep")
@@ -71,7 +71,7 @@ def smallnorb_em_deep() -> Experiment:
 def smallnorb_em_held_out() -> Experiment:
     """The small network with a toy of each category held out, and shorter; rate and weight decay are tuned.
 
-    Chosen in six trials on the held-out toys (results/tuning/smallnorb-em-held-out.json).
+    Chosen in six trials on the held-out toys (tuning.jsonl: smallnorb-em-held-out).
     """
     base = released_capsules()
     return replace(base, recipe="smallnorb-em-held-out", optim=replace(base.optim, weight_decay=2e-5))
@@ -125,7 +125,7 @@ def smallnorb_cross_entropy() -> Experiment:
 def smallnorb_cnn() -> Experiment:
     """The paper's CNN with 4.2 M parameters, tuned: 5.2 % in its table 1.
 
-    Chosen in six trials on the held-out toys (results/tuning/smallnorb-cnn.json).
+    Chosen in six trials on the held-out toys (tuning.jsonl: smallnorb-cnn).
     """
     base = paper_cnn()
     model = Model("norb_cnn", {"dropout": 0.0})
@@ -135,7 +135,7 @@ def smallnorb_cnn() -> Experiment:
 def smallnorb_cnn_small() -> Experiment:
     """A CNN with as many parameters as the small capsules (68 K), tuned like them; not in the paper.
 
-    Chosen in six trials on the held-out toys (results/tuning/smallnorb-cnn-small.json).
+    Chosen in six trials on the held-out toys (tuning.jsonl: smallnorb-cnn-small).
     """
     base = small_cnn()
     return replace(base, recipe="smallnorb-cnn-small", optim=replace(base.optim, lr=3e-3))
@@ -146,7 +146,7 @@ def cifar10_em() -> Experiment:
 
     Windows of 24×24, mirrored, of changed brightness and contrast, as dynamic routing was trained on. At the rate 0.01
     of the other networks it learned next to nothing in ten epochs of a tenth of the images
-    (results/checks/cifar10-em-rates.json), on which our number is too.
+    (checks.jsonl: cifar10-em-rates), on which our number is too.
     """
     data = Data("cifar10", shift=0, flip=True, brightness=63 / 255, contrast=(0.2, 1.8), crop=(24, 24))
     row = _row("cifar10-em", A=256)
@@ -170,6 +170,6 @@ def _row(name: str, **options: Any) -> Experiment:
 
 
 def _vector_row(name: str, coordinates: str | None) -> Experiment:
-    """A row with vectors as poses, which learn slowly at the others' rate (results/checks/em-rates.json)."""
+    """A row with vectors as poses, which learn slowly at the others' rate (checks.jsonl: em-rates)."""
     row = _row(name, pose="vector", coordinates=coordinates)
     return replace(row, optim=replace(row.optim, lr=3e-3))

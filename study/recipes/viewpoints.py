@@ -9,7 +9,7 @@ three toys of each category train (one of them validates) and two others test, i
 ``smallnorb-azimuth-fold-0`` and so on. That is not the paper's split, and has a table of its own.
 
 Learning rates, weight decay and dropout were chosen in six trials for each network and split, by the validation error
-of fold 0 (results/tuning/smallnorb-azimuth-fold-0.json and so on), and are those of the official split too, some of
+of fold 0 (tuning.jsonl: smallnorb-azimuth-fold-0 and so on), and are those of the official split too, some of
 whose test toys are fold 0's.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from study import records
 from study.tables import TABLES
 from study.tables.kept import read_results
 from study.tables.measured import recorded
@@ -14,9 +15,10 @@ from torchcaps.training.files import write_text
 _HEAD = """# Results
 
 Written by `python -m study results` from the files in `results/`: do not edit. Each number is the mean over the seeds
-of `results/<recipe>-<seed>.json` (and where there are several, the standard deviation over them), measured once on the
-test split after training, in per cent. The files hold seed, settings, commit, versions, device and time. A run that saw
-fewer images than its row asks for reads "smoke", and "–" is a row without a run. `python -m study reproduce TABLE`
+`<recipe>-<seed>` in [runs.jsonl](results/runs.jsonl) (and where there are several, the standard deviation over them),
+measured once on the test split after training, in per cent. `checks.jsonl: em-rates` (say) names a line of such a file;
+`python -m study show runs mnist-0` prints one: seed, settings, commit, versions, device, time. A run that saw fewer
+images than its row asks for reads "smoke", and "–" is a row without a run. `python -m study reproduce TABLE`
 trains a table anew, going on where it stopped, and shows its own numbers beside the recorded ones: every row once, with
 its recipe's own epochs. What was recorded with others says so, and is made again by `python -m study reproduce TABLE
 --row RECIPE --epochs 5`, several seeds by `--seeds 3`. Whole tables take days on a CPU: `--budget 60` stops after an
@@ -44,7 +46,7 @@ def document(results: str | Path) -> str:
     """
     kept = read_results(Path(results))
     parts = [as_markdown(table, {"recorded": kept}, name, level=2) for name, table in TABLES.items()]
-    beyond = recorded(Path(results) / "measures")
+    beyond = recorded(Path(results))
     return "\n".join([_HEAD, *parts, poses_as_markdown(kept), _BEYOND, *beyond]) + "\n"
 
 
@@ -55,7 +57,7 @@ def write_document(results: str | Path, to: str | Path) -> None:
         ValueError: no results there, or the file holds something else.
     """
     results, to = Path(results), Path(to)
-    if not any(results.glob("*.json")):
+    if not records.every("runs", results):
         raise ValueError(f"--from must be a folder of kept results, but {results} has none")
     if to.exists() and not to.read_text(encoding="utf-8").startswith(_HEAD.split(" from")[0]):
         raise ValueError(f"--to must be free or what this command wrote before, got {to}, which is something else")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from study import records
 from study.recipes import RECIPES
 from study.tables import TABLES
 from study.tables.table import Result
 from torchcaps.data import load
 from torchcaps.training.config import NO_FACTORS, Experiment
-from torchcaps.training.files import read_json, require_place, write_json
+from torchcaps.training.files import require_place
 from torchcaps.training.run import WHERE, Run, experiment_from, flat
 
 
@@ -37,42 +37,45 @@ def is_of(result: Mapping[str, Any], config: Experiment) -> bool:
 
 
 def read_results(folder: Path) -> dict[str, list[Result]]:
-    """The kept results, ``<recipe>-<seed>.json``, of recipes as they stand now.
+    """The kept results, in ``runs.jsonl`` as ``<recipe>-<seed>``, of recipes as they stand now.
 
     Args:
-        folder: such as ``results``. It may be somebody's own: JSON files there that are no recipe's result are
-            skipped, broken ones too.
+        folder: such as ``study/results``.
 
     Returns:
         By recipe, in the order of the seeds.
 
     Raises:
-        ValueError: a file that is named after a recipe cannot be read or lacks what tables want, or a recipe's result
-            is named after another recipe or seed than it holds.
+        ValueError: a line is broken; a record that is named after a recipe lacks what tables want, or a recipe's
+            result is named after another recipe or seed than it holds.
     """
     found: dict[str, list[Result]] = {}
-    for path in sorted(folder.glob("*.json")):
-        try:
-            result = read_json(path, "recipe", "seed", "config")
-        except ValueError:
-            if path.stem.rpartition("-")[0] in RECIPES:
-                raise
+    for key, result in records.every("runs", folder).items():
+        if key.rpartition("-")[0] in RECIPES:
+            _require(key, result, folder, "recipe", "seed", "config")
+        name = result.get("recipe")
+        if not isinstance(name, str) or name not in RECIPES or not {"seed", "config"} <= result.keys():
             continue
-        name = result["recipe"]
-        if not isinstance(name, str) or name not in RECIPES:
-            continue
-        if path.stem != f"{name}-{result['seed']}":
-            raise ValueError(f"{path} must be named after its recipe and seed, {name}, {result['seed']}")
+        if key != f"{name}-{result['seed']}":
+            where = records.place("runs", key, folder)
+            raise ValueError(f"{where} must be named after its recipe and seed, {name}, {result['seed']}")
         if is_of(result, RECIPES[name]()):
-            found.setdefault(name, []).append(read_json(path, "steps", "seconds", "n_parameters", "device"))
+            _require(key, result, folder, "steps", "seconds", "n_parameters", "device")
+            found.setdefault(name, []).append(result)
     return {name: sorted(results, key=lambda result: result["seed"]) for name, results in found.items()}
 
 
-def stale(folder: Path) -> list[Path]:
-    """What :func:`read_results` leaves out: no results, or of a recipe that is gone or has changed."""
+def _require(key: str, result: Result, folder: Path, *fields: str) -> None:
+    if not set(fields) <= result.keys():
+        where, got = records.place("runs", key, folder), ", ".join(result) or "nothing"
+        raise ValueError(f"{where} must hold {', '.join(fields)}; got {got}")
+
+
+def stale(folder: Path) -> list[str]:
+    """Where that stands which :func:`read_results` leaves out: no results, or of a recipe gone or changed."""
     current = read_results(folder)
     known = {f"{recipe}-{run['seed']}" for recipe, runs in current.items() for run in runs}
-    return [path for path in sorted(folder.glob("*.json")) if path.stem not in known]
+    return [records.place("runs", key, folder) for key in records.names("runs", folder) if key not in known]
 
 
 def results_of_runs(configs: Iterable[Experiment], folders: Iterable[Path]) -> list[Result]:
@@ -88,14 +91,15 @@ def not_kept(configs: Sequence[Experiment], folder: Path) -> list[Experiment]:
     Raises:
         ValueError: one of other settings is kept under such a name.
     """
-    missing = []
+    missing, kept = [], records.every("runs", folder)
     for config in configs:
-        path = _path(config.recipe, config.seed, folder)
-        if not path.is_file():
+        key = f"{config.recipe}-{config.seed}"
+        if key not in kept:
             missing.append(config)
-        elif not is_of(read_json(path), config):
+        elif not is_of(kept[key], config):
+            where = records.place("runs", key, folder)
             raise ValueError(
-                f"{path} must be a result of {config.recipe} as it is now, got one of other settings; move it"
+                f"{where} must be a result of {config.recipe} as it is now, got one of other settings; move that line"
             )
     return missing
 
@@ -106,7 +110,7 @@ def require_one_mean(config: Experiment, folder: Path) -> None:
     Where there are any of its recipe, the data are loaded (and downloaded), as only they say which files they are.
 
     Raises:
-        ValueError: those are of other epochs or of other data; a file there cannot be read; the data cannot be had.
+        ValueError: those are of other epochs or of other data; the file of them cannot be read; the data cannot be had.
     """
     _require_alike(config.recipe, config.epochs, lambda: _note(config), folder)
 
@@ -134,33 +138,33 @@ def _require_alike(recipe: str, epochs: int, note: Callable[[], str], folder: Pa
     kept = read_results(folder)
     row = {each for table in TABLES.values() for row in table.rows if recipe in row.recipes for each in row.recipes}
     for other in (other for each in sorted(row | {recipe}) for other in kept.get(each, ())):
-        path, theirs = _path(other["recipe"], other["seed"], folder), other["config"]["epochs"]
+        path, theirs = _place(other["recipe"], other["seed"], folder), other["config"]["epochs"]
         if theirs != epochs:
-            raise ValueError(f"epochs must be {theirs}, as {path} has, got {epochs}; or move that file")
+            raise ValueError(f"epochs must be {theirs}, as {path} has, got {epochs}; or move that line")
     if recipe in kept:
         mine = note()
         for other in kept[recipe]:
             data = other.get("data", "")
             if data != mine:
-                path = _path(recipe, other["seed"], folder)
-                raise ValueError(f"data must be {data!r}, as those of {path}, got {mine!r}; or move that file")
+                path = _place(recipe, other["seed"], folder)
+                raise ValueError(f"data must be {data!r}, as those of {path}, got {mine!r}; or move that line")
 
 
-def keep(result: Result, folder: Path) -> Path:
+def keep(result: Result, folder: Path) -> str:
     """Put a result beside those that are kept for good.
+
+    Returns:
+        Where it stands.
 
     Raises:
         ValueError: it is not that of a recipe as it is; another result of this recipe and seed is kept already, or
             what is kept of its row is of other epochs or data.
     """
-    name = result["recipe"]
+    name, key = result["recipe"], f"{result['recipe']}-{result['seed']}"
     require_recipe(name, result)
-    path = _path(name, result["seed"], folder)
-    if path.is_file() and read_json(path) != json.loads(json.dumps(result)):
-        raise ValueError(f"{path} holds another result of this recipe and seed: remove it to keep this one")
-    _require_alike(name, result["config"]["epochs"], lambda: result.get("data", ""), folder)
-    write_json(path, result)
-    return path
+    if key not in records.every("runs", folder):
+        _require_alike(name, result["config"]["epochs"], lambda: result.get("data", ""), folder)
+    return records.write("runs", key, result, folder)
 
 
 def require_free(config: Experiment, folder: Path) -> None:
@@ -171,9 +175,9 @@ def require_free(config: Experiment, folder: Path) -> None:
             written to; see also :func:`require_one_mean`.
     """
     require_recipe(config.recipe, {"config": config.to_dict()})
-    path = _path(config.recipe, config.seed, folder)
-    if path.exists():
-        raise ValueError(f"{path} holds another result of this recipe and seed: remove it to keep this one")
+    if f"{config.recipe}-{config.seed}" in records.every("runs", folder):
+        where = _place(config.recipe, config.seed, folder)
+        raise ValueError(f"{where} is another record: remove that line to keep this one")
     require_one_mean(config, folder)
     require_place("keep", folder)
 
@@ -188,8 +192,8 @@ def require_recipe(name: str, result: Mapping[str, Any]) -> None:
         raise ValueError(f"keep wants a recipe as it is but for seed and epochs, got another experiment of {name}")
 
 
-def _path(recipe: str, seed: int, folder: Path) -> Path:
-    return folder / f"{recipe}-{seed}.json"
+def _place(recipe: str, seed: int, folder: Path) -> str:
+    return records.place("runs", f"{recipe}-{seed}", folder)
 
 
 def seeded(config: Experiment, n: int) -> list[Experiment]:

@@ -6,46 +6,53 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from study import records
 from study.measures import MEASURES
 from study.measures.said import Said, in_words, mean
 from study.measures.write import headlines, table
 from study.tables import TABLES
-from torchcaps.training.files import read_json
+
+#: What the record of a measure must have.
+FIELDS = {"measure", "values", "n", "device", "run", "beside"}
 
 
 class _Kept(NamedTuple):
-    """A kept measure, what is to be read first of it, and its file."""
+    """A kept measure, what is to be read first of it, and its key."""
 
     content: dict[str, Any]
     said: dict[str, dict[str, Said]]
-    file: Path
+    key: str
 
 
 def recorded(folder: Path) -> list[str]:
-    """The lines of all measures that are kept in ``<folder>/<run>/<measure>.json``, with their pictures' places.
+    """The lines of all measures that are kept, as ``<run>/<measure>`` in ``<folder>/measures.jsonl``.
+
+    The picture of one is linked where it stands in ``pictures`` beside the folder.
 
     Of several folds a number is the mean, and of several seeds mean and standard deviation, as in the tables.
 
     Raises:
-        ValueError: a file there cannot be read, or is of no known measure.
+        ValueError: a line there is broken, or of no known measure.
     """
     rows = {recipe: row for every in TABLES.values() for row in every.rows for recipe in row.recipes}
     groups: dict[tuple[Any, ...], list[_Kept]] = {}
-    for path in sorted(folder.glob("*/*.json")):
-        content = read_json(path, "measure", "values", "n", "device", "run", "beside")
+    for key, content in records.every("measures", folder).items():
+        where = records.place("measures", key, folder)
+        if not content.keys() >= FIELDS:
+            raise ValueError(f"{where} must hold {', '.join(sorted(FIELDS))}; got {', '.join(content)}")
         if content["measure"] not in MEASURES:
-            raise ValueError(f"{path} must be of one of {', '.join(MEASURES)}, got {content['measure']}")
+            raise ValueError(f"{where} must be of one of {', '.join(MEASURES)}, got {content['measure']}")
         try:
             said = headlines(content)
         except (KeyError, TypeError) as error:
             raise ValueError(
-                f"{path} must hold what {content['measure']} measures, got other values: {error!r}"
+                f"{where} must hold what {content['measure']} measures, got other values: {error!r}"
             ) from error
         names = [content[part]["recipe"] for part in said]
         of = [rows[name].recipe if name in rows else name for name in names]
         apart = content["beside"]["seed"] - content["run"]["seed"] if content["beside"] else 0
         alike = content["measure"], str(content["n"]), *of, apart, *said["run"]
-        groups.setdefault(alike, []).append(_Kept(content, said, path))
+        groups.setdefault(alike, []).append(_Kept(content, said, key))
     return [line for kept in groups.values() for line in _section(kept, folder)]
 
 
@@ -85,6 +92,8 @@ def _cells(seeds: list[list[dict[str, Said]]]) -> dict[str, str]:
 
 
 def _link(each: _Kept, folder: Path, named: bool) -> str:
-    where = f"{folder.parent.name}/{each.file.relative_to(folder.parent).as_posix()}"
-    name = f"`{each.file.parent.name}`" if named else "file"
-    return f"[{name}]({where}), [picture]({where.removesuffix('.json')}.png)"
+    """Name the record, by its run alone where there are several, and link its picture where one is kept."""
+    run, _, _ = each.key.partition("/")
+    said = f'[`{run if named else each.key}`]({folder.name}/measures.jsonl "{each.key}")'
+    picture = Path("pictures") / f"{each.key}.png"
+    return said + (f", [picture]({picture.as_posix()})" if (folder.parent / picture).is_file() else "")

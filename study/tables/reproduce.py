@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from study import records
 from study.recipes import recipe
 from study.tables import TABLES
 from study.tables.draw import draw
@@ -24,7 +25,7 @@ from study.tables.write import as_json, as_markdown
 from torchcaps.checks import check_at_least, check_choice, check_positive, check_several
 from torchcaps.training.callbacks import OutOfTime
 from torchcaps.training.config import Device, Experiment, Progress, smoke
-from torchcaps.training.files import read_json, require_place, write_json, write_picture, write_text
+from torchcaps.training.files import require_place, write_json, write_picture, write_text
 from torchcaps.training.module import NonFiniteLoss
 from torchcaps.training.run import Run, placed
 from torchcaps.training.train import default_folder, train
@@ -115,7 +116,7 @@ def reproduce(
     try:
         for row, config in ((row, config) for row, every in planned for config in every):
             if kept is not None and config not in todo:
-                there = read_json(kept / f"{config.recipe}-{config.seed}.json")["config"]["epochs"]
+                there = records.read("runs", f"{config.recipe}-{config.seed}", kept)["config"]["epochs"]
                 say(f"{row.label}: {config.recipe}, seed {config.seed}, is kept already, of {there} epochs")
                 continue
             say(f"{row.label}: {config.recipe}, seed {config.seed}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from study import records
 from study.cli import MEASURES, main
 from study.measures import MEASURES as KNOWN
 from study.recipes import RECIPES
@@ -31,9 +32,8 @@ def test_tables_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_results_replace_nothing_but_themselves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "results").mkdir()
-    for path in sorted(Path(__file__).parents[1].glob("results/digits-[0-2].json")):
-        (tmp_path / "results" / path.name).write_bytes(path.read_bytes())
+    for seed in range(3):
+        records.write("runs", f"digits-{seed}", records.read("runs", f"digits-{seed}"), tmp_path / "results")
     mine = tmp_path / "results.md"
     arguments = ["results", "--from", str(tmp_path / "results"), "--to", str(mine)]
     mine.write_text("# My thesis' results\n")
@@ -52,15 +52,14 @@ def test_a_result_is_recorded_where_none_is(
     assert main(["train", "digits", *SHORT]) == 0
     for _ in range(2):  # the same result twice is no conflict
         assert main(["record", "runs/digits", "--to=kept"]) == 0
-        assert "kept as kept/digits-0.json" in capsys.readouterr().out
-    kept = (tmp_path / "kept" / "digits-0.json").read_text()
-    assert kept == (tmp_path / "runs" / "digits" / "result.json").read_text()
+        assert "kept as kept/runs.jsonl: digits-0" in capsys.readouterr().out
+    result = records.read("runs", "digits-0", tmp_path / "kept")
+    assert result == json.loads((tmp_path / "runs" / "digits" / "result.json").read_text())
     another = "keep wants a recipe as it is but for seed and epochs, got another experiment of digits"
     assert main(["train", "digits", "--smoke"]) == 0
-    result = json.loads(kept)
-    (tmp_path / "kept" / "digits-0.json").write_text(json.dumps({**result, "seconds": 0.0}))
+    records.write("runs", "digits-0", {**result, "seconds": 0.0}, tmp_path / "kept", replace=True)
     for run, why in (
-        ("runs/digits", "kept/digits-0.json holds another result of this recipe and seed"),
+        ("runs/digits", "kept/runs.jsonl: digits-0 is another record: remove that line to keep this one"),
         ("runs/digits-smoke", f"{another}-smoke"),
         ("nowhere", "nowhere must hold a finished run"),
     ):

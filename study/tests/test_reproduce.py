@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from study import records
 from study.cli import main
 from study.recipes import RECIPES, recipe
 from study.tables import TABLES, Row, Table
@@ -59,9 +60,7 @@ def test_reproducing_trains_what_is_missing(tiny: list[str], tmp_path: Path) -> 
     assert len(tiny) == 5  # the first run is not trained again, but its data are compared with what is at hand
     cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if "`tiny-" in line]
     assert "±" in cells[0][5] and cells[1][5] == "smoke"  # 80 images are shown
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
-        "tiny-a-0.json", "tiny-a-1.json", "tiny-b-0.json", "tiny-b-1.json",
-    ]  # fmt: skip
+    assert records.names("runs", tmp_path / "kept") == ["tiny-a-0", "tiny-a-1", "tiny-b-0", "tiny-b-1"]
     for suffix in ("md", "json", "png"):
         assert (tmp_path / "runs" / "tables" / f"tiny.{suffix}").stat().st_size > 200
 
@@ -92,16 +91,15 @@ def test_what_is_kept_is_not_trained_again(tiny: list[str], tmp_path: Path) -> N
     reproduce("tiny", ["tiny-a"], keep_in=kept, say=said.append, **options)
     shutil.rmtree(tmp_path / "runs")
     reproduce("tiny", ["tiny-a"], seeds=2, keep_in=kept, say=said.append, **options)
-    epochs = json.loads((kept / "tiny-a-0.json").read_text())["config"]["epochs"]
+    epochs = records.read("runs", "tiny-a-0", kept)["config"]["epochs"]
     assert f"first: tiny-a, seed 0, is kept already, of {epochs} epochs" in said and "first: tiny-a, seed 1" in said
-    assert not (tmp_path / "runs" / "tiny-a").exists() and (kept / "tiny-a-1.json").is_file()
+    assert not (tmp_path / "runs" / "tiny-a").exists() and "tiny-a-1" in records.names("runs", kept)
     head, row = (next(line for line in said[-1].splitlines() if what in line) for what in ("| row |", "`tiny-a`"))
     assert "| 2 |" in row and "±" in row  # the kept one counts
     assert "recorded" not in head  # there is no such folder here
-    before, path = len(tiny), kept / "tiny-b-0.json"
-    other = json.loads((kept / "tiny-a-0.json").read_text())
-    path.write_text(json.dumps(other | {"config": other["config"] | {"batch_size": 4}}))
-    with pytest.raises(ValueError, match=r"tiny-b-0.json must be a result of tiny-b as it is now"):
+    before, other = len(tiny), records.read("runs", "tiny-a-0", kept)
+    records.write("runs", "tiny-b-0", other | {"config": other["config"] | {"batch_size": 4}}, kept)
+    with pytest.raises(ValueError, match=r"runs.jsonl: tiny-b-0 must be a result of tiny-b as it is now"):
         reproduce("tiny", seeds=3, keep_in=kept, say=said.append, **options)
     with pytest.raises(ValueError, match=r"keep_in must be None for a smoke run"):
         reproduce("tiny", keep_in=kept, quick=True, say=said.append, **options)
@@ -113,7 +111,7 @@ def test_what_has_no_mean_is_refused_before_any_work(tiny: list[str], tmp_path: 
     kept, before = tmp_path / "kept", len(tiny)
     reproduce("tiny", ["tiny-a"], epochs=3, keep_in=kept, runs=tmp_path / "runs", **options)
     assert len(tiny) == before + 1
-    with pytest.raises(ValueError, match=r"epochs must be 3, as .*tiny-a-0.json has, got 4"):
+    with pytest.raises(ValueError, match=r"epochs must be 3, as .*tiny-a-0 has, got 4"):
         reproduce("tiny", ["tiny-a"], seeds=2, epochs=4, keep_in=kept, runs=tmp_path / "other", **options)
     with pytest.raises(ValueError, match=r"holds a run of another experiment .*by runs"):
         reproduce("tiny", ["tiny-b", "tiny-a"], epochs=4, runs=tmp_path / "runs", **options)
@@ -170,16 +168,16 @@ def test_the_commands(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     arguments = ["reproduce", "tiny", "--row", "tiny-a", "--runs", runs, "--threads", "1", "--device", "cpu"]
     assert main([*arguments, "--keep", kept, "--epochs", "3"]) == 0
     assert "| first | `tiny-a` `--epochs 3` |" in capsys.readouterr().out and len(tiny) == 1
-    assert json.loads((tmp_path / "kept" / "tiny-a-0.json").read_text())["epochs"] == 3
+    assert records.read("runs", "tiny-a-0", tmp_path / "kept")["epochs"] == 3
     assert main(["results", "--from", kept, "--to", to]) == 0
     line = next(line for line in Path(to).read_text().splitlines() if line.startswith("| first "))
     assert "| 120 |" in line  # images seen
     old = result("digits-cnn") | {"config": replace(recipe("digits-cnn"), batch_size=1).to_dict()}
-    (Path(kept) / "digits-cnn-0.json").write_text(json.dumps(old))
+    records.write("runs", "digits-cnn-0", old, Path(kept))
     assert main(["results", "--from", kept, "--to", to]) == 0
     said = capsys.readouterr().out
     assert (
-        "digits-cnn-0.json is left out: no result, or of a recipe that is gone or has changed" in said
+        "digits-cnn-0 is left out: no result, or of a recipe that is gone or has changed" in said
         and "tiny-a-0" not in said
     )
 

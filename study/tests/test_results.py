@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from study import records
 from study.few_labels.write import as_markdown
 from study.pages import pages
 from study.recipes import RECIPES
@@ -23,7 +23,36 @@ from torchcaps.models.baselines import count_parameters
 
 ROOT = Path(__file__).resolve().parents[1]
 CLAIMS, STUDY = ((ROOT / name).read_text(encoding="utf-8") for name in ("claims.md", "README.md"))
-EVERY = sorted((ROOT / "results").glob("*.json"))
+EVERY = records.every("runs")
+MEASURED = records.every("measures")
+
+
+def cited() -> list[tuple[str, str, str]]:
+    """Every record that a page or a recipe's text names: where, of which kind, and its key."""
+    pages = [ROOT.parent / "README.md", *(ROOT.parent / "docs").glob("*.md"), *ROOT.glob("*.md")]
+    sources = [*(ROOT / "tables").glob("*.py"), *(ROOT / "recipes").glob("*.py")]
+    kinds = "|".join(records.KINDS)
+    found = []
+    for path in (*pages, *sources):
+        text = re.sub(r'"\n\s+"', "", path.read_text(encoding="utf-8"))
+        links = re.findall(rf'results/({kinds})\.jsonl "([^"]+)"\)', text) if path.suffix == ".md" else []
+        named = re.findall(rf"\b({kinds})\.jsonl:\s([\w./-]*[\w-])", text)
+        found += [(path.name, kind, key) for kind, key in (*links, *named)]
+    return found
+
+
+def test_what_is_cited_is_recorded() -> None:
+    every = cited()
+    assert {"claims.md", "results.md", "performance.md", "matrix_capsules.py"} <= {name for name, _, _ in every}
+    there = {kind: records.names(kind) for kind in records.KINDS}
+    assert [each for each in every if each[2] not in there[each[1]]] == []
+
+
+def test_there_are_few_files() -> None:
+    """One for each kind of record, and the tables of benchmarks and few labels."""
+    files = [path for path in (ROOT / "results").rglob("*") if path.is_file() and not path.name.endswith(".lock")]
+    assert len(files) <= 30 and {path.suffix for path in files} == {".jsonl", ".md"}
+    assert {path.stem for path in files if path.suffix == ".jsonl"} == set(records.KINDS)
 
 
 def test_tables_of_pages_are_generated() -> None:
@@ -34,22 +63,21 @@ def test_tables_of_pages_are_generated() -> None:
 def test_every_result_is_in_a_table() -> None:
     """Of ``results.md``, which test_tables.py holds to the files; auto-encoders have one of their own."""
     named = {recipe for table in TABLES.values() for row in table.rows for recipe in row.recipes}
-    results = [json.loads(path.read_text()) for path in EVERY]
-    assert not [run["recipe"] for run in results if "test_error" in run and run["recipe"] not in named]
+    assert not [run["recipe"] for run in EVERY.values() if "test_error" in run and run["recipe"] not in named]
 
 
-@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
-def test_the_recipe_is_still_what_was_run(path: Path) -> None:
-    result = json.loads(path.read_text())
-    assert path.name == f"{result['recipe']}-{result['seed']}.json"
+@pytest.mark.parametrize("key", EVERY)
+def test_the_recipe_is_still_what_was_run(key: str) -> None:
+    result = EVERY[key]
+    assert key == f"{result['recipe']}-{result['seed']}"
     assert is_of(result, RECIPES[result["recipe"]]())
     assert result["commit"] and not result["commit"].endswith("-dirty")
 
 
-@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
-def test_the_network_is_still_as_large_as_what_was_run(path: Path) -> None:
+@pytest.mark.parametrize("key", EVERY)
+def test_the_network_is_still_as_large_as_what_was_run(key: str) -> None:
     """Of what a recipe does not name it takes the model's defaults."""
-    result = json.loads(path.read_text())
+    result = EVERY[key]
     config = RECIPES[result["recipe"]]()
     channels, *size = SHAPES[config.data.name]
     if config.data.pairs:
@@ -60,26 +88,24 @@ def test_the_network_is_still_as_large_as_what_was_run(path: Path) -> None:
     assert count_parameters(model) == result["n_parameters"]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "results" / "few-labels").glob("*.json")), ids=lambda path: path.stem)
-def test_a_table_of_few_labels_is_of_its_file(path: Path) -> None:
-    found = json.loads(path.read_text())
-    table = path.with_suffix(".md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("key", records.names("few-labels"))
+def test_a_table_of_few_labels_is_of_its_record(key: str) -> None:
+    found = records.read("few-labels", key)
+    table = (ROOT / "results" / "few-labels" / f"{key}.md").read_text(encoding="utf-8")
     assert table == as_markdown(found) and not found["commit"].endswith("-dirty")
-    assert path.stem == found["recipe"] and is_of(found, RECIPES[found["recipe"]]())
+    assert key == found["recipe"] and is_of(found, RECIPES[found["recipe"]]())
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "results" / "measures").glob("*/*.json")), ids=lambda path: f"{path.parent.stem}-{path.stem}"
-)
-def test_a_measure_is_of_the_run_that_is_kept(path: Path) -> None:
-    found = json.loads(path.read_text())
-    run = json.loads((ROOT / "results" / f"{path.parent.name}.json").read_text())
+@pytest.mark.parametrize("key", MEASURED)
+def test_a_measure_is_of_the_run_that_is_kept(key: str) -> None:
+    found, (of_run, name) = MEASURED[key], key.split("/")
+    run = EVERY[of_run]
     beside = [] if found["beside"] is None else [found["beside"]]
     of = [found["measure"], *(f"{run['recipe']}-{run['seed']}" for run in beside)]
-    assert "-beside-".join(of) == path.stem and path.with_suffix(".png").is_file()
+    assert "-beside-".join(of) == name
     assert run["recipe"] == found["run"]["recipe"] and run["seed"] == found["run"]["seed"]
     for each in (found["run"], *beside):
-        recorded = json.loads((ROOT / "results" / f"{each['recipe']}-{each['seed']}.json").read_text())
+        recorded = EVERY[f"{each['recipe']}-{each['seed']}"]
         assert {key: recorded[key] for key in ("test_error", "commit")} == {
             key: each[key] for key in ("test_error", "commit")
         }
@@ -90,10 +116,10 @@ def test_claims_are_those_of_the_files() -> None:
     """All numbers with a point or a %, cell by cell and in order, by the first words of the row."""
 
     def kept(run: str, file: str) -> dict[str, Any]:
-        return json.loads((ROOT / "results" / "measures" / run / f"{file}.json").read_text())["values"]
+        return MEASURED[f"{run}/{file}"]["values"]
 
     def result(run: str) -> dict[str, Any]:
-        return json.loads((ROOT / "results" / f"{run}.json").read_text())
+        return EVERY[run]
 
     def per_cent(*shares: float, places: int = 1) -> list[str]:
         return [f"{100 * share:.{places}f} %".replace("100.0 %", "100 %") for share in shares]
@@ -175,7 +201,7 @@ def test_claims_are_those_of_the_files() -> None:
     ]
     assert digits_attacked["run"]["masked"] and not digits_attacked["beside"]["masked"]
 
-    labels = json.loads((ROOT / "results" / "few-labels" / "mnist-templates.json").read_text())["rows"]
+    labels = records.read("few-labels", "mnist-templates")["rows"]
     few = {
         row["readout"]: [f"{100 * row['errors'][n]['test_error']:.2f} %" for n in ("10", "1000")]
         for row in labels
@@ -237,7 +263,7 @@ def test_claims_are_those_of_the_files() -> None:
 
 
 def test_couplings_are_those_of_the_file() -> None:
-    found = json.loads((ROOT / "results" / "measures" / "mnist-adam-0" / "routing.json").read_text())["values"]
+    found = MEASURED["mnist-adam-0/routing"]["values"]
     entropy, wrong = ([found["run"][name][k - 1] for k in (1, 3, 10)] for name in ("active_entropy", "error"))
     said = f"their entropy is {100 * entropy[1]:.1f} % of its largest, weighted by activity, and with 1, 3 and 10"
     misread = "{:.0f}, {:.0f} and {:.0f}".format(*(found["n"] * share for share in wrong))
@@ -245,10 +271,7 @@ def test_couplings_are_those_of_the_file() -> None:
 
 
 def test_what_is_said_of_pairs_is_that_of_the_files() -> None:
-    adam, muon = (
-        json.loads((ROOT / "results" / "measures" / name / "pairs.json").read_text())["values"]["run"]
-        for name in ("multimnist-adam-0", "multimnist-0")
-    )
+    adam, muon = (MEASURED[f"{name}/pairs"]["values"]["run"] for name in ("multimnist-adam-0", "multimnist-0"))
     said = re.sub(r"\]\([^)]*\)", "]", " ".join(CLAIMS.split()))
     told = [f"{100 * each['same_class']['told_apart']:.0f} %" for each in (adam, muon)]
     assert f"that of the two is the larger in {told[0]} of cases (of `multimnist` in [{told[1]}])" in said

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from study import records
 from study.recipes import RECIPES, recipe
 from study.tables import TABLES, Row, Table
 from study.tables.document import document
@@ -158,71 +158,63 @@ def test_results_are_read_in_the_order_of_seeds(tmp_path: Path) -> None:
     for seed in (10, 2):
         keep(result(seed=seed), tmp_path)
     old = result("digits-cnn") | {"config": replace(recipe("digits-cnn"), batch_size=1).to_dict()}
-    (tmp_path / "digits-cnn-0.json").write_text(json.dumps(old))
+    records.write("runs", "digits-cnn-0", old, tmp_path)
     assert {name: [one["seed"] for one in found] for name, found in read_results(tmp_path).items()} == {
         "digits": [2, 10]
     }
 
 
-def test_files_that_are_no_results_are_none_of_ours(tmp_path: Path) -> None:
-    """A folder called results may be somebody's own."""
-    for name, content in {"mine": {"accuracy": 1}, "list": [1, 2]}.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    (tmp_path / "broken.json").write_text("{")
-    (tmp_path / "theirs.json").write_text(json.dumps(result() | {"recipe": "a"}))
-    (tmp_path / "them.json").write_text(json.dumps(result() | {"recipe": ["a"]}))
+def test_records_that_are_no_results_are_none_of_ours(tmp_path: Path) -> None:
+    records.write("runs", "mine", {"accuracy": 1}, tmp_path)
+    records.write("runs", "theirs", result() | {"recipe": "a"}, tmp_path)
+    records.write("runs", "them", result() | {"recipe": ["a"]}, tmp_path)
     assert read_results(tmp_path) == {}
-    assert [path.name for path in stale(tmp_path)] == [
-        "broken.json",
-        "list.json",
-        "mine.json",
-        "theirs.json",
-        "them.json",
-    ]
+    assert stale(tmp_path) == [f"{tmp_path}/runs.jsonl: {name}" for name in ("mine", "theirs", "them")]
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "message"),
     [
-        "{",
-        json.dumps(result(seed=1)),
-        json.dumps({"recipe": "digits", "seed": 0}),
-        json.dumps({key: value for key, value in result().items() if key != "steps"}),
+        (result(seed=1), "must be named after its recipe and seed, digits, 1"),
+        ({"recipe": "digits", "seed": 0}, "must hold recipe, seed, config; got recipe, seed"),
+        ({key: value for key, value in result().items() if key != "steps"}, "must hold steps, "),
     ],
 )
-def test_a_broken_or_misnamed_result_is_not_passed_over(content: str, tmp_path: Path) -> None:
-    (tmp_path / "digits-0.json").write_text(content)
-    with pytest.raises(ValueError, match=r"digits-0\.json"):
+def test_a_lacking_or_misnamed_result_is_not_passed_over(content: dict[str, Any], message: str, tmp_path: Path) -> None:
+    records.write("runs", "digits-0", content, tmp_path)
+    with pytest.raises(ValueError, match=rf"runs\.jsonl: digits-0 {message}"):
         read_results(tmp_path)
 
 
 def test_a_kept_result_is_never_replaced(tmp_path: Path) -> None:
-    path = keep(result(), tmp_path)
-    assert keep(result(), tmp_path) == path
-    with pytest.raises(ValueError, match="another result"):
+    where = keep(result(), tmp_path)
+    assert keep(result(), tmp_path) == where == f"{tmp_path}/runs.jsonl: digits-0"
+    with pytest.raises(ValueError, match="digits-0 is another record: remove that line to keep this one"):
         keep(result(error=0.5), tmp_path)
-    assert json.loads(path.read_text())["test_error"] == 0.01
+    assert records.read("runs", "digits-0", tmp_path)["test_error"] == 0.01
+    with pytest.raises(ValueError, match="digits-0 is another record: remove that line to keep this one"):
+        require_free(recipe("digits"), tmp_path)
 
 
 def test_what_would_have_no_mean_with_what_is_kept_is_not(tmp_path: Path) -> None:
     """Of other epochs or data; where it can be known, that is said before any work."""
-    path = keep(result(data="small copies"), tmp_path)
-    with pytest.raises(ValueError, match=r"data must be 'small copies', as those of .*digits-0.json, got 'whole'; or"):
+    keep(result(data="small copies"), tmp_path)
+    with pytest.raises(ValueError, match=r"data must be 'small copies', as those of .*digits-0, got 'whole'; or"):
         keep(result(seed=1, data="whole"), tmp_path)
-    with pytest.raises(ValueError, match=r"data must be 'small copies', as those of .*digits-0.json, got ''; or move"):
+    with pytest.raises(ValueError, match=r"data must be 'small copies', as those of .*digits-0, got ''; or move"):
         require_free(replace(recipe("digits"), seed=1), tmp_path)
     more = replace(recipe("digits"), seed=1, epochs=21)
-    with pytest.raises(ValueError, match=r"epochs must be 20, as .*digits-0.json has, got 21; or move that file"):
+    with pytest.raises(ValueError, match=r"epochs must be 20, as .*digits-0 has, got 21; or move that line"):
         keep(result(seed=1, data="small copies", config=more.to_dict()), tmp_path)
-    with pytest.raises(ValueError, match=r"epochs must be 20, as .*digits-0.json has, got 21; or move that file"):
+    with pytest.raises(ValueError, match=r"epochs must be 20, as .*digits-0 has, got 21; or move that line"):
         require_free(more, tmp_path)
-    assert list(tmp_path.iterdir()) == [path]
+    assert records.names("runs", tmp_path) == ["digits-0"]
 
 
 def test_folds_go_together(tmp_path: Path) -> None:
     one, other = TABLES["viewpoints-folds"].rows[0].recipes[:2]
     keep(result(one), tmp_path)
-    with pytest.raises(ValueError, match=rf"epochs must be \d+, as .*{one}-0.json has, got 99; or move"):
+    with pytest.raises(ValueError, match=rf"epochs must be \d+, as .*{one}-0 has, got 99; or move"):
         require_free(replace(recipe(other), epochs=99), tmp_path)
 
 
@@ -298,20 +290,18 @@ def test_a_row_of_folds_that_is_half_done() -> None:
 
 
 def kept_measure(folder: Path, name: str, right: float, beside: tuple[str, int] | None = None, seed: int = 0) -> str:
-    """A measure of pictures that shows one form, as it is; returns its name without the suffix."""
+    """A measure of pictures that shows one form, as it is; returns its key."""
     parts = {"run": {"as it is": {"still": right}}} | ({"beside": {"as it is": {"still": 0.5}}} if beside else {})
     of = {"recipe": name, "seed": seed, "folder": f"{name}-{seed}"}
     other = {"recipe": beside[0], "seed": beside[1], "folder": "cnn"} if beside else None
     content = {"measure": "picasso", "values": parts, "n": 7, "device": "abacus", "run": of, "beside": other}
     named = "picasso" if beside is None else f"picasso-beside-{beside[0]}-{beside[1]}"
-    path = folder / f"{name}-{seed}" / f"{named}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
-    return f"results/measures/{path.parent.name}/{path.stem}"
+    records.write("measures", key := f"{name}-{seed}/{named}", content, folder)
+    return key
 
 
 def test_measures_of_several_seeds_are_put_together(tmp_path: Path) -> None:
-    folder = tmp_path / "results" / "measures"
+    folder = tmp_path / "results"
     one = kept_measure(folder, "digits", 0.8, ("digits-cnn", 0))
     table = [
         "",
@@ -320,20 +310,27 @@ def test_measures_of_several_seeds_are_put_together(tmp_path: Path) -> None:
         "| as it is: still called the same | 80.0 % | 50.0 % |",
         "",
     ]
-    assert recorded(folder) == [*table, f"7 images, abacus: [file]({one}.json), [picture]({one}.png)."]
+    link = f'[`{one}`](results/measures.jsonl "{one}")'
+    assert recorded(folder) == [*table, f"7 images, abacus: {link}."]
+    picture = tmp_path / "pictures" / f"{one}.png"
+    picture.parent.mkdir(parents=True)
+    picture.touch()
+    assert recorded(folder) == [*table, f"7 images, abacus: {link}, [picture](pictures/{one}.png)."]
+    picture.unlink()
     # Beside a network of another seed it is another comparison.
     kept_measure(folder, "digits", 0.1, ("digits-cnn", 1))
     assert sum(line.startswith("| picasso") for line in recorded(folder)) == 2
-    (folder / "digits-0" / "picasso-beside-digits-cnn-1.json").unlink()
+    lines = (folder / "measures.jsonl").read_text().splitlines(keepends=True)
+    (folder / "measures.jsonl").write_text("".join(line for line in lines if "beside-digits-cnn-1" not in line))
     two = kept_measure(folder, "digits", 0.6, ("digits-cnn", 1), seed=1)
     table[3] = "| as it is: still called the same | 70.0 ± 14.1 % | 50.0 ± 0.0 % |"
-    links = "; ".join(f"[`digits-{k}`]({each}.json), [picture]({each}.png)" for k, each in ((0, one), (1, two)))
+    links = "; ".join(f'[`digits-{k}`](results/measures.jsonl "{each}")' for k, each in ((0, one), (1, two)))
     assert recorded(folder) == [*table, f"7 images, 2 seeds, abacus: {links}."]
 
 
 def test_measures_of_folds_are_one_mean_a_seed(tmp_path: Path) -> None:
     """And a seed without one of the folds is left out."""
-    folder = tmp_path / "results" / "measures"
+    folder = tmp_path / "results"
     for k, right in enumerate((0.3, 0.6, 0.9)):
         kept_measure(folder, f"smallnorb-azimuth-fold-{k}", right)
         if k:
@@ -346,11 +343,14 @@ def test_measures_of_folds_are_one_mean_a_seed(tmp_path: Path) -> None:
 
 
 def test_a_measure_that_there_is_not_is_not_passed_over(tmp_path: Path) -> None:
-    kept_measure(tmp_path, "digits", 0.8)
-    file = tmp_path / "digits-0" / "picasso.json"
-    file.write_text(file.read_text().replace('"picasso"', '"taste"'))
-    with pytest.raises(ValueError, match=r"picasso.json must be of one of robustness, .*, got taste"):
+    key = kept_measure(tmp_path, "digits", 0.8)
+    found = records.read("measures", key, tmp_path)
+    records.write("measures", key, found | {"measure": "taste"}, tmp_path, replace=True)
+    with pytest.raises(ValueError, match=r"measures.jsonl: .* must be of one of robustness, .*, got taste"):
         recorded(tmp_path)
-    file.write_text(json.dumps(json.loads(file.read_text().replace('"taste"', '"picasso"')) | {"values": {}}))
-    with pytest.raises(ValueError, match=r"picasso.json must hold what picasso measures, got other values"):
+    records.write("measures", key, {"measure": "picasso"}, tmp_path, replace=True)
+    with pytest.raises(ValueError, match=r"digits-0/picasso must hold beside, device, .*; got measure"):
+        recorded(tmp_path)
+    records.write("measures", key, found | {"values": {}}, tmp_path, replace=True)
+    with pytest.raises(ValueError, match=r"digits-0/picasso must hold what picasso measures, got other values"):
         recorded(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -21,7 +20,8 @@ from benchmarks.gpu.picture import draw_speeds
 from benchmarks.gpu.problems import EXACT, SMOKE, SPEED
 from benchmarks.gpu.session import OutOfTime, Session
 from benchmarks.gpu.speed import timed
-from benchmarks.gpu.table import records, speeds, table
+from benchmarks.gpu.table import speeds, stages_of, table
+from study import records
 from torchcaps.training.files import write_json
 
 
@@ -38,7 +38,7 @@ def test_every_stage_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     out = tmp_path / "out"
     arguments = ["--smoke", "--out", str(out), "--runs", str(tmp_path / "runs")]
     assert main(arguments) == 0, capsys.readouterr().out
-    found = records(out)
+    found = stages_of(out)
     assert set(found) == set(SMOKED) and set(stages()) == set(STAGES)
     rows = [row for record in found.values() for row in record["rows"].values()]
     assert rows and not [row for row in rows if "error" in row]
@@ -53,12 +53,13 @@ def test_every_stage_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert all(f"| {name} |" in text for name in SMOKE)
     with Image.open(out / "speed.png") as picture:
         assert picture.size[0] > 1000
-    before = {path: path.read_bytes() for path in out.rglob("*.json")}
+    before = {path: path.read_bytes() for path in out.rglob("*.json*") if path.is_file()}
+    assert out / "gpu.jsonl" in before
     monkeypatch.setattr(training, "_start", None)  # nothing is done again
     monkeypatch.setattr(checks, "_run", None)
     monkeypatch.setattr(speed, "timed", None)
     assert main(arguments) == 0
-    assert {path: path.read_bytes() for path in out.rglob("*.json")} == before
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_what_was_killed_goes_on(session: Session) -> None:
@@ -79,9 +80,9 @@ def test_what_was_killed_goes_on(session: Session) -> None:
                 record.row(name, lambda name=name: make(name))
             assert not stopped
         except KeyboardInterrupt:
-            assert stopped and list(json.loads((session.out / "some.json").read_text())["rows"]) == ["a"]
+            assert stopped and list(records.read("gpu", "some", session.out)["rows"]) == ["a"]
     assert made == ["a", "b", "b", "c", "c"]  # what failed is tried again
-    rows = json.loads((session.out / "some.json").read_text())["rows"]
+    rows = records.read("gpu", "some", session.out)["rows"]
     assert {name: row["value"] for name, row in rows.items()} == {"a": 1, "b": 3, "c": 5}
 
 
@@ -106,9 +107,8 @@ def test_what_goes_wrong_is_in_its_row(session: Session) -> None:
 
 def test_records_of_another_machine_are_left_alone(session: Session) -> None:
     session.record("some").row("a", lambda: {"value": 1})
-    path = session.out / "some.json"
-    content = json.loads(path.read_text())
-    write_json(path, content | {"device": "NVIDIA H100"})
+    content = records.read("gpu", "some", session.out)
+    records.write("gpu", "some", content | {"device": "NVIDIA H100"}, session.out, replace=True)
     with pytest.raises(ValueError, match=r"out must hold no record of another device, but .* is of NVIDIA H100, not"):
         session.record("some")
 
@@ -249,12 +249,12 @@ def example(out: Path) -> None:
         "dynamic B=128, compiled": {"error": "Unsupported: a graph that breaks"},
         "EM conv1 B=64, reference": {"both, ms": 115.0, "forward, ms": 26.0},
     }
-    write_json(out / "speed.json", origin | {"rows": rows})
+    records.write("gpu", "speed", origin | {"rows": rows}, out)
     nets = {
         "capsnet B=128, fp32, floor": {"ms": 4.0, "MB": 100.0},
         "capsnet B=128, fp32, ours": {"ms": 5.0, "MB": 110.0},
     }
-    write_json(out / "steps.json", origin | {"rows": nets})
+    records.write("gpu", "steps", origin | {"rows": nets}, out)
 
 
 def test_tables_name_the_card_and_compare(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_tables_name_the_card_and_compare(tmp_path: Path) -> None:
 
 def test_the_picture_shows_what_was_timed(tmp_path: Path) -> None:
     example(tmp_path)
-    times = speeds(records(tmp_path), "both")
+    times = speeds(stages_of(tmp_path), "both")
     figure = draw_speeds(times, "Routing on NVIDIA H100")
     (axes,) = figure.axes
     assert [text.get_text() for text in axes.texts] == ["1.7", "0.3", "115"]

@@ -1,6 +1,6 @@
 """A bare loop of Adam at 1e-3, without warm-up, as docs/examples.md shows it: many classes, bright features.
 
-``benchmarks/initial_values.py`` does so at full length (study/results/checks/initial-values.json).
+``benchmarks/initial_values.py`` does so at full length (study/results/checks.jsonl: initial-values).
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def tune(
         epochs: of each trial; None for a third of the recipe's. A cosine is as long as the trial.
         root: folder of the data files, or the folder of the data sets' folders; None for the experiment's own.
         runs: where trials are kept, ``<runs>/tuning/<recipe>/<trial>-of-<epochs>-epochs``.
-        keep_in: folder to put the outcome into besides, such as ``study/results/tuning``; None for none.
+        keep_in: folder to put the outcome into besides, such as ``tuning``; None for none.
         threads: threads on a CPU; 0 leaves the experiment's number, or torch's, which is all cores unless it was set.
         device: where to train; "auto" leaves the experiment's.
         quick: two steps of every trial, to see that all of it runs.

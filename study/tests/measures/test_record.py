@@ -13,6 +13,7 @@ import torch
 pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
 
+from study import records
 from study.cli import main
 from study.measures import Measure, record
 from study.measures.said import Said, in_words, mean, per_cent
@@ -39,17 +40,15 @@ def test_a_measure_names_the_code_that_began_it(folder, monkeypatch):
 
 
 def test_what_another_process_kept_meanwhile_is_not_replaced(folder, monkeypatch, tmp_path):
-    kept = tmp_path / "tiny-5" / "routing.json"
-
     def overtaken(tested: Any, **_: Any) -> dict[str, Any]:
-        write_json(kept, {"another": "process"})
+        records.write("measures", "tiny-5/routing", {"another": "process"}, tmp_path)
         return {"n": 1, "run": {}, "beside": None}
 
     monkeypatch.setitem(record.MEASURES, "routing", Measure(overtaken, lambda *_: Figure(), lambda *_: {}))
     monkeypatch.setitem(RECIPES, "tiny", Run(folder / "caps").experiment)
-    with pytest.raises(ValueError, match=r"routing.json is kept already: remove it to keep another"):
+    with pytest.raises(ValueError, match=r"tiny-5/routing is another record: remove that line"):
         record.record("routing", folder / "caps", keep_in=tmp_path)
-    assert json.loads(kept.read_text()) == {"another": "process"}
+    assert records.read("measures", "tiny-5/routing", tmp_path) == {"another": "process"}
 
 
 def test_a_measure_of_another_experiment_than_the_recipe_is_not_kept(folder, monkeypatch, tmp_path):
@@ -71,9 +70,9 @@ def test_what_is_kept_is_never_replaced(folder, tmp_path, capsys, monkeypatch):
     arguments = ["measure", "picasso", str(folder / "caps"), "--n", "4", "--keep", str(tmp_path)]
     assert main(arguments) == 0
     assert "| picasso | `caps` |" in capsys.readouterr().out
-    kept = tmp_path / "tiny-5" / "picasso.json"
+    kept = tmp_path / "measures.jsonl"
     before = kept.read_bytes()
-    assert json.loads(before)["n"] == 4 and kept.with_suffix(".png").stat().st_size > 1000
+    assert records.read("measures", "tiny-5/picasso", tmp_path)["n"] == 4
     assert main([*arguments, "--n", "5"]) == 2 and kept.read_bytes() == before
     assert "is kept already" in capsys.readouterr().err
 

@@ -24,7 +24,7 @@ _FASTEST = {
     "cpu": {"dynamic": "cpu", "em": "cpu", "em_vectors": "cpu"},
     # Measured on an H100, forward and backward beside the reference in plain PyTorch:
     "cuda": {
-        # 1152 to 10 capsules, 128 images: 0.4 ms beside 6.7 (study/results/gpu/kernels.json, before.json)
+        # 1152 to 10 capsules, 128 images: 0.4 ms beside 6.7 (study/results/gpu.jsonl: kernels, before)
         "dynamic": "triton",
         # first layer of A=B=C=D=32, 64 images: 5.5 ms and 0.2 GB beside 115 ms and 23 GB (the same files)
         "em": "triton",
