@@ -10,7 +10,7 @@ import pytest
 
 from study import records
 from study.recipes import RECIPES, recipe
-from study.tables import TABLES, Row, Table
+from study.tables import TABLES, Row, Table, read_table
 from study.tables.document import document
 from study.tables.draw import draw, number
 from study.tables.kept import is_of, keep, read_results, require_free, stale
@@ -134,6 +134,32 @@ def test_no_error_is_drawn_negative(errors: tuple[float, float]) -> None:
 def test_the_picture_leaves_smoke_out() -> None:
     axes = draw(TABLE, {"here": {"digits": [result()], "digits-cnn": [result("digits-cnn", steps=1)]}}).axes[0]
     assert [list(map(float, line.get_xydata().ravel())) for line in axes.lines] == [[0.25, 1.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title = ", "Invalid value"),
+        ('title = "A"\nsource = "B"\nrows = []', "'minimum'"),
+        ('title = "A"\nminimum = 1\nrows = []', "source"),
+        ('title = "A"\nsource = "B"\nminimum = 1\nrows = []\nnotes = "C"', "unexpected keyword argument 'notes'"),
+        ('title = "A"\nsource = "B"\nminimum = 1\nrows = [{ label = "C" }]', "recipe"),
+        ('title = "A"\nsource = "B"\nminimum = 1\nrows = []\nnote = 3', "no attribute 'split'"),
+    ],
+)
+def test_a_broken_table_is_named(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(
+        ValueError, match=rf"mine\.toml must hold a table as study/tables/__init__.py says, got .*{message}"
+    ):
+        read_table(tmp_path / "mine.toml")
+
+
+def test_every_table_is_read() -> None:
+    assert {path.stem for path in (ROOT / "tables").glob("*.toml")} == set(TABLES)
+    assert TABLES["smallnorb"].row("smallnorb") == Row(
+        "3 iterations, matrix, spread loss, coordinates", "smallnorb", 150_000, {"test_error": "1.8"}
+    )
 
 
 @pytest.mark.parametrize("name", TABLES)
