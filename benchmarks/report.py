@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.clock import Measured
-from benchmarks.result import Found, Row
+from benchmarks.result import Found, Point, Row
 from study.markdown import markdown_table
 
 
@@ -20,6 +20,17 @@ def as_json(found: Mapping[str, Found]) -> dict[str, Any]:
         content[name]["curves"] = {key: [point._asdict() for point in points] for key, points in one.curves.items()}
         content[name]["rows"] = [row._asdict() | {"holds": row.holds()} for row in one.rows]
     return content
+
+
+def from_json(content: Mapping[str, Any]) -> dict[str, Found]:
+    """Read what :func:`as_json` wrote; whether a row holds follows from it again."""
+    found = {}
+    for name, one in content.items():
+        measured = {kind: {key: Measured(**x) for key, x in one[kind].items()} for kind in ("seconds", "bytes")}
+        curves = {key: [Point(**point) for point in points] for key, points in one["curves"].items()}
+        rows = [Row(**{key: value for key, value in row.items() if key != "holds"}) for row in one["rows"]]
+        found[name] = Found(**{**one, **measured, "curves": curves, "rows": rows})
+    return found
 
 
 def as_markdown(found: Mapping[str, Found], where: str, *, smoke: bool = False) -> str:

@@ -53,6 +53,7 @@ def _add(command: Adder) -> None:
     made.add_argument(
         "--from", dest="results", type=place, metavar="FOLDER", default=RESULTS, help=f"default: {RESULTS}"
     )
+    made.add_argument("--picture", type=place, metavar="FILE", help="draw it instead, of few-labels and bench")
     made = command("few-labels", few_labels_command)
     made.add_argument("run", metavar="RUN", help="the folder of an auto-encoder's run, such as runs/mnist-templates")
     made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other auto-encoders of the same data")
@@ -121,9 +122,16 @@ def show_command(parsed: argparse.Namespace) -> None:
     import json
 
     from study import records
+    from study.draw.recorded import draw_recorded
+    from torchcaps.training.files import write_picture
 
     folder = Path(parsed.results).expanduser()
-    if parsed.name is None:
+    if parsed.picture is not None:
+        if parsed.name is None or Path(parsed.picture).exists():
+            raise ValueError(f"--picture must be a file that is free, of a record with a name; got {parsed.picture}")
+        write_picture(Path(parsed.picture), draw_recorded(parsed.kind, parsed.name, folder))
+        print(f"wrote {parsed.picture}")
+    elif parsed.name is None:
         print("\n".join(records.names(parsed.kind, folder)))
     else:
         print(json.dumps(records.read(parsed.kind, parsed.name, folder), indent=2, ensure_ascii=False))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.report import as_json, from_json
 from study import records
 from study.cli import KINDS, main
 from study.recipes import recipe
@@ -164,3 +165,22 @@ def test_what_is_not_to_be_recorded(content: Any, name: str | None, message: str
     with pytest.raises(ValueError, match=message):
         record(tmp_path / "it.json", tmp_path / "kept", name)
     assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(("kind", "name"), [("few-labels", "mnist-templates"), ("bench", "steps"), ("bench", "growth")])
+def test_pictures_are_drawn_again(kind: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.png"
+    assert main(["show", kind, name, "--picture", str(file)]) == 0 and file.stat().st_size > 50_000
+    before = file.read_bytes()
+    assert main(["show", kind, name, "--picture", str(file)]) == 2 and file.read_bytes() == before
+    assert "--picture must be a file that is free" in capsys.readouterr().err
+    assert main(["show", "runs", "mnist-0", "--picture", str(tmp_path / "b.png")]) == 2
+    assert "kind must be one of few-labels, bench; got 'runs'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", records.names("bench"))
+def test_a_benchmark_is_read_as_it_was_written(name: str) -> None:
+    suites = records.read("bench", name)["suites"]
+    for row in (row for suite in suites.values() for row in suite["rows"]):
+        row.setdefault("least", None)  # which the older one of growth does not name
+    assert json.loads(json.dumps(as_json(from_json(suites)))) == suites
