@@ -21,7 +21,7 @@ FILLS = get_args(Fill)
 
 
 def to_device(drawn: Tensor, device: torch.device) -> Tensor:
-    """What was drawn on the CPU, where the images live; the host does not wait until a GPU has it."""
+    """Move what was drawn on the CPU to where the images live; the host does not wait until a GPU has it."""
     if device.type != "cuda":
         return drawn.to(device)
     return drawn.pin_memory().to(device, non_blocking=True)
@@ -69,7 +69,7 @@ def _take(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def random_corners(images: Tensor, size: tuple[int, int], generator: torch.Generator) -> Tensor:
-    """For each image a corner to :func:`crop` at, any one that keeps the window within the image.
+    """Draw a corner for each image to :func:`crop` at, any one that keeps the window within the image.
 
     Args:
         images: ``[B, C, H, W]``.

@@ -71,7 +71,7 @@ def _read_npz(root: Path | None) -> dict[str, tuple[Tensor, ...]]:
 
 
 def _read_archive(root: Path | None) -> dict[str, tuple[Tensor, ...]]:
-    """As :func:`_read_npz`. Nothing is unpacked to the disk."""
+    """Read the archive as :func:`_read_npz` does. Nothing is unpacked to the disk."""
     path = require(ARCHIVE, _SHA256, root=root, folder="cifar10", address=_ADDRESS)
     try:
         with tarfile.open(path) as archive:
@@ -83,7 +83,7 @@ def _read_archive(root: Path | None) -> dict[str, tuple[Tensor, ...]]:
 
 
 def read_batch(file: Any) -> tuple[Tensor, Tensor]:
-    """One of the archive's pickled batches.
+    """Read one of the archive's pickled batches.
 
     Returns:
         images ``[N, 3, 32, 32]`` uint8 and labels ``[N]`` int64.
@@ -117,5 +117,5 @@ class ArraysOnly(pickle.Unpickler):
 
 
 def _dtype(name: str, align: int, copy: int) -> np.dtype:
-    """As old pickles call it, with numbers where numpy wants truth values by now."""
+    """Make a dtype as old pickles call it, with numbers where numpy wants truth values by now."""
     return np.dtype(name, align=bool(align), copy=bool(copy))

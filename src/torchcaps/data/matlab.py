@@ -9,7 +9,7 @@ import numpy as np
 
 
 def read_mat(file: IO[bytes] | Path, name: str | Path) -> dict[str, Any]:
-    """All variables of a ``.mat`` file, by name: arrays without axes of size 1, and structs as dicts.
+    """Read all variables of a ``.mat`` file, by name: arrays without axes of size 1, and structs as dicts.
 
     Args:
         file: the file.
@@ -29,7 +29,7 @@ def read_mat(file: IO[bytes] | Path, name: str | Path) -> dict[str, Any]:
 
 
 def require_array(content: dict[str, Any], key: str, sizes: tuple[int | None, ...], name: str | Path) -> np.ndarray:
-    """One of the variables, once it is known to be bytes of the right shape.
+    """Return one of the variables, once it is known to be bytes of the right shape.
 
     Args:
         content: as :func:`read_mat` gave it.

@@ -115,11 +115,11 @@ class Pairs:
         return _Sorted.of(self.source.labels.cpu())
 
     def __getstate__(self) -> dict[str, Any]:
-        """What it was made of: a copy sorts anew."""
+        """Return what it was made of: a copy sorts anew."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _others(self, one: Tensor, draw: Tensor) -> Tensor:
-        """The second image of each pair, drawn among those of other classes, or of the same one but itself."""
+        """Draw the second image of each pair among those of other classes, or of the same one but itself."""
         order, place, start, size = self._sorted
         start, count = start[one], size[one]
         if self.same:

@@ -54,12 +54,12 @@ class Plan:
 
     @property
     def held_out(self) -> bool:
-        """Whether the toy that validates is kept from training."""
+        """Return whether the toy that validates is kept from training."""
         return self.val not in self.train
 
     @property
     def note(self) -> str:
-        """The split in words."""
+        """Say the split in words."""
         view = self.view or "official"
         where = " within the test half" if self.halves[0] == self.halves[1] else ""
         seen = "" if self.held_out else ", which is trained on too"
@@ -104,7 +104,7 @@ def plan(split: str, val_toy: int | str | None, fold: int | None, *, posed: bool
 
 
 def divide(plan: Plan, halves: dict[str, Images]) -> dict[str, Images]:
-    """The images of each split.
+    """Return the images of each split.
 
     Args:
         plan: as :func:`plan` made it.
@@ -228,7 +228,7 @@ def load_smallnorb(
 
 
 def in_degrees(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The viewpoints among the factors of small NORB's images, as angles.
+    """Return the viewpoints among the factors of small NORB's images, as angles.
 
     Args:
         factors: as ``Images.factors`` has them, each ``[N]``.
@@ -240,7 +240,7 @@ def in_degrees(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _has_npz(root: Path) -> bool:
-    """Which of the two forms a folder has; the official one if it has the images of both."""
+    """Return which of the two forms a folder has; the official one if it has the images of both."""
     official = [root / f"{_name(half, kind)}{end}" for half, kind in _GZIPPED for end in (".gz", "")]
     npz = [root / _npz_name(half, eye) for half, eye in _NPZ]
     if not any(path.is_file() for path in (*official, *npz)):
@@ -296,7 +296,7 @@ def halved(pixels: np.ndarray) -> Tensor:
 
 
 def _read_npz(root: Path | None, half: str, eyes: str) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """As :func:`_read_official`, with those factors that the files have."""
+    """Read as :func:`_read_official` does, with those factors that the files have."""
     needed = dict.fromkeys(("left", *EYES[eyes]))  # the left camera's have the labels
     files = {
         eye: require(_npz_name(half, eye), _NPZ[half, eye], root=root, folder="smallnorb", address="") for eye in needed
