@@ -40,7 +40,7 @@ def bench(
         repeats: repetitions of every measurement, of which medians and quartiles are kept.
         compile: also measure the reference through torch.compile, which takes minutes.
         smoke: sizes so small that a suite is done within a minute or so, to see that it runs.
-        say: is told the name of each suite when it begins, and the table at the end.
+        say: called with the name of each suite when it begins, and the table at the end.
 
     Returns:
         The content of ``bench.json``.

@@ -106,7 +106,7 @@ def cases() -> Iterator[Case]:
 
 
 def digits(file: Path | None) -> tuple[Tensor, Tensor]:
-    """512 images 0 … 1 and their labels; from a file where scikit-learn is not to be had."""
+    """512 images 0 … 1 and their labels; from a file where scikit-learn is not installed."""
     if file is not None:
         content = np.load(file)
         return torch.from_numpy(content["images"]).float() / 255, torch.from_numpy(content["labels"])

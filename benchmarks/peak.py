@@ -34,7 +34,7 @@ def peak(work: Work, device: torch.device, threads: int = 1) -> dict[str, int]:
         "process": bytes at the highest, with those. On a GPU only what torch allocated there counts.
 
     Raises:
-        ValueError: the work failed there, such as for want of memory; the message ends as its own does.
+        ValueError: the work failed there, such as for lack of memory; the message ends as its own does.
     """
     order = json.dumps({"work": described(work), "device": str(device), "threads": threads})
     command = [sys.executable, "-m", "benchmarks.peak", order]

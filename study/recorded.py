@@ -59,4 +59,4 @@ def _write(kind: str, name: str, content: dict[str, Any], folder: Path) -> str:
 
 def _require_no_name(name: str | None) -> None:
     if name is not None:
-        raise ValueError(f"--as must be left out but for a benchmark, got {name}")
+        raise ValueError(f"--as must be left out except for a benchmark, got {name}")

@@ -1,4 +1,4 @@
-"""Marks for tests that hold for every implementation of a routing, each where it is to be had."""
+"""Marks for tests that hold for every implementation of a routing, each where it is available."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ backends = pytest.mark.parametrize(
 
 
 def available(routing: str) -> tuple[str, ...]:
-    """Every implementation that is to be had here for tensors on the CPU."""
+    """Every implementation that is available here for tensors on the CPU."""
 
     def is_there(backend: str) -> bool:
         try:

@@ -38,7 +38,7 @@ class Session:
         data: folder with one folder for each data set, or None for where they are downloaded to.
         runs: folder of the trainings.
         commit: of the source, where there is no checkout to ask.
-        say: is told a line for each row.
+        say: called with a line for each row.
     """
 
     out: Path

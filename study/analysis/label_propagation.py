@@ -52,7 +52,7 @@ def nearest(x: Tensor, points: Tensor, k: int, *, same: bool = False, chunk: int
     norms, found = points.square().sum(dim=1), []
     for first in range(0, len(x), chunk):
         part = x[first : first + chunk]
-        squared = torch.addmm(norms, part, points.T, alpha=-2)  # but for the norm of x, the same for all
+        squared = torch.addmm(norms, part, points.T, alpha=-2)  # without the norm of x, the same for all
         if same:
             row = torch.arange(len(part), device=x.device)
             squared[row, first + row] = torch.inf

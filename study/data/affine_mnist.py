@@ -1,4 +1,4 @@
-"""affine-MNIST: MNIST's test digits turned, slanted, scaled and moved, 32 times each. A fixed test set."""
+"""affine-MNIST: MNIST's test digits turned, sheared, scaled and moved, 32 times each. A fixed test set."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def uniform(random: np.random.PCG64, shape: tuple[int, int]) -> np.ndarray:
 def variants(digits: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """One affine variant of each digit, interpolated bilinearly, all of its ink on the canvas.
 
-    The box around a digit's ink is scaled in width and height, slanted, turned, and its centre put
+    The box around a digit's ink is scaled in width and height, sheared, turned, and its centre put
     at random where all of it is on the canvas. Every number comes from float64 additions, products,
     quotients and floors of single elements, which all machines round alike: so the pixels are the same
     everywhere. (Sine and cosine of a library, matrix products and sums are not.)
@@ -104,10 +104,10 @@ def variants(digits: np.ndarray, draws: np.ndarray) -> np.ndarray:
     centre, half = _ink(digits)
     swing = 2 * draws - 1  # [N, 6] in −1 … 1
     cos, sin = _cos_sin(swing[:, 0] * (DEGREES * np.pi / 180))
-    slant, wide, high = SHEAR * swing[:, 1], 1 + SCALE * swing[:, 2], 1 + SCALE * swing[:, 3]
+    lean, wide, high = SHEAR * swing[:, 1], 1 + SCALE * swing[:, 2], 1 + SCALE * swing[:, 3]
     # What takes the digit to the canvas: rotation · shear · scale.
-    to_x = (cos * wide, (cos * slant - sin) * high)
-    to_y = (sin * wide, (sin * slant + cos) * high)
+    to_x = (cos * wide, (cos * lean - sin) * high)
+    to_y = (sin * wide, (sin * lean + cos) * high)
     edge = (SIZE - 1) / 2
     room_x = np.maximum(edge - (abs(to_x[0]) * half[0] + abs(to_x[1]) * half[1]), 0)
     room_y = np.maximum(edge - (abs(to_y[0]) * half[0] + abs(to_y[1]) * half[1]), 0)
@@ -116,7 +116,7 @@ def variants(digits: np.ndarray, draws: np.ndarray) -> np.ndarray:
     y = place[None, :, None] - (room_y * swing[:, 5])[:, None, None]  # [N, 40, 1]
     # And back: for every pixel of the canvas where in the digit it is to be found.
     every = (slice(None), None, None)
-    column = centre[0][every] + ((sin * slant + cos) / wide)[every] * x + ((sin - cos * slant) / wide)[every] * y
+    column = centre[0][every] + ((sin * lean + cos) / wide)[every] * x + ((sin - cos * lean) / wide)[every] * y
     row = centre[1][every] + (-sin / high)[every] * x + (cos / high)[every] * y
     return _interpolated(digits, row, column)
 

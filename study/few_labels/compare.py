@@ -69,7 +69,7 @@ def compare(
         settings: what is compared.
         finished: rows that need not be measured again, and where new ones are kept.
         root: folder of the data files, where they are no longer where the run found them.
-        say: is told of each row when it is done.
+        say: called with of each row when it is done.
 
     Returns:
         what ``few-labels.json`` holds: ``rows`` of code, read-out and, for every number of labels, mean validation

@@ -2,9 +2,9 @@
 
 Section 5.2 of Dynamic Routing Between Capsules (Sabour, Frosst, Hinton 2017): at 99.23 % and 99.22 % on expanded MNIST
 CapsNet read 79 % of affNIST and a CNN with as many parameters 66 %. Both are stopped here at the end of the first
-epoch in which they misread at most 1.08 % of the expanded *validation* digits, 1.4 times 0.77 %: the six networks that
-were recorded on MNIST by then misread 1.33 to 1.47 times as many validation as test digits (later ones 0.91 to 1.61
-times). Eight epochs of the cosine left the capsules short of it (that run was not kept), so it has
+epoch in which they misclassified at most 1.08 % of the expanded *validation* digits, 1.4 times 0.77 %: the six
+networks that were recorded on MNIST by then misclassified 1.33 to 1.47 times as many validation as test digits (later
+ones 0.91 to 1.61 times). Eight epochs of the cosine left the capsules short of it (that run was not kept), so it has
 ten.
 ``affine_mnist_error`` in the result is that on affine-MNIST, which is this library's; with
 ``--data.options.affnist true`` ``affnist_error`` joins it, that on the paper's test set.

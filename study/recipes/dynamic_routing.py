@@ -45,7 +45,7 @@ def mnist_heavy_reconstruction() -> Experiment:
 
 
 def mnist_augmented() -> Experiment:
-    """``mnist-heavy-reconstruction`` on digits that are not only shifted but turned, scaled and slanted too.
+    """``mnist-heavy-reconstruction`` on digits that are not only shifted but turned, scaled and sheared too.
 
     Within 10 degrees, a tenth of their size and a shear of a tenth; the paper only shifts.
     """
@@ -61,7 +61,7 @@ def mnist_retrained() -> Experiment:
 
 
 def mnist_muon_augmented() -> Experiment:
-    """``mnist`` on digits that are turned, scaled and slanted too, as those of ``mnist-augmented``, for twice as long.
+    """``mnist`` on digits that are turned, scaled and sheared too, as those of ``mnist-augmented``, for twice as long.
 
     In as many steps, of twice as many images: batches of 128, as the paper has them, and a rate larger by √2.
     """
@@ -78,14 +78,14 @@ def mnist_matched_cnn() -> Experiment:
 def multimnist() -> Experiment:
     """The paper's network on two overlapping MNIST digits: 5.2 % in its table 1, of 60 M training pairs.
 
-    A million pairs, stepped by Muon at the rate 0.003; otherwise the settings of ``multimnist-adam``.
+    A million pairs, trained with Muon at the rate 0.003; otherwise the settings of ``multimnist-adam``.
     """
     base = multimnist_adam()
     return replace(base, recipe="multimnist", optim=replace(base.optim, name="muon"))
 
 
 def multimnist_adam() -> Experiment:
-    """The network and the pairs of ``multimnist``, stepped by Adam as in the paper, at the rate 0.003.
+    """The network and the pairs of ``multimnist``, trained with Adam as in the paper, at the rate 0.003.
 
     Factor on the primary capsules and learning rate lie between those of ``mnist-adam`` and ``mnist-primary-scale``,
     and the reconstruction is weighed as in the authors' released code. With the settings of ``mnist-primary-scale`` as

@@ -1,6 +1,6 @@
 """Matrix Capsules with EM Routing (Hinton, Sabour, Frosst, ICLR 2018).
 
-The optimizer, constants of the routing and initial values are those of the authors' released code, but for what was
+The optimizer, constants of the routing and initial values are those of the authors' released code, except for what was
 tuned, where a recipe says so, and for what a shorter run asks for: a cosine instead of a slow exponential, and the
 spread loss's margin raised linearly over the run, as the paper has it. As the paper has it, too, coordinates are
 added to the right-hand column (the code: to the first row), and the spread loss is a sum over the classes (the code:
@@ -26,7 +26,7 @@ from torchcaps.training.recipes import RELEASED, released_capsules, smallnorb_em
 
 
 def smallnorb_em_augmented() -> Experiment:
-    """``smallnorb-em-small`` on images that are turned, scaled and slanted too, which the paper's are not.
+    """``smallnorb-em-small`` on images that are turned, scaled and sheared too, which the paper's are not.
 
     Chosen with one toy of each category held out (checks.jsonl: em-augmentation).
     """
@@ -60,8 +60,8 @@ def smallnorb_em_light() -> Experiment:
 def smallnorb_em_deep() -> Experiment:
     """``smallnorb-em-light`` with a second convolution and batch normalization before the capsules, in fewer epochs.
 
-    Not in the paper. Of the held-out toys 4, 6 and 7 it misread the fewest on the mean after 16 epochs, by little:
-    toys 7 are read better without changed light (checks.jsonl: em-deep).
+    Not in the paper. Of the held-out toys 4, 6 and 7 it misclassified the fewest on the mean after 16 epochs, by
+    little: toys 7 are read better without changed light (checks.jsonl: em-deep).
     """
     base = smallnorb_em_light()
     model = replace(base.model, name="matrix_capsnet_deep")

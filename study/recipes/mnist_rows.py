@@ -1,7 +1,7 @@
 """What CapsNet owes to its iterations, its reconstruction and its labels, on MNIST.
 
-Each recipe is ``mnist-adam`` or ``mnist-cnn`` but for what it names: compare it with that, not with ``mnist``. Table 1
-is that of Dynamic Routing Between Capsules (Sabour, Frosst, Hinton 2017); its numbers are means of 3 trials.
+Each recipe is ``mnist-adam`` or ``mnist-cnn`` except for what it names: compare it with that, not with ``mnist``.
+Table 1 is that of Dynamic Routing Between Capsules (Sabour, Frosst, Hinton 2017); its numbers are means of 3 trials.
 """
 
 from __future__ import annotations

@@ -60,6 +60,6 @@ def smallnorb_affine() -> Experiment:
 
 
 def mnist_plain_autoencoder() -> Experiment:
-    """An ordinary auto-encoder, for comparison: its code has no poses, and it is told of no transformation."""
+    """An ordinary auto-encoder, for comparison: its code has no poses, and it gets no transformation."""
     data = Data("mnist", transformed=True, shift=0)
     return replace(mnist_translation(), recipe="mnist-plain-autoencoder", data=data, model=Model("plain_autoencoder"))

@@ -189,7 +189,7 @@ def require_recipe(name: str, result: Mapping[str, Any]) -> None:
         ValueError: it is not.
     """
     if name not in RECIPES or not is_of(result, RECIPES[name]()):
-        raise ValueError(f"keep wants a recipe as it is but for seed and epochs, got another experiment of {name}")
+        raise ValueError(f"keep wants a recipe as it is except for seed and epochs, got another experiment of {name}")
 
 
 def _place(recipe: str, seed: int, folder: Path) -> str:

@@ -68,7 +68,7 @@ def reproduce(
         device: where to train.
         quick: two steps of every run, to see that all of it runs; the table then reads "smoke".
         progress: of each training.
-        say: is told each run that begins, and the table at the end.
+        say: Called with each run that begins, and the table at the end.
 
     Returns:
         The table as Markdown.

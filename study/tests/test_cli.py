@@ -55,7 +55,7 @@ def test_a_result_is_recorded_where_none_is(
         assert "kept as kept/runs.jsonl: digits-0" in capsys.readouterr().out
     result = records.read("runs", "digits-0", tmp_path / "kept")
     assert result == json.loads((tmp_path / "runs" / "digits" / "result.json").read_text())
-    another = "keep wants a recipe as it is but for seed and epochs, got another experiment of digits"
+    another = "keep wants a recipe as it is except for seed and epochs, got another experiment of digits"
     assert main(["train", "digits", "--smoke"]) == 0
     records.write("runs", "digits-0", {**result, "seconds": 0.0}, tmp_path / "kept", replace=True)
     for run, why in (

@@ -156,7 +156,7 @@ def test_what_other_commands_wrote_is_recorded(tmp_path: Path, capsys: pytest.Ca
         (
             {"recipe": "digits", "trials": [], "best": {}, "config": result()["config"]},
             "mine",
-            "--as must be left out but for a benchmark, got mine",
+            "--as must be left out except for a benchmark, got mine",
         ),
     ],
 )

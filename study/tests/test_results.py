@@ -268,8 +268,10 @@ def test_couplings_are_those_of_the_file() -> None:
     found = MEASURED["mnist-adam-0/routing"]["values"]
     entropy, wrong = ([found["run"][name][k - 1] for k in (1, 3, 10)] for name in ("active_entropy", "error"))
     said = f"their entropy is {100 * entropy[1]:.1f} % of its largest, weighted by activity, and with 1, 3 and 10"
-    misread = "{:.0f}, {:.0f} and {:.0f}".format(*(found["n"] * share for share in wrong))
-    assert f"{said} iterations in test {misread} of the {found['n']:,} are misread" in " ".join(CLAIMS.split())
+    misclassified = "{:.0f}, {:.0f} and {:.0f}".format(*(found["n"] * share for share in wrong))
+    assert f"{said} iterations in test {misclassified} of the {found['n']:,} are misclassified" in " ".join(
+        CLAIMS.split()
+    )
 
 
 def test_what_is_said_of_pairs_is_that_of_the_files() -> None:
@@ -291,4 +293,6 @@ def test_rows_of_few_labels_are_in_a_table_of_the_results() -> None:
     (analysers,) = re.findall(
         r"\| poses of mnist-templates \| mixture of factor analysers \|[^|]*\| ([^|]*) \|", tables
     )
-    assert f"which came to 1.75 % from some 25 labels, these poses misread {analysers} %" in " ".join(STUDY.split())
+    assert f"which came to 1.75 % from some 25 labels, these poses misread {analysers} %" in " ".join(
+        STUDY.split()
+    )

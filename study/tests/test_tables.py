@@ -58,7 +58,7 @@ def test_markdown_has_paper_and_places_side_by_side() -> None:
 
 
 def test_facts_are_those_of_the_number_beside_them() -> None:
-    """Those of here, but for a smoke run, where the recorded one has the number; and each says what its data are."""
+    """Those of here, except for a smoke run, where the recorded one has the number; and each says what its data are."""
     mine = result(error=0.02, seconds=6000.0, device="mine, 8 threads")
     text = as_markdown(TABLE, {"recorded": {"digits": [result()]}, "here": {"digits": [mine]}}, "digits")
     assert "| 1.00 | 2.00 | 1 | 3,200 | 7 | 100 | mine, 8 threads |" in text
@@ -248,7 +248,7 @@ def test_only_what_a_recipe_is_is_kept(tmp_path: Path) -> None:
     """Even of a finished run, which was not looked at before."""
     other = replace(recipe("digits"), batch_size=7)
     for config in (other, replace(recipe("digits"), trial=True)):
-        with pytest.raises(ValueError, match="keep wants a recipe as it is but for seed and epochs"):
+        with pytest.raises(ValueError, match="keep wants a recipe as it is except for seed and epochs"):
             keep(result(config=config.to_dict()), tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -233,7 +233,7 @@ def test_affine_of_nothing_is_the_image() -> None:
 
 
 def test_turning_and_slanting_keep_the_area() -> None:
-    """Of any shape: so they are turned and slanted, one after the other, and not stretched."""
+    """Of any shape: so they are turned and sheared, one after the other, and not stretched."""
     rows, columns = torch.meshgrid(torch.arange(41.0), torch.arange(31.0), indexing="ij")
     blob = torch.exp(-((rows - 22) ** 2 + (columns - 17) ** 2) / 8)[None, None].repeat(200, 1, 1, 1)
     area = random_affine(blob, generator(), degrees=40.0, shear=0.5).sum(dim=(1, 2, 3))

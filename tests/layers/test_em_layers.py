@@ -145,7 +145,7 @@ def test_fields_that_do_not_overlap_route_among_all_types() -> None:
     "first", [MatrixPrimaryCaps(32, 8), MatrixPrimaryCaps(32, 8, pose_std=0.44), PrimaryCaps(32, 8, 16, 1)]
 )
 def test_primary_layers_say_how_large_their_poses_are(first: nn.Module) -> None:
-    """And layers that are told so by the one below do not drift."""
+    """And layers that learn it from the one below do not drift."""
     pose = "matrix" if isinstance(first, MatrixPrimaryCaps) else "vector"
     features = torch.randn(4, 32, 12, 12) if pose == "matrix" else 0.45 * torch.randn(4, 32, 12, 12)
     below, capsules = first, first(features)

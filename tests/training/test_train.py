@@ -385,7 +385,7 @@ def test_a_result_with_a_broken_configuration(unbroken: Path, tmp_path: Path) ->
 
 
 class Own(nn.Module):
-    """A network of one's own, which returns what it is told to."""
+    """A network of one's own, which returns what it is given."""
 
     def __init__(self, n_classes: int, returns: Any, decoder: nn.Module | None = None) -> None:
         super().__init__()

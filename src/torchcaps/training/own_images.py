@@ -22,7 +22,7 @@ def for_own_images(config: Experiment) -> Experiment:
         config: on ``Data("folder")``.
 
     Returns:
-        The same but for ``fill`` where the model is neither a CapsNet nor a CNN that can standardize.
+        The same except for ``fill`` where the model is neither a CapsNet nor a CNN that can standardize.
     """
     name, options = config.model.name, dict(config.model.options)
     if not (config.data.pairs or config.data.transformed):

@@ -96,7 +96,7 @@ def test_responses_are_readings_of_the_changed_images():
     assert torch.equal(found.right[0], extract_features(model, rotate(x, -90)).predicted == labels)
     moved = responses(
         model, x, labels, rotate, (0.0,), neutral=90.0
-    )  # read where it is told, of a transform that moves
+    )  # read at a given place, of a transform that moves
     torch.testing.assert_close(moved.origin, extract_features(model, rotate(x, 90)).of_class(labels)[1])
     few = found.within(-90, 10)
     assert few.values.tolist() == [-90, 0] and few.features.shape[:2] == (2, 4)

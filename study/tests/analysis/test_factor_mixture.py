@@ -52,7 +52,7 @@ def test_one_component_has_the_mean_and_nearly_the_covariance() -> None:
 
 @pytest.mark.parametrize("much", [1.0, 30.0, 1000.0])
 def test_an_axis_of_small_units_keeps_its_variance(much: float) -> None:
-    """Such as an angle in radians beside a shift in pixels; a third axis is constant, but for rounding."""
+    """Such as an angle in radians beside a shift in pixels; a third axis is constant, except for rounding."""
     torch.manual_seed(0)
     x = torch.randn(1000, 3) * torch.tensor([0.15, much, 1e-7])
     mixture, likelihood = fit_factor_mixture(x, 1, 1, n_iters=50)

@@ -74,7 +74,7 @@ def test_as_torch_interpolates() -> None:
     digits, draws = blobs(), drawn(12)
     draws[:, 4:] = 0.5  # in the middle, where the map needs no room
     swing = 2 * torch.from_numpy(draws) - 1
-    angle, slant = torch.deg2rad(20 * swing[:, 0]), 0.2 * swing[:, 1]
+    angle, lean = torch.deg2rad(20 * swing[:, 0]), 0.2 * swing[:, 1]
     zero, one = torch.zeros(12), torch.ones(12)
 
     def matrix(*rows: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -82,7 +82,7 @@ def test_as_torch_interpolates() -> None:
 
     turn = matrix((angle.cos(), -angle.sin()), (angle.sin(), angle.cos()))
     size = matrix((1 + 0.2 * swing[:, 2], zero), (zero, 1 + 0.2 * swing[:, 3]))
-    back = (turn @ matrix((one, slant), (zero, one)) @ size).inverse() * 40 / 28
+    back = (turn @ matrix((one, lean), (zero, one)) @ size).inverse() * 40 / 28
     ends = [[(int(d.any(axis).argmax()), int(28 - d.any(axis)[::-1].argmax())) for axis in (0, 1)] for d in digits]
     centre = (torch.tensor(ends).double().mean(dim=2) - 14) / 14  # [12, 2] in half images
     grid = F.affine_grid(torch.cat((back, centre[:, :, None]), dim=2), [12, 1, 40, 40], align_corners=False)

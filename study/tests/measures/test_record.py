@@ -55,7 +55,7 @@ def test_a_measure_of_another_experiment_than_the_recipe_is_not_kept(folder, mon
     """Else its numbers would stand under the recipe's name, as those of a run from before it was changed would."""
     config = Run(folder / "caps").experiment()
     for changed, message in (
-        ({}, "keep wants a recipe as it is but for seed and epochs, got another experiment of tiny"),
+        ({}, "keep wants a recipe as it is except for seed and epochs, got another experiment of tiny"),
         ({"tiny": lambda: replace(config, reconstruction=0.5)}, "keep wants a recipe as it is"),
     ):
         for name, recipe in changed.items():
