@@ -11,14 +11,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+from torch.export import ExportedProgram
 
 from tests.backends import needs_cpu
 from torchcaps.data.files import cache_folder
-from torchcaps.ops import dynamic_routing, which_backend
+from torchcaps.ops import conv_em_routing, dynamic_routing, em_routing, which_backend
 from torchcaps.ops.backends import build as building
 from torchcaps.ops.backends import dispatch, native, triton
 from torchcaps.ops.backends.errors import Unavailable
@@ -36,7 +39,10 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No compiler, and nothing that was compiled before: neither in the cache nor in a wheel."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHCAPS_CPU", "native")
     monkeypatch.delenv("CXX", raising=False)
     native._attempt.cache_clear()
     dispatch._NOTED.clear()
@@ -234,6 +240,56 @@ def test_without_a_compiler_auto_takes_the_reference_and_says_so_once(
     assert record.getMessage() == ("routing takes the slow reference: no C++ compiler: looked for c++, g++, clang++")
     torch.testing.assert_close(got.pose, dynamic_routing(u, weight, backend="reference").pose, rtol=0, atol=0)
     assert which_backend("dynamic", "auto", u, weight) == "reference"
+
+
+def _exported(routing: str) -> tuple[ExportedProgram, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Export a network of "auto" where code is compiled; with an example and what comes of it."""
+    torch.manual_seed(0)
+    if routing == "dynamic":
+        example: tuple[Tensor, ...] = (torch.randn(2, 5, 3), torch.randn(5, 4, 3, 6))
+        function = dynamic_routing
+    elif routing == "em":
+        example = (torch.randn(2, 3, 4, 5, 4, 4), torch.rand(2, 3, 4, 5), torch.randn(3, 2, 3, 4, 4, 4))
+        function = partial(conv_em_routing, settings="released", stride=(1, 2))
+    else:
+        example = (torch.randn(2, 5, 16), torch.rand(2, 5), torch.randn(5, 4, 16, 16))
+        function = partial(em_routing, normalize=True, n_iters=2)
+    if routing != "dynamic":
+        example = *example, torch.randn(4), torch.randn(4)
+
+    class Network(torch.nn.Module):
+        def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+            found = function(*tensors, return_coupling=True)
+            assert found.coupling is not None
+            return found.pose, found.activation, found.coupling
+
+    program = torch.export.export(Network(), example)
+    assert f"{routing.split('_')[0]}_routing_cpu" in program.graph_module.print_readable(print_output=False)
+    return program, example, Network()(*example)
+
+
+@needs_cpu
+@pytest.mark.parametrize("routing", ["dynamic", "em", "em_vectors"])
+def test_exported_programs_run_without_a_compiler(routing: str, request: pytest.FixtureRequest) -> None:
+    program, example, wanted = _exported(routing)
+    request.getfixturevalue("no_compiler")
+    assert native.why_not(routing) is not None
+    for found, known in zip(program.module()(*example), wanted, strict=True):
+        torch.testing.assert_close(found, known, rtol=1e-4, atol=1e-5)
+        assert not torch.equal(found, known) or routing == "dynamic"  # it was the reference that computed
+
+
+@needs_cpu
+def test_without_a_compiler_what_was_compiled_is_taken(
+    toy: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    path = building.build("toy", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert building.build("toy", tmp_path) == path
+    toy["toy.cpp"] += b"// changed\n"
+    with pytest.raises(Unavailable, match="no C.. compiler"):
+        building.build("toy", tmp_path)
 
 
 def test_without_a_compiler_the_named_one_raises(no_compiler: None) -> None:

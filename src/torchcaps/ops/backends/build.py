@@ -18,25 +18,13 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from torchcaps.ops.backends import variants
 from torchcaps.ops.backends.errors import Unavailable
+from torchcaps.ops.backends.variants import FLAGS
 
-#: No -ffast-math, whatever CXX has: infinities, NaN and the order of sums are part of the result, and
-#: subnormal numbers but in EM routing (parallel.h).
-FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-fno-fast-math",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=fast",
-    "-fPIC",
-    "-shared",
-)
 #: For this processor: x86 and newer compilers for Arm; older ones for Arm; whatever the compiler takes as given.
 TARGETS = (("-march=native",), ("-mcpu=native",), ())
 COMPILERS = ("c++", "g++", "clang++")
-#: Where under ``ops`` the source of each library lies.
-FOLDERS = {"dynamic": "dynamic", "em": "em", "em_vectors": "em"}
 #: After so many seconds a compiler is given up, and no other one tried.
 PATIENCE = 300
 
@@ -49,7 +37,8 @@ def build(name: str, folder: Path | None = None) -> Path:
     """Compile ``<name>.cpp``, unless that was done before.
 
     Several processes may do so at once: each writes a file of its own and renames it. The name of
-    the library ends in the digest of its bytes, so that a damaged one is known and made again.
+    the library ends in the digest of its bytes, so that a damaged one is known and made again. Where there is no
+    compiler any more, what another one has made of the same sources for this processor is taken.
 
     Args:
         name: of the source, without ``.cpp``.
@@ -63,10 +52,17 @@ def build(name: str, folder: Path | None = None) -> Path:
     """
     if not hasattr(os, "geteuid"):
         raise Unavailable("compiled routing is for Linux and macOS")
-    sources, complaints = _sources(name), []
-    for command in _compilers():
+    sources, complaints, folder = _sources(name), [], folder or library_folder()
+    try:
+        compilers = _compilers()
+    except Unavailable:
+        kept = _kept(folder, f"{name}-{_source_key(name, sources)}-")
+        if kept is None:
+            raise
+        return kept
+    for command in compilers:
         try:
-            return _built(name, sources, command, folder or library_folder())
+            return _built(name, sources, command, folder)
         except _TooSlow:
             raise
         except Unavailable as error:
@@ -76,12 +72,11 @@ def build(name: str, folder: Path | None = None) -> Path:
 
 def _built(name: str, sources: dict[str, bytes], command: list[str], folder: Path) -> Path:
     version = _run([*command, "--version"]).stdout
-    text = repr((name, sorted(sources.items()), command, FLAGS, TARGETS, version, _processor()))
-    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    key = f"{_source_key(name, sources)}-{_short_hash(repr((command, version)).encode())}"
     # Looked into first: what was made for many machines may lie in a folder that none of them may write to.
-    for path in sorted(folder.glob(f"{name}-{key}-*.so")) if is_ours(folder) else ():
-        if is_ours(path) and path.stem.endswith(_digest(path)):
-            return path
+    kept = _kept(folder, f"{name}-{key}-")
+    if kept is not None:
+        return kept
     folder = _writable(folder)
     _sweep(folder, name)
     logging.getLogger("torchcaps").info("compiling %s routing into %s", name, folder)
@@ -98,16 +93,25 @@ def _built(name: str, sources: dict[str, bytes], command: list[str], folder: Pat
     raise Unavailable(f"{shlex.join(command)} cannot compile {name}.cpp: {complaint}")
 
 
+def _source_key(name: str, sources: dict[str, bytes]) -> str:
+    return _short_hash(repr((name, sorted(sources.items()), FLAGS, TARGETS, _processor())).encode())
+
+
+def _kept(folder: Path, start: str) -> Path | None:
+    """Return a whole library of which only this user can have made the file, whose name begins so."""
+    for path in sorted(folder.glob(f"{start}*.so")) if is_ours(folder) else ():
+        if is_ours(path) and path.stem.endswith(_digest(path)):
+            return path
+    return None
+
+
 def _sources(name: str) -> dict[str, bytes]:
-    """Read the source, the headers beside it and the common ones. A change of any of them changes the library."""
-    files = (file for folder in source_folders(name) for file in folder.iterdir())
-    return {file.name: file.read_bytes() for file in files if file.name.endswith(".h") or file.name == f"{name}.cpp"}
+    return variants.sources(name, source_folders(name))
 
 
 def source_folders(name: str) -> list[Traversable]:
     """Return the folder of ``<name>.cpp`` and its headers, and that of the common headers."""
-    ops = resources.files("torchcaps.ops")
-    return [ops / FOLDERS[name] / "csrc", ops / "backends" / "csrc"]
+    return variants.source_folders(name, resources.files("torchcaps.ops"))
 
 
 def _compilers() -> list[list[str]]:
@@ -207,4 +211,8 @@ def _sweep(folder: Path, name: str) -> None:
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return _short_hash(path.read_bytes())
+
+
+def _short_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -98,7 +98,7 @@ def which_backend(routing: str, backend: str, *tensors: Tensor) -> str:
     if reason is None:
         return chosen
     if backend == "auto":
-        _note(reason)
+        note_reference(reason)
         return "reference"
     raise Unavailable(f"backend='{chosen}' is not available: {reason}")
 
@@ -123,7 +123,8 @@ def _is_transformed(tensors: tuple[Tensor, ...]) -> bool:
 
 
 @constant_when_compiled
-def _note(reason: str) -> None:
+def note_reference(reason: str) -> None:
+    """Log, once for each reason, why the slow reference is taken."""
     if reason not in _NOTED:
         _NOTED.add(reason)
         # Logged, not warned: where warnings are errors, "auto" still falls back.

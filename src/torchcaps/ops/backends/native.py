@@ -1,8 +1,9 @@
-"""Backend "cpu", C++ compiled on first use: a library, loaded, and on torch's own threads."""
+"""Backend "cpu", C++ that the wheel brings or that is compiled on first use: loaded, and on torch's own threads."""
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import threading
 from functools import cache
@@ -12,6 +13,7 @@ import torch
 
 from torchcaps.ops.backends.build import build
 from torchcaps.ops.backends.errors import Unavailable, found, missing
+from torchcaps.ops.backends.shipped import shipped
 from torchcaps.ops.backends.tracing import constant_when_compiled
 
 #: The dtypes that are compiled, and what their functions end in.
@@ -21,10 +23,13 @@ _FORKED = False
 
 
 def load(name: str) -> ctypes.CDLL:
-    """Build and load ``<name>.cpp``, which includes ``parallel.h``; once in a process.
+    """Load the library of ``<name>.cpp``, which includes ``parallel.h``; once in a process.
+
+    The wheel's own is taken where it has one for this processor. Else it is compiled.
 
     Raises:
         Unavailable: see :func:`torchcaps.ops.backends.build.build`.
+        ValueError: see :func:`torchcaps.ops.backends.shipped.shipped`.
     """
     return found(_attempt(name))
 
@@ -46,11 +51,20 @@ def _attempt(name: str) -> ctypes.CDLL | str:
     """Load the library, or return why there is none. A failure is not tried again at every call."""
     with _LOCK:  # threads that ask together wait for one compiler
         try:
-            library = ctypes.CDLL(str(build(name)))
+            library = _shipped(name) or ctypes.CDLL(str(build(name)))
         except (OSError, Unavailable) as error:
             return str(error)
         library.use_openmp(openmp())  # a library that the parent of a forked process has loaded forgets it by itself
         return library
+
+
+def _shipped(name: str) -> ctypes.CDLL | None:
+    path = shipped(name)
+    try:
+        return None if path is None else ctypes.CDLL(str(path))
+    except OSError as error:  # such as on a system whose C library it does not know: a compiler may be there
+        logging.getLogger("torchcaps").warning("the wheel's %s does not load: %s", path, error)
+        return None
 
 
 def _in_a_forked_process() -> None:

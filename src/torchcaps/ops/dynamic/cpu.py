@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.backends.errors import refuse_forward_derivative
-from torchcaps.ops.backends.native import SUFFIXES, load
+from torchcaps.ops.backends.native import SUFFIXES, load, why_not
 from torchcaps.ops.dynamic.operator import gradients, outputs, register
 
 #: Tensors of the pose's size that are kept of each iteration: the weighted sums.
@@ -28,6 +28,9 @@ def forward_op(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Route tensors of one dtype, float32 or float64.
 
+    An exported program may ask for it where nothing is compiled: there the reference computes the same, without
+    gradients.
+
     Args:
         u: ``[B, I, d_in]``. The others are those of :func:`torchcaps.ops.dynamic_routing`; ``full`` says
             whether its gradient is "full".
@@ -39,6 +42,9 @@ def forward_op(
     refuse_forward_derivative(u, weight, bias, b0)
     made = outputs(u, weight, n_iters, return_coupling, KEPT)
     pose, activation, coupling, states = made
+    if why_not("dynamic") is not None:
+        _by_reference(made, u, weight, bias, b0, n_iters, leaky, return_coupling)
+        return made
     asked = coupling if return_coupling else None
     _call("forward", u, weight, n_iters, leaky, u, weight, bias, b0, states, pose, activation, asked)
     return made
@@ -65,6 +71,29 @@ def backward_op(
 
 
 register(forward_op, backward_op, "cpu", KEPT)
+
+
+def _by_reference(
+    made: tuple[Tensor, ...],
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    b0: Tensor | None,
+    n_iters: int,
+    leaky: bool,
+    return_coupling: bool,
+) -> None:
+    """Fill the results, but for the states, which no gradient can be computed from here."""
+    from torchcaps.ops.backends.dispatch import note_reference
+    from torchcaps.ops.dynamic.routing import dynamic_routing  # which imports this file
+
+    note_reference(str(why_not("dynamic")))
+    given = {"n_iters": n_iters, "bias": bias, "initial_logits": b0, "leaky": leaky, "backend": "reference"}
+    routed = dynamic_routing(u, weight, **given, return_coupling=return_coupling)  # type: ignore[arg-type]
+    for result, value in zip(made, routed):
+        if value is not None:
+            result.copy_(value)
+    made[3].fill_(torch.nan)
 
 
 def _call(name: str, u: Tensor, weight: Tensor, n_iters: int, leaky: bool, *values: Tensor | bool | None) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchcaps.ops.backends.errors import refuse_forward_derivative
-from torchcaps.ops.backends.native import SUFFIXES, load
+from torchcaps.ops.backends.native import SUFFIXES, load, why_not
 from torchcaps.ops.em.operator import Settings, gradients, outputs, places, register, schemas
+from torchcaps.ops.em.settings import EMSettings
 
 #: The numbers of a vector that are compiled.
 SIZE = 16
@@ -34,6 +36,9 @@ def forward_op(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Route tensors of one dtype, float32 or float64.
 
+    An exported program may ask for it where nothing is compiled: there the reference computes the same, without
+    gradients.
+
     Args:
         pose: ``[B, T, H, W, 4, 4]``, or vectors ``[B, T, H, W, 16]``. The other tensors are those of
             :func:`torchcaps.ops.conv_em_routing`.
@@ -55,6 +60,9 @@ def forward_op(
     results = _allocate(pose, weight, stride, settings.n_iters, return_coupling)
     mu, a, coupling, states = results
     if not a.numel():  # no images, or no parents
+        return results
+    if why_not(_library(pose)) is not None:
+        _by_reference(results, (pose, activation, weight, beta_u, beta_a), offset, stride, settings, return_coupling)
         return results
     n, stride = _side_by_side(pose, stride)
     maps = [_as_one_map(x, n) for x in (pose, activation, mu, a)]
@@ -108,6 +116,63 @@ def backward_op(
 register(forward_op, backward_op, "cpu", _allocate)
 
 
+def _library(pose: Tensor) -> str:
+    return "em" if pose.dim() == 6 else "em_vectors"
+
+
+def _by_reference(
+    results: tuple[Tensor, ...],
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+    offset: Tensor | None,
+    stride: list[int],
+    settings: Settings,
+    return_coupling: bool,
+) -> None:
+    """Fill the results, but for the states, which no gradient can be computed from here."""
+    from torchcaps.ops.backends.dispatch import note_reference
+    from torchcaps.ops.em.routing import conv_em_routing  # which imports this file
+
+    note_reference(str(why_not(_library(tensors[0]))))
+    routed = conv_em_routing(
+        *tensors,
+        stride=(stride[0], stride[1]),
+        n_iters=settings.n_iters,
+        settings=_GivenLambdas.of(settings),
+        offset=offset,
+        backend="reference",
+        return_coupling=return_coupling,
+    )
+    for result, value in zip(results, routed):
+        if value is not None:
+            result.copy_(value)
+    results[3].fill_(torch.nan)
+
+
+@dataclass(frozen=True)
+class _GivenLambdas(EMSettings):
+    """The settings that an operator was given, which has every λ by itself."""
+
+    lambdas: tuple[float, ...] = ()
+
+    def lambda_at(self, t: int) -> float:
+        return self.lambdas[t]
+
+    @classmethod
+    def of(cls, settings: Settings) -> _GivenLambdas:
+        return cls(
+            compete="positions" if settings.compete_positions else "all",
+            start="types" if settings.start_types else "parents",
+            damping=settings.damping,
+            variance_floor=settings.variance_floor,
+            mass_floor=settings.mass_floor,
+            cost_scale=settings.scale_variance,
+            beta_u_scale=settings.scale_u,
+            beta_a_scale=settings.scale_a,
+            normalize=settings.ratio != 1.0,
+            lambdas=tuple(settings.lambdas),
+        )
+
+
 class _Sizes(ctypes.Structure):
     """``Sizes`` of problem.h: extents, then the choices in the order of :class:`Settings`."""
 
@@ -153,7 +218,7 @@ def _call(name: str, stride: list[int], settings: Settings, *tensors: Tensor | N
     numbers = _Settings(*settings[3:-1])
     lambdas = (ctypes.c_double * settings.n_iters)(*settings.lambdas)
     pointers = [ctypes.c_void_p() if x is None else ctypes.c_void_p(x.data_ptr()) for x in kept]
-    library = load("em" if pose.dim() == 6 else "em_vectors")
+    library = load(_library(pose))
     function = getattr(library, f"{name}_{SUFFIXES[pose.dtype]}")
     if function(ctypes.byref(sizes), ctypes.byref(numbers), lambdas, *pointers):
         raise MemoryError(f"EM routing of sizes {extents} ran out of memory")

@@ -7,10 +7,18 @@
 #include <thread>
 #include <vector>
 
+#if !defined(_WIN32)
 #include <pthread.h>
-
+#endif
 #if defined(__SSE2__)
 #include <xmmintrin.h>
+#endif
+
+// Of the functions that Python calls.
+#if defined(_WIN32)
+#define TORCHCAPS_EXPORT extern "C" __declspec(dllexport)
+#else
+#define TORCHCAPS_EXPORT extern "C" __attribute__((visibility("default")))
 #endif
 
 namespace torchcaps {
@@ -96,9 +104,10 @@ class WithoutSubnormals {
 
 }  // namespace torchcaps
 
-extern "C" inline void use_openmp(void* function) __attribute__((used, visibility("default")));
-extern "C" inline void use_openmp(void* function) {
+TORCHCAPS_EXPORT inline __attribute__((used)) void use_openmp(void* function) {
   torchcaps::openmp() = reinterpret_cast<torchcaps::Parallel>(function);
+#if !defined(_WIN32)
   // A forked process has none of its parent's threads, for which OpenMP would wait for ever.
   pthread_atfork(nullptr, nullptr, [] { torchcaps::openmp() = nullptr; });
+#endif
 }

@@ -68,7 +68,6 @@ int32_t backward_or_fail(const Problem<T>& p, const Gradients<T>& out) {
 
 #define TORCHCAPS_SIZES                                                                                      \
   int64_t B, int64_t I, int64_t J, int64_t d_in, int64_t d_out, int64_t n_iters, int32_t leaky, int64_t threads
-#define TORCHCAPS_EXPORT extern "C" __attribute__((visibility("default")))
 #define TORCHCAPS_ROUTING(T, suffix)                                                                              \
   TORCHCAPS_EXPORT int32_t forward_##suffix(TORCHCAPS_SIZES, const T* u, const T* weight, const T* bias,          \
                                             const T* b0, T* states, T* pose, T* activation, T* coupling) {     \

@@ -5,7 +5,6 @@
 // offset [C, Kh, Kw, 16] or null; out_pose [B, J, Ho, Wo, 16], out_act [B, J, Ho, Wo];
 // saved [B, Ho, Wo, 34 n_iters + 16, J] or null; coupling and its gradient [B, Ho, Wo, C·Kh·Kw, J] or null.
 // All contiguous. Returns 0, or 1 where memory ran out.
-#define TORCHCAPS_EXPORT extern "C" __attribute__((visibility("default")))
 #define TORCHCAPS_EM(Pose, T, suffix)                                                                               \
   TORCHCAPS_EXPORT int32_t forward_##suffix(                                                                        \
       const torchcaps::Sizes* sizes, const torchcaps::Settings* settings, const double* lambda, const T* pose,      \
