@@ -23,6 +23,9 @@ def case(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Te
 @pytest.mark.parametrize("return_coupling", [False, True])
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("extras", [False, True])
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # read by opcheck of torch 2.14
 def test_torch_accepts_the_operators(extras: bool, full: bool, return_coupling: bool) -> None:
     u, weight, bias, initial_logits = case(torch.float64)
     tensors = (u, weight, bias, initial_logits) if extras else (u, weight, None, None)

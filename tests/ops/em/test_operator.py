@@ -32,6 +32,9 @@ def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("positions", [False, True])
 @every_pose
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # read by opcheck of torch 2.14
 def test_torch_accepts_the_operators(poses: str, positions: bool, last: bool, return_coupling: bool) -> None:
     given = inputs((2, (2, 5, 4), (3, 2), 3, (2, 1)), torch.float64, poses)
     leaves = [x.requires_grad_() for x in given.values() if x is not None]
