@@ -27,10 +27,9 @@ def novel_errors(split: str, cnn: str, which: str) -> tuple[list[float], list[fl
     """
     both: dict[str, list[float]] = {"run": [], "beside": []}
     for seed in range(3):
-        files = [
-            MEASURES / f"smallnorb-{split}-fold-{k}-{seed}" / f"matched-beside-smallnorb-{split}-{cnn}-fold-{k}-{seed}.json"
-            for k in range(3)
-        ]  # fmt: skip
+        folds = [f"fold-{k}-{seed}" for k in range(3)]
+        beside = f"matched-beside-smallnorb-{split}-{cnn}"
+        files = [MEASURES / f"smallnorb-{split}-{fold}" / f"{beside}-{fold}.json" for fold in folds]
         values = [json.loads(file.read_text(encoding="utf-8"))["values"] for file in files]
         for who, errors in both.items():
             errors.append(100 * mean(each[who][which]["novel_error"] for each in values))

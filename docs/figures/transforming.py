@@ -38,7 +38,7 @@ def shifted(images: Tensor, by: float) -> tuple[Tensor, Tensor]:
 
 
 def draw_images(model: nn.Module, images: Tensor) -> Figure:
-    """Draw what the network sees, what it is told to draw, and what it draws."""
+    """Draw what the network sees, what it draws without and with a shift, and what it should."""
     matrix, target = shifted(images, 3.0)
     with torch.no_grad():
         drawn = model(images, matrix).images
