@@ -1,0 +1,111 @@
+"""The pages of Understand: their code prints what they say, and their numbers are those of the records."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {page.stem: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "understand").glob("*.md"))}
+RESULTS = ROOT / "study" / "results"
+EXPERIMENTS = PAGES["what-experiments-showed"]
+
+
+def _record(path: str) -> dict[str, Any]:
+    return json.loads((RESULTS / path).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", [name for name, page in PAGES.items() if "```python" in page])
+def test_code_prints_what_the_page_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each block of Python runs after those before it, and the block behind it is its output."""
+    names: dict[str, Any] = {}
+    pairs = re.findall(r"^```python\n(.*?)^```\n+(?:```text\n(.*?)^```)?", PAGES[name], re.M | re.S)
+    assert len(pairs) == PAGES[name].count("```python")
+    for code, output in pairs:
+        exec(compile(code, name, "exec"), names)
+        assert capsys.readouterr().out == output
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    text = PAGES[name]
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", text) + re.findall(
+        r"^```\{figure\} (\S+)$", text, re.M
+    )
+    assert targets
+    for target in targets:
+        assert (ROOT / "docs" / "understand" / target).is_file(), target
+
+
+def test_every_picture_is_shown() -> None:
+    drawn = {path.name for path in (ROOT / "docs" / "figures").glob("*.svg")}
+    shown = {Path(target).name for page in PAGES.values() for target in re.findall(r"figures/(\S+\.svg)", page)}
+    assert drawn == shown
+
+
+def _row(start: str) -> str:
+    return next(line for line in EXPERIMENTS.splitlines() if line.startswith(f"| {start}"))
+
+
+def test_faces_and_digits_are_those_of_the_records() -> None:
+    shares = {"run": [], "beside": []}
+    for seed in range(3):
+        values = _record(f"measures/faces-{seed}/picasso-beside-faces-cnn-{seed}.json")["values"]
+        for who, each in shares.items():
+            each.append(100 * values[who]["exchanged"]["still"])
+    for each in shares.values():
+        assert f"{mean(each):.1f} ± {stdev(each):.1f} %" in _row("notice parts out of place (faces)")
+
+
+def test_errors_are_those_of_the_records() -> None:
+    def percent(name: str, key: str = "test_error") -> float:
+        return 100 * _record(f"{name}.json")[key]
+
+    affine = _row("carry over to affine changes")
+    assert f"| {percent('expanded-mnist-0', 'affine_mnist_error'):.1f} % error" in affine
+    assert f"| {percent('expanded-mnist-cnn-0', 'affine_mnist_error'):.1f} % error" in affine
+    labels = _row("need fewer labels")
+    assert f"| {percent('mnist-100-labels-0'):.2f} % error from 100" in labels
+    assert f"| {percent('mnist-matched-cnn-100-labels-0'):.2f} % error" in labels
+    thousand = percent("mnist-1000-labels-0"), percent("mnist-matched-cnn-1000-labels-0")
+    assert f"{thousand[0]:.2f} against {thousand[1]:.2f} %" in EXPERIMENTS
+    assert percent("mnist-10000-labels-0") > percent("mnist-matched-cnn-10000-labels-0")
+    mnist = [percent(f"mnist-{seed}") for seed in range(3)]
+    assert f"[{mean(mnist):.2f}](../../study/results/mnist-0.json) ± {stdev(mnist):.2f} %" in EXPERIMENTS
+    for name in ("multimnist-0", "multimnist-cnn-0", "smallnorb-em-small-0"):
+        assert f"[{percent(name):.2f} %](../../study/results/{name}.json)" in EXPERIMENTS
+
+
+def test_routing_is_that_of_the_record() -> None:
+    values = _record("measures/mnist-adam-0/routing.json")["values"]
+    at = values["n_iters"].index
+    run = values["run"]
+    assert f"{100 * run['active_entropy'][at(3)]:.1f} % of the\nlargest entropy" in EXPERIMENTS
+    wrong = [round(values["n"] * run["error"][at(n)]) for n in (1, 3, 10)]
+    assert "errs on {}, {} and {} of 1,000".format(*wrong) in EXPERIMENTS
+
+
+def test_viewpoints_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "figures"))
+    from records import novel_errors
+
+    ahead, behind = 0, 0
+    for split in ("azimuth", "elevation"):
+        for cnn in ("cnn-small", "cnn"):
+            for which in ("matched", "whole"):
+                both = novel_errors(split, cnn, which)
+                counts = sum(map(stdev, both))
+                ahead += mean(both[1]) - mean(both[0]) > counts
+                behind += mean(both[0]) - mean(both[1]) > counts
+                if (cnn, which) == ("cnn-small", "matched"):
+                    row = _row(f"generalise to new {split}s")
+                    for errors in both:
+                        assert f"| {mean(errors):.1f} ± {stdev(errors):.1f} % error" in row
+    assert (ahead, behind) == (0, 5)
+    assert "In five they are behind by more." in EXPERIMENTS
