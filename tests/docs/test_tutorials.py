@@ -21,7 +21,7 @@ def test_it_is_small_and_shows_pictures(path: Path) -> None:
     shown = [output["data"] for output in outputs if "data" in output]
     pictures = [data for data in shown if "image/png" in data]
     figures = [data for data in shown if "".join(data.get("text/plain", "")).startswith("<Figure")]
-    assert len(pictures) == len(figures) >= 3
+    assert len(pictures) == len(figures) >= 2
     assert not [output for output in outputs if output.get("name") == "stderr"]
 
 
