@@ -90,6 +90,22 @@ def test_routing_is_that_of_the_record() -> None:
     assert "errs on {}, {} and {} of 1,000".format(*wrong) in EXPERIMENTS
 
 
+@pytest.mark.parametrize(
+    ("said", "recorded"),
+    [
+        ("poses of templates", "poses of mnist-templates | spread over neighbours"),
+        ("pixels, brought into", "pixels in the frame of mnist-templates | spread over neighbours"),
+        ("principal components", "principal components of pixels | spread over neighbours"),
+        ("none: a CNN", "none: labelled images alone | CNN"),
+    ],
+)
+def test_few_labels_are_those_of_the_record(said: str, recorded: str) -> None:
+    lines = (RESULTS / "few-labels" / "mnist-templates.md").read_text(encoding="utf-8").splitlines()
+    line = next(line for line in lines if line.startswith(f"| {recorded}"))
+    of_10, of_25, _, of_100, of_1000 = re.findall(r"[\d.]+ ± [\d.]+", line)
+    assert re.findall(r"[\d.]+ ± [\d.]+", _row(said)) == [of_10, of_25, of_100, of_1000]
+
+
 def test_viewpoints_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "figures"))
