@@ -1,6 +1,7 @@
 # make run    set up everything, train on real digits, and write a report
 # make test   set up everything, then lint, types and tests
 # make lint   what the commit hook runs
+# make docs   the documentation as a site: docs/build/index.html
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -21,7 +22,7 @@ ifneq ($(PYTHONDONTWRITEBYTECODE),)
 export UV_COMPILE_BYTECODE := 1
 endif
 
-.PHONY: run test lint
+.PHONY: run test lint docs
 run: .venv/run
 	$(BIN)/torchcaps train digits
 	$(BIN)/torchcaps train digits-cnn
@@ -36,6 +37,10 @@ lint: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
+# A warning, a broken link or a missing name fails. Pages fetch nothing when they are read.
+docs: .venv/docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs docs/build
+
 # Each stamp is renewed when the dependencies change.
 .venv/run: pyproject.toml constraints-cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit("needs Python 3.11 or newer: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
@@ -46,4 +51,8 @@ lint: .venv/test
 
 .venv/test: .venv/run
 	$(BIN)/uv pip install --quiet --python $(BIN)/python $(TORCH) --editable '.[train,dev]'
+	touch $@
+
+.venv/docs: .venv/run
+	$(BIN)/uv pip install --quiet --python $(BIN)/python $(TORCH) --editable '.[train,docs]'
 	touch $@

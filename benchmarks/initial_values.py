@@ -182,7 +182,7 @@ def main() -> None:
 def _record(found: dict[str, Any]) -> dict[str, Any]:
     return {
         "what": "accuracy on 512 bundled digits after 200 steps of Adam in batches of 32, without warm-up, as "
-        "docs/examples.md shows it; ten of J classes have images. hidden: two layers of DenseCaps at 3e-3; features: a "
+        "docs/do shows it; ten of J classes have images. hidden: two layers of DenseCaps at 3e-3; features: a "
         "frozen convolution's, of unit variance, below PrimaryCaps and DenseCaps; length-L: DenseCaps alone on frozen "
         "capsules of that length. With 1,000 classes the loss has to fall below a tenth of its first value",
         "command": "python -m benchmarks.initial_values --out study/results",

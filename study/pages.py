@@ -50,7 +50,7 @@ def pages() -> dict[Path, str]:
     written = {
         ROOT / "README.md": {"results": results(), "speed-short": speed_in_short()},
         ROOT / "study" / "README.md": {"headlines": headlines()},
-        ROOT / "docs" / "performance.md": {"speed": speed()},
+        ROOT / "docs" / "results" / "speed.md": {"speed": speed()},
     }
     return {path: _filled(path, parts) for path, parts in written.items()}
 
@@ -183,7 +183,7 @@ def speed_rows() -> list[str]:
         rows.append(f"| {what} | {ours:.0f} MB | floor {floor:.0f} MB; eager {stored:,.0f} MB |")
     faster = [row["value"] for row in suites["threads"]["rows"]]
     rows.append(
-        f"| two cores instead of one ([threads](../study/results/bench/threads.md)) | {min(faster):.2f}× to "
+        f"| two cores instead of one ([threads](../../study/results/bench/threads.md)) | {min(faster):.2f}× to "
         f"{max(faster):.2f}× faster | routing alone and whole steps |"
     )
     return rows

@@ -28,6 +28,8 @@ from torchcaps.layers import MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.ops.precision import at_least_float32, without_autocast
 
+__all__ = ["Muon", "groups"]
+
 _MOMENTUM = 0.95
 #: Root mean square of a step at a learning rate of 1: about that of Adam's (Liu et al. 2025).
 _RMS = 0.2
@@ -94,7 +96,7 @@ def groups(model: nn.Module, weight_decay: float | None = None) -> list[dict[str
 
     Args:
         model: with convolutions or capsules.
-        weight_decay: of all parameters that :func:`is_weight` is true of, as :class:`Muon` has it; None takes what that
+        weight_decay: of all parameters that ``is_weight`` is true of, as :class:`Muon` has it; None takes what that
             is given. Other parameters have none.
 
     Raises:
@@ -129,7 +131,7 @@ class Muon(torch.optim.Optimizer):
     """Steps convolutions and capsules by Muon, all other parameters by Adam.
 
     Args:
-        params: :func:`groups` of a model, or groups of your own: ``rows`` and ``swapped``, as of :class:`Layout`, say
+        params: :func:`groups` of a model, or groups of your own: ``rows`` and ``swapped``, as of ``Layout``, say
             how the weights of a group are matrices; ``rows = 0`` is Adam's.
         lr: learning rate, of both; Adam's carry over.
         betas: Adam's. (Muon's momentum is 0.95, Nesterov's.)

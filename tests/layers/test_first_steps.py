@@ -1,4 +1,4 @@
-"""A bare loop of Adam at 1e-3, without warm-up, as docs/examples.md shows it: many classes, bright features.
+"""A bare loop of Adam at 1e-3, without warm-up, as docs/do/own-network.md shows it: many classes, bright features.
 
 ``benchmarks/initial_values.py`` does so at full length (study/results/checks.jsonl: initial-values).
 """

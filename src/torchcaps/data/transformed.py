@@ -30,7 +30,7 @@ class Limits(NamedTuple):
     shear: float = 0.0
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
-        """n of them as matrices ``[n, 3, 3]`` (:mod:`torchcaps.ops.affine`), on the CPU.
+        """n of them as matrices ``[n, 3, 3]`` (``torchcaps.ops.affine``), on the CPU.
 
         Args:
             n: how many.

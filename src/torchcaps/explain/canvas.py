@@ -40,8 +40,12 @@ __all__ = [
 
 INK, MUTED, LINES = "#1d2433", "#667085", "#d5dae3"
 RIGHT, WRONG = "#13804a", "#cc2f1d"
-FIRST, SECOND = "#d62f2f", "#1f8f3f"  # the red and the green of a pair, dark enough for text on white
+#: The red of a pair's first image, dark enough for text on white.
+FIRST = "#d62f2f"
+#: The green of its second.
+SECOND = "#1f8f3f"
 SERIES = ("#2458b8", "#d9730d", "#13804a", "#8a3fb5", "#0e8a9a", "#b0305c", "#7a6a1c", "#475467")
+#: Two colours that stand out from each other: orange and blue.
 HIGHLIGHT = (SERIES[1], SERIES[0])
 SMALL, TEXT, TITLE = 8.0, 9.5, 11.0
 

@@ -37,7 +37,7 @@ class Sizes(NamedTuple):
     """Hold the sizes of a layer, from which the shapes and initial values of its parameters follow.
 
     Attributes:
-        n_in: Lower capsules I that an upper one sees. None: any number, see :attr:`Routing.any_n_in`.
+        n_in: Lower capsules I that an upper one sees. None: any number, see ``Routing.any_n_in``.
         n_out: Upper capsules J.
         d_in: Pose size of the lower ones.
         d_out: Pose size of the upper ones.
@@ -101,7 +101,7 @@ class Routing(ABC):
         """Route all lower capsules to all upper ones.
 
         Args:
-            capsules: Poses ``[B, I, d_in]`` and activations ``[B, I]``. If :attr:`needs_activations` is false, the
+            capsules: Poses ``[B, I, d_in]`` and activations ``[B, I]``. If ``needs_activations`` is false, the
                 activations may hold anything.
             parts: What :meth:`parts` named, as tensors, modules or None.
             return_coupling: Fill the result's ``coupling``, ``[B, I, J]``.
@@ -121,7 +121,7 @@ class Routing(ABC):
         return self
 
     def vote_scale_for(self, sizes: Sizes) -> float | None:
-        """Return the fixed factor on the poses below, see :func:`torchcaps.layers.init.step_scale`; None for none."""
+        """Return the fixed factor on the poses below, see :mod:`torchcaps.layers.init`; None for none."""
         del sizes
         return None
 

@@ -141,8 +141,10 @@ class EMRouting(Routing):
         beta_a_init: Initial β_a.
         backprop: "full", or "last" for the gradient of the last iteration alone.
         backend: What computes it, see :func:`torchcaps.ops.which_backend`.
-        compete, start, final_lambda, lambda_decay, damping, variance_floor, mass_floor, cost_scale, beta_u_scale,
-            beta_a_scale, normalize: Replace the field of this name in the settings; None keeps it.
+
+    Each of ``compete``, ``start``, ``final_lambda``, ``lambda_decay``, ``damping``, ``variance_floor``, ``mass_floor``,
+    ``cost_scale``, ``beta_u_scale``, ``beta_a_scale`` and ``normalize`` replaces the field of this name in the
+    settings; None keeps it.
 
     The variance floor of named settings is for poses of deviation 1. Unless ``variance_floor`` is given it is
     multiplied by ``pose_scale²``. Layers save the floor with their weights.

@@ -70,7 +70,7 @@ class Transforming(nn.Module, ABC):
 
         Args:
             x: ``[B, C, H, W]``, values 0 … 1.
-            transformation: T of each, ``[B, 3, 3]`` in pixels (:mod:`torchcaps.ops.affine`); None for none.
+            transformation: T of each, ``[B, 3, 3]`` in pixels (``torchcaps.ops.affine``); None for none.
 
         Raises:
             ValueError: images of another shape than the model was made for, or not one transformation for each.
@@ -142,9 +142,9 @@ class TransformingAutoencoder(Transforming):
         self.generation = Local(n, 2 if pose == "translation" else 9, n_generation, spread=4.0)
         self.output = Local(self.windows.n, n_capsules * n_generation, self.windows.n_output, bias=False)
         self.background = nn.Parameter(torch.empty(self.image_shape))
-        #: (x, y) of each capsule's window. Numbers, not a buffer: what a model is loaded into may not have made one.
+        #: (x, y) of each capsule's window. Numbers and no buffer; what a model is loaded into may not have made one.
         self.centres = [centre for centre in self.windows.centres for _ in range(n_capsules)]
-        #: Pixels that the units count as one: a quarter of what they see, so that all they read is about 1.
+        #: Pixels that the units count as one, a quarter of what they see, so that all they read is about 1.
         self.unit = min(self.windows.field) / 4
         self._start()
 

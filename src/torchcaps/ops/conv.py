@@ -24,7 +24,7 @@ def conv2d(
     """Convolve in two dimensions, as :func:`torch.nn.functional.conv2d` does.
 
     On a CPU, in float32 or bfloat16 (autocast's or the tensors' own), convolutions with large kernels, many channels
-    and, where autograd is off, larger batches go by :func:`~torchcaps.ops.spectral.spectral_conv2d`: CapsNet's in half
+    and, where autograd is off, larger batches go by ``torchcaps.ops.spectral.spectral_conv2d``: CapsNet's in half
     the time or less, for more memory, and with rounding errors relative to the largest number nearby, as said there.
     All others are torch's own, and all that are compiled, exported, traced or counted.
 

@@ -303,7 +303,7 @@ class Checkpoints(L.Callback):
     Args:
         run: where to.
         every_seconds: time after which a long epoch is saved in its midst.
-        until: when to save and stop, on the clock of :func:`time.monotonic`; None for never. The step at hand is
+        until: when to save and stop, on the clock of ``time.monotonic``; None for never. The step at hand is
             finished, and so are the evaluations after the last one.
     """
 

@@ -66,7 +66,7 @@ class Data:
             the nearest pixel, "reflection" mirrors the image at its edges. (The command line takes "reflection" for a
             folder of one's own, whose reconstructions would get black frames.)
         flip: mirror a training image left to right, half of the time; of a stereo pair the eyes change places.
-        gamma: largest |log γ| of the power γ to which a training image is raised, 0 … 1 throughout.
+        gamma: largest ``|log γ|`` of the power γ to which a training image is raised, 0 … 1 throughout.
         shading: largest share, as a logarithm, by which a slope of light brightens one side of a training image.
         brightness: largest number that is added to a training image, on the scale of 0 … 1.
         contrast: smallest and largest factor on a training image, about each channel's mean.

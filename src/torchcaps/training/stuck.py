@@ -21,7 +21,7 @@ _SHARE = 0.95
 #: Steps behind the warm-up after which a network should tell classes apart.
 _STEPS = 100
 _ADVICE = (
-    "What to do: docs/stuck.md. In short: a lower --optim.lr, a longer --optim.warmup, --model.options.standardize "
+    "What to do: docs/do/stuck.md. In short: a lower --optim.lr, a longer --optim.warmup, --model.options.standardize "
     "true, and for CapsNets --model.options.primary_scale null --model.options.vote_scale null"
 )
 

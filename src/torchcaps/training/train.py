@@ -106,7 +106,7 @@ def train(
 
     Args:
         config: the experiment.
-        out: the run's folder; by default :func:`default_folder`.
+        out: the run's folder; by default ``runs/<recipe>``, with ``-seed<n>`` for seeds other than 0.
         dataset: images of your own, in place of ``config.data``'s; augmentation is still as ``config.data`` says.
         model: a network of your own, in place of ``config.model``'s, trained in place. It takes images
             ``[B, C, H, W]`` and returns scores ``[B, J]``, capsules, or a :class:`~torchcaps.models.ModelOutput`. Hand
@@ -115,7 +115,7 @@ def train(
             :class:`~torchcaps.training.examples.Batch`. Hand it over again to resume.
         progress: a "bar", "lines" (one an epoch), or "none".
         checkpoint_seconds: how often a long epoch is saved in its midst.
-        until: when to stop, on the clock of :func:`time.monotonic`; None for never.
+        until: when to stop, on the clock of ``time.monotonic``; None for never.
         more_epochs: let a finished run that differs in having fewer epochs alone go on to these, from its checkpoint.
             What it was is kept as ``<out>/<n>-epochs``. The learning rate goes on as that of all epochs: unless it is
             "constant" or "exponential" by steps, without warm-up, the outcome is not that of training in one go.
