@@ -33,7 +33,7 @@ nitpicky = True
 _OTHERS = "torch(?!caps)|numpy|np|nn|matplotlib|lightning|collections|abc|pathlib|typing|Path|Tensor|Figure|Module"
 nitpick_ignore_regex = [
     ("py:.*", rf"({_OTHERS})\b.*"),
-    ("py:.*", r"optional|callable|Loss|Progress|Decode|Task|Unavailable|OutOfTime|.*\._[A-Z]\w*"),
+    ("py:.*", r"optional|callable|Loss|Progress|Decode|Extent|Task|Unavailable|OutOfTime|.*\._[A-Z]\w*"),
 ]
 
 # Pages
@@ -43,7 +43,8 @@ nb_execution_mode = "auto"  # runs notebooks that were stored without their outp
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 
-# Docstrings
+# Docstrings and code
+highlight_language = "text"
 default_role = "code"
 add_module_names = False
 autosummary_generate = False

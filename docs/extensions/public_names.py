@@ -97,9 +97,16 @@ def _readable(_app: Sphinx, _what: str, _name: str, _value: Any, _options: Any, 
     return (signature.replace("<factory>", "..."), returns) if signature else None
 
 
-def _without_fields(_app: Sphinx, _what: str, _name: str, value: Any, _skip: bool, _options: Any) -> bool | None:
-    """Leave out the fields of named tuples: the docstring of their class tells of them."""
-    return True if str(getattr(value, "__doc__", "")).startswith("Alias for field number") else None
+def _without_fields(_app: Sphinx, _what: str, name: str, value: Any, _skip: bool, _options: Any) -> bool | None:
+    """Leave out the fields of named tuples, which the docstring of their class tells of, and hooks of torch."""
+    is_field = str(getattr(value, "__doc__", "")).startswith("Alias for field number")
+    return True if is_field or name == "extra_repr" else None
+
+
+def _without_torch(_app: Sphinx, _what: str, _name: str, _value: Any, _options: Any, lines: list[str]) -> None:
+    """Leave out what torch says of every `forward`: the docstring of the class says what goes in and out."""
+    if lines and lines[0].startswith("Define the computation performed at every call"):
+        lines.clear()
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -108,5 +115,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("public", Public)
     app.connect("autodoc-process-signature", _readable)
     app.connect("autodoc-skip-member", _without_fields)
+    app.connect("autodoc-process-docstring", _without_torch)
     app.connect("env-check-consistency", _miss_none)
     return {"version": "1", "parallel_read_safe": True}
