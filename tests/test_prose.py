@@ -10,7 +10,7 @@ from tools.prose import measure, sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
-    name: [page for path in paths for page in (sorted(path.rglob("*.md")) if path.is_dir() else [path])]
+    name: [page for path in paths for page in ([path] if path.suffix else sorted(path.rglob("*.md")))]
     for name, paths in {
         "README": (ROOT / "README.md",),
         "Start": (ROOT / "docs" / "index.md", ROOT / "docs" / "start"),

@@ -1,4 +1,7 @@
-"""Pages that stand elsewhere in the repository, shown on the site: `<!-- include: study/README.md -->`."""
+"""Pages that stand elsewhere in the repository, shown on the site: `<!-- include: study/README.md -->`.
+
+And `{pages}`: a table of contents of pages that may be yet to come.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parents[2]
 _INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.M)
+_PAGES = re.compile(r"^```\{pages\}\n(.*?)^```$", re.M | re.S)
 _LINK = re.compile(r"\[([^][]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -34,7 +38,14 @@ def _read(app: Sphinx, page: str, source: list[str]) -> None:
         file = ROOT / match[1]
         app.env.note_dependency(str(file))
         text = text.replace(match[0], file.read_text(encoding="utf-8"))
+    text = _PAGES.sub(lambda match: _toctree(match[1].split(), here.parent), text)
     source[0] = _relinked(text, file, here)
+
+
+def _toctree(names: list[str], folder: Path) -> str:
+    """Return a table of contents of those pages and notebooks that are there."""
+    there = [name for name in names if list(folder.glob(f"{name}.*"))]
+    return "\n".join(["```{toctree}", *there, "```"])
 
 
 def _relinked(text: str, file: Path, here: Path) -> str:
