@@ -24,6 +24,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "command_output",
+    "offline",
     "public_names",
     "repository_pages",
 ]
@@ -64,8 +65,9 @@ napoleon_custom_sections = [("Input", "params_style"), ("Output", "returns_style
 # Looks: everything that a page loads lies beside it.
 html_theme = "pydata_sphinx_theme"
 html_title = "torchcaps"
-html_baseurl = ""
 html_show_sourcelink = False
+html_favicon = "static/icon.svg"
+html_context = {"default_mode": "auto"}
 html_css_files = ["site.css"]
 html_theme_options = {
     "header_links_before_dropdown": 7,
