@@ -91,6 +91,5 @@ if _MATHJAX is None or _MATHJAX.origin is None:
 html_static_path = ["static", str(Path(_MATHJAX.origin).parent / "static" / "mathjax" / "tex-svg-full.js")]
 mathjax_path = "tex-svg-full.js"
 
-public_modules = [
-    f"torchcaps.{name}" for name in ("data", "explain", "layers", "models", "ops", "optim", "testing", "training")
-]
+_PUBLIC = ("data", "doctor", "explain", "layers", "models", "ops", "optim", "report", "testing", "training")
+public_modules = [f"torchcaps.{name}" for name in _PUBLIC]

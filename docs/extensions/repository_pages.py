@@ -45,7 +45,7 @@ def _read(app: Sphinx, page: str, source: list[str]) -> None:
 def _toctree(names: list[str], folder: Path) -> str:
     """Return a table of contents of those pages and notebooks that are there."""
     there = [name for name in names if list(folder.glob(f"{name}.*"))]
-    return "\n".join(["```{toctree}", *there, "```"])
+    return "\n".join(["```{toctree}", ":maxdepth: 1", *there, "```"])
 
 
 def _relinked(text: str, file: Path, here: Path) -> str:
