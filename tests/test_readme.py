@@ -73,7 +73,8 @@ def test_code_runs(
     """The blocks of a page run one after the other, as in a notebook, and print what stands behind them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(DATASETS, "stripes", None)
-    monkeypatch.setitem(MODELS, "tuned", None)
+    for name in ("mine", "tuned"):
+        monkeypatch.setitem(MODELS, name, None)
     for package in FURTHER.get(page.name, ()):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed; it is of the extra dev")
