@@ -39,7 +39,7 @@ lint: .venv/test
 
 # A warning, a broken link or a missing name fails. Pages fetch nothing when they are read.
 docs: .venv/docs
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs docs/build
+	$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --builder html docs docs/build
 
 # Each stamp is renewed when the dependencies change.
 .venv/run: pyproject.toml constraints-cpu.txt

@@ -27,26 +27,15 @@ class Public(SphinxDirective):
         names = " ".join(self.content).split()
         page = self.env.metadata[self.env.docname]
         page["public_names"] = " ".join([page.get("public_names", ""), *(f"{module}.{name}" for name in names)])
-        here = ["```{eval-rst}", f".. currentmodule:: {module}", ""]
-        anchor = [] if module in _domain_modules(self) else [f".. py:module:: {module}", ""]
         values = {name: getattr(import_module(module), name) for name in names}
         table = [f"   {name}" for name, value in values.items() if callable(value)]
-        body = [line for name, value in values.items() for line in (*_directive(module, name, value), "")]
-        lines = [
-            here[0],
-            *anchor,
-            *here[1:],
-            ".. autosummary::",
-            "   :nosignatures:",
-            "",
-            *table,
-            "```",
-            "",
-            *here,
-            *body,
-            "```",
-        ]
-        return self.parse_text_to_nodes("\n".join(lines))
+        lines = [] if module in _domain_modules(self) else [f".. py:module:: {module}", ""]
+        lines += [f".. currentmodule:: {module}", ""]
+        if len(table) > 1:
+            lines += [".. autosummary::", "   :nosignatures:", "", *table, ""]
+        for name, value in values.items():
+            lines += [*_directive(module, name, value), ""]
+        return self.parse_text_to_nodes("\n".join(["```{eval-rst}", *lines, "```"]))
 
 
 def _domain_modules(directive: SphinxDirective) -> set[str]:
@@ -109,6 +98,14 @@ def _without_torch(_app: Sphinx, _what: str, _name: str, _value: Any, _options: 
         lines.clear()
 
 
+def _without_types(_app: Sphinx, _what: str, _name: str, _value: Any, _options: Any, lines: list[str]) -> None:
+    """Mark what is returned as having no type in front: annotations say it, and a colon in the text is none."""
+    for i, line in enumerate(lines[:-1]):
+        if line.strip() in ("Returns:", "Yields:", "Output:"):
+            text = lines[i + 1].lstrip()
+            lines[i + 1] = f"{lines[i + 1][: -len(text)]}: {text}"
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Enter the directive, and the check that it missed no name."""
     app.add_config_value("public_modules", [], "env")
@@ -116,5 +113,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-signature", _readable)
     app.connect("autodoc-skip-member", _without_fields)
     app.connect("autodoc-process-docstring", _without_torch)
+    app.connect("autodoc-process-docstring", _without_types, priority=400)  # before napoleon reads the sections
     app.connect("env-check-consistency", _miss_none)
     return {"version": "1", "parallel_read_safe": True}
