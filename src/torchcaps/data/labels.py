@@ -40,8 +40,8 @@ class Labels(NamedTuple):
 def read_labels(path: Path) -> Labels:
     """Read a table of labels.
 
-    It has a column with files (the first of :data:`FILE_COLUMNS` that there is) and one of labels (one of
-    :data:`LABEL_COLUMNS`), with ``;`` or ``|`` between several labels of an image. Or it has two or more columns, one a
+    It has a column with files (the first of ``FILE_COLUMNS`` that there is) and one of labels (one of
+    ``LABEL_COLUMNS``), with ``;`` or ``|`` between several labels of an image. Or it has two or more columns, one a
     label, with 0 or 1 in each; where every row has a single 1, each image has one label. It may have the columns
     ``group`` and ``split`` besides.
 
