@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
 _INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.M)
 _PAGES = re.compile(r"^```\{pages\}\n(.*?)^```$", re.M | re.S)
-_LINK = re.compile(r"\[([^][]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
+_LINK = re.compile(r"\[([^][]*)\]\(([^)#\s]*)(#[^)\s]*)?(\s+\"[^\"]*\")?\)")
 
 
 def _shown() -> dict[Path, Path]:
@@ -56,7 +56,7 @@ def _relinked(text: str, file: Path, here: Path) -> str:
     shown = _shown()
 
     def relink(link: re.Match[str]) -> str:
-        label, path, heading = link[1], link[2], link[3] or ""
+        label, path, heading, title = link[1], link[2], link[3] or "", link[4] or ""
         target = (file.parent / path).resolve()
         if not path or ":" in path or (here == file and target.is_relative_to(ROOT / "docs")):
             return link[0]
@@ -65,7 +65,7 @@ def _relinked(text: str, file: Path, here: Path) -> str:
         to = os.path.relpath(shown.get(target, target), here.parent)
         if to.endswith(".md") and target not in shown and not target.is_relative_to(ROOT / "docs"):
             return f"{{download}}`{label.strip('`')} <{to}>`"
-        return f"[{label}]({to}{heading})"
+        return f"[{label}]({to}{heading}{title})"
 
     return _LINK.sub(relink, text)
 

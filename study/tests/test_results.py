@@ -29,7 +29,7 @@ MEASURED = records.every("measures")
 
 def cited() -> list[tuple[str, str, str]]:
     """Every record that a page or a recipe's text names: where, of which kind, and its key."""
-    pages = [ROOT.parent / "README.md", *(ROOT.parent / "docs").glob("*.md"), *ROOT.glob("*.md")]
+    pages = [ROOT.parent / "README.md", *(ROOT.parent / "docs").rglob("*.md"), *ROOT.glob("*.md")]
     sources = [*(ROOT / "tables").glob("*.toml"), *(ROOT / "recipes").glob("*.py")]
     kinds = "|".join(records.KINDS)
     found = []
@@ -43,9 +43,7 @@ def cited() -> list[tuple[str, str, str]]:
 
 def test_what_is_cited_is_recorded() -> None:
     every = cited()
-    assert {"claims.md", "results.md", "performance.md", "smallnorb.toml", "viewpoints.py"} <= {
-        name for name, _, _ in every
-    }
+    assert {"claims.md", "results.md", "speed.md", "smallnorb.toml", "viewpoints.py"} <= {name for name, _, _ in every}
     there = {kind: records.names(kind) for kind in records.KINDS}
     assert [each for each in every if each[2] not in there[each[1]]] == []
 
