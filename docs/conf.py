@@ -28,7 +28,7 @@ extensions = [
     "public_names",
     "repository_pages",
 ]
-exclude_patterns = ["build", "extensions", "figures", "**.ipynb_checkpoints"]
+exclude_patterns = ["build", "jupyter_execute", "extensions", "figures", "**.ipynb_checkpoints"]
 nitpicky = True
 # What torchcaps stands on has its own sites; the build asks none of them. The last are names within annotations.
 _OTHERS = "torch(?!caps)|numpy|np|nn|matplotlib|lightning|collections|abc|pathlib|typing|Path|Tensor|Figure|Module"

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 
@@ -14,6 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HERE = Path(__file__).resolve().parent
+
+
+def recorded(kind: str, name: str) -> dict[str, Any]:
+    """Read one of the study's records, wherever this runs."""
+    root = str(HERE.parents[1])
+    if root not in sys.path:
+        sys.path.append(root)
+    return import_module("study.records").read(kind, name)
 
 
 def save(figure: Figure, name: str, folder: Path = HERE) -> Path:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from drawing import HERE, save
+from drawing import HERE, recorded, save
 
 from torchcaps.explain.canvas import INK, MUTED, SERIES, SMALL, TEXT, new_figure, scales
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-MEASURES = HERE.parents[1] / "study" / "results" / "measures"
 
 
 def novel_errors(split: str, cnn: str, which: str) -> tuple[list[float], list[float]]:
@@ -29,8 +26,8 @@ def novel_errors(split: str, cnn: str, which: str) -> tuple[list[float], list[fl
     for seed in range(3):
         folds = [f"fold-{k}-{seed}" for k in range(3)]
         beside = f"matched-beside-smallnorb-{split}-{cnn}"
-        files = [MEASURES / f"smallnorb-{split}-{fold}" / f"{beside}-{fold}.json" for fold in folds]
-        values = [json.loads(file.read_text(encoding="utf-8"))["values"] for file in files]
+        names = [f"smallnorb-{split}-{fold}/{beside}-{fold}" for fold in folds]
+        values = [recorded("measures", name)["values"] for name in names]
         for who, errors in both.items():
             errors.append(100 * mean(each[who][which]["novel_error"] for each in values))
     return both["run"], both["beside"]
@@ -63,8 +60,7 @@ def draw_viewpoints() -> Figure:
 
 def draw_routing() -> Figure:
     """Draw the entropy of the couplings of a trained CapsNet, and its error, against iterations in test."""
-    file = MEASURES / "mnist-adam-0" / "routing.json"
-    values = json.loads(file.read_text(encoding="utf-8"))["values"]
+    values = recorded("measures", "mnist-adam-0/routing")["values"]
     n_iters, run = values["n_iters"], values["run"]
     figure = new_figure(8.4, 2.9)
     left, right = figure.subplots(1, 2)

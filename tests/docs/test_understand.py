@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from statistics import mean, stdev
@@ -10,14 +9,12 @@ from typing import Any
 
 import pytest
 
+from study.records import read
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {page.stem: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "understand").glob("*.md"))}
 RESULTS = ROOT / "study" / "results"
 EXPERIMENTS = PAGES["what-experiments-showed"]
-
-
-def _record(path: str) -> dict[str, Any]:
-    return json.loads((RESULTS / path).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", [name for name, page in PAGES.items() if "```python" in page])
@@ -34,9 +31,8 @@ def test_code_prints_what_the_page_says(name: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("name", PAGES)
 def test_links_lead_somewhere(name: str) -> None:
     text = PAGES[name]
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", text) + re.findall(
-        r"^```\{figure\} (\S+)$", text, re.M
-    )
+    targets = re.findall(r"""\]\((?!https?:)([^)# ]+)(?:#[^) ]*)?(?: "[^"]*")?\)""", text)
+    targets += re.findall(r"^```\{figure\} (\S+)$", text, re.M)
     assert targets
     for target in targets:
         assert (ROOT / "docs" / "understand" / target).is_file(), target
@@ -55,7 +51,7 @@ def _row(start: str) -> str:
 def test_faces_and_digits_are_those_of_the_records() -> None:
     shares = {"run": [], "beside": []}
     for seed in range(3):
-        values = _record(f"measures/faces-{seed}/picasso-beside-faces-cnn-{seed}.json")["values"]
+        values = read("measures", f"faces-{seed}/picasso-beside-faces-cnn-{seed}")["values"]
         for who, each in shares.items():
             each.append(100 * values[who]["exchanged"]["still"])
     for each in shares.values():
@@ -64,7 +60,7 @@ def test_faces_and_digits_are_those_of_the_records() -> None:
 
 def test_errors_are_those_of_the_records() -> None:
     def percent(name: str, key: str = "test_error") -> float:
-        return 100 * _record(f"{name}.json")[key]
+        return 100 * read("runs", name)[key]
 
     affine = _row("carry over to affine changes")
     assert f"| {percent('expanded-mnist-0', 'affine_mnist_error'):.1f} % error" in affine
@@ -76,13 +72,13 @@ def test_errors_are_those_of_the_records() -> None:
     assert f"{thousand[0]:.2f} against {thousand[1]:.2f} %" in EXPERIMENTS
     assert percent("mnist-10000-labels-0") > percent("mnist-matched-cnn-10000-labels-0")
     mnist = [percent(f"mnist-{seed}") for seed in range(3)]
-    assert f"[{mean(mnist):.2f}](../../study/results/mnist-0.json) ± {stdev(mnist):.2f} %" in EXPERIMENTS
+    assert f'[{mean(mnist):.2f}](../../study/results/runs.jsonl "mnist-0") ± {stdev(mnist):.2f} %' in EXPERIMENTS
     for name in ("multimnist-0", "multimnist-cnn-0", "smallnorb-em-small-0"):
-        assert f"[{percent(name):.2f} %](../../study/results/{name}.json)" in EXPERIMENTS
+        assert f'[{percent(name):.2f} %](../../study/results/runs.jsonl "{name}")' in EXPERIMENTS
 
 
 def test_routing_is_that_of_the_record() -> None:
-    values = _record("measures/mnist-adam-0/routing.json")["values"]
+    values = read("measures", "mnist-adam-0/routing")["values"]
     at = values["n_iters"].index
     run = values["run"]
     assert f"{100 * run['active_entropy'][at(3)]:.1f} % of the\nlargest entropy" in EXPERIMENTS
