@@ -114,6 +114,12 @@ def conv_caps(**options: Any) -> nn.Module:
     return layers.ConvCaps(2, J, D_IN, D_OUT, (2, 3), **{"stride": 2, **options})
 
 
+def behind_a_backbone() -> nn.Module:
+    """Capsules behind a backbone for oblong colour images."""
+    backbone = nn.Sequential(nn.Conv2d(2, 4, 3, stride=2), nn.ReLU())
+    return LastCapsules(models.BackboneCapsNet(backbone, (2, 9, 12), J, n_types=2, d_primary=4, d_class=5))
+
+
 def small_capsnet(**options: Any) -> nn.Module:
     """A CapsNet for oblong colour images."""
     sizes = {"channels": 4, "kernel_size": 3, "n_types": 2, "d_primary": 4, "d_class": 5, "decoder": (6,)}
@@ -161,6 +167,7 @@ SUBJECTS = [
     ),
     Subject("ConvCaps-padded", (2, 5, 6, D_IN), lambda: conv_caps(padding=(2, 1), stride=(1, 2))),
     Subject("CapsNet", (2, 9, 12), small_capsnet),
+    Subject("BackboneCapsNet", (2, 9, 12), behind_a_backbone),
     Subject(
         "CapsNet-stacked", (2, 9, 12), lambda: small_capsnet(hidden=({"n_types": 3, "d_out": 4, "kernel_size": 2},))
     ),
