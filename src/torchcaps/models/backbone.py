@@ -114,10 +114,23 @@ class BackboneCapsNet(nn.Module):
         routing = as_routing(routing).above(self.primary.pose_scale)
         self.classes = DenseCaps(n_types * height * width, n_classes, d_primary, d_class, routing=routing)
 
-    def forward(self, x: Tensor) -> ModelOutput:
+    def forward(self, x: Tensor, *, n_iters: int | None = None, return_coupling: bool = False) -> ModelOutput:
+        """Find the classes in images.
+
+        Args:
+            x: ``[B, C, H, W]``, values 0 … 1.
+            n_iters: another number of iterations of the routing.
+            return_coupling: keep the couplings of the class capsules.
+
+        Returns:
+            Scores: the class capsules' lengths ``[B, J]``.
+
+        Raises:
+            ValueError: images of another shape than the model was made for, or no floats.
+        """
         require_images(x, self.image_shape)
         lower = self.primary(self.normalize(self.features(x)))
-        upper = self.classes(lower)
+        upper = self.classes(lower, n_iters=n_iters, return_coupling=return_coupling)
         return ModelOutput(upper.activation, (lower, upper))
 
     @torch.no_grad()
