@@ -45,6 +45,7 @@ def report(**changes: Any) -> dict[str, Any]:
             "cores": 16,
             "threads": 16,
             "compiler": "c++: 12.2",
+            "library": "compiled on this machine",
             "folder": "~/.cache/torchcaps/lib",
             "free_bytes": 50 * GB,
             "writable": True,
@@ -280,3 +281,13 @@ def test_errors_are_said_in_the_table() -> None:
     assert nan.fault() is not None and nan.errors[0] == float("inf")
     text = as_text(report(routings=[row(error=nan.errors[0], fault=nan.fault())]))
     assert "inf" in text and "WRONG" in text
+
+
+def test_where_the_compiled_routing_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchcaps.doctor.machine.shipped", lambda name: None)
+    assert machine.machine()["library"] == "compiled on this machine"
+    monkeypatch.setattr("torchcaps.doctor.machine.shipped", lambda name: tmp_path / f"{name}-avx2-0.so")
+    assert machine.machine()["library"] == "dynamic-avx2-0.so, which came with the wheel"
+    monkeypatch.undo()
+    monkeypatch.setenv("TORCHCAPS_CPU", "mmx")
+    assert "TORCHCAPS_CPU must be one of" in machine.machine()["library"]

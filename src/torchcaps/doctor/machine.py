@@ -15,6 +15,7 @@ import torch
 from torchcaps import __version__
 from torchcaps.ops.backends import build, verdicts
 from torchcaps.ops.backends.errors import Unavailable
+from torchcaps.ops.backends.shipped import shipped
 
 #: What the layers need beside torch, what speeds them up, and what training and the command line need.
 PACKAGES = ("numpy", "triton", "lightning", "jsonargparse", "pooch", "scikit-learn", "scipy", "matplotlib", "pillow")
@@ -49,11 +50,21 @@ def machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "compiler": compiler,
+        "library": _library(),
         "folder": str(folder),
         "free_bytes": _free(folder),
         "writable": _is_writable(folder),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
+
+
+def _library() -> str:
+    """Return where the compiled routing of CPUs comes from."""
+    try:
+        found = shipped("dynamic")
+    except ValueError as error:
+        return str(error)
+    return "compiled on this machine" if found is None else f"{found.name}, which came with the wheel"
 
 
 def processor() -> str:

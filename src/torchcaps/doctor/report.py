@@ -120,6 +120,7 @@ def _machine(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("system", found["system"]),
         ("processor", f"{found['processor']}; {found['cores']} cores, torch takes {found['threads']} threads"),
         ("compiler", found["compiler"]),
+        ("CPU library", found["library"]),
         ("cache", f"{found['folder']}, {free}{'' if found['writable'] else ', not to be written to'}"),
         *(found["environment"].items()),
     ]
