@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
-from torchcaps.data.transformed import Limits, transformed_pairs
+from torchcaps.data.transformed import Limits, TransformedPair, transformed_pairs
 from torchcaps.ops import affine_parts, warp
 
 
@@ -103,3 +104,20 @@ def test_results_are_cut_about_the_centre() -> None:
     whole, cut = (transformed_pairs(images, Limits(1, 5), generator(), size) for size in (None, (8, 6)))
     torch.testing.assert_close(cut.images, whole.images[:, :, 4:12, 4:10], atol=1e-5, rtol=0)
     torch.testing.assert_close(cut.transformed, whole.transformed[:, :, 4:12, 4:10], atol=1e-5, rtol=0)
+
+
+def test_what_comes_in_from_beyond_the_image_is_what_was_asked_for() -> None:
+    images = torch.full((4, 1, 12, 12), 0.5)
+    limits = Limits(shift=3, degrees=20)
+
+    def made(**options: Any) -> TransformedPair:
+        return transformed_pairs(images, limits, torch.Generator().manual_seed(0), **options)
+
+    assert made().images.min() == 0  # black corners in a grey image
+    for fill in ("border", "reflection"):
+        pair = made(fill=fill)
+        torch.testing.assert_close(pair.images, images)
+        torch.testing.assert_close(pair.transformed, images)
+        assert torch.equal(pair.transformation, made().transformation)
+    with pytest.raises(ValueError, match="fill must be one of zeros, border, reflection; got 'white'"):
+        made(fill="white")

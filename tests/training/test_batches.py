@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 import torch
 
-from torchcaps.data import load
+from torchcaps.data import Images, load
 from torchcaps.data.augment import (
     random_affine,
     random_brightness,
@@ -202,3 +202,10 @@ def test_that_pairs_of_two_classes_cannot_be_misread_is_said(caplog: pytest.LogC
     assert not caplog.messages
     split(config, two, "train", torch.device("cpu"))
     assert "both classes, 0 and 1, are in every pair: none can be misclassified" in caplog.text
+
+
+def test_transformed_images_are_filled_as_the_data_say() -> None:
+    grey = Images(torch.full((20, 1, 12, 12), 100, dtype=torch.uint8), torch.arange(20) % 2)
+    for fill, least in (("zeros", 0.0), ("border", 100 / 255)):
+        made = Batches(Data(transformed=True, shift=3, fill=fill), grey, 10, seed=0, train=True)  # type: ignore[arg-type]
+        assert min(float(batch.parts.min()) for batch in made) == pytest.approx(least, abs=1e-6)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import check_choice
-from torchcaps.ops.affine import resample
+from torchcaps.ops.affine import FILLS, Fill, resample
 from torchcaps.ops.precision import constant
-
-#: What lies beyond an image's edges, as torch's ``grid_sample`` calls it: black, the nearest pixel, or the image
-#: mirrored at its edges (the pixel at the edge occurs twice).
-Fill = Literal["zeros", "border", "reflection"]
-FILLS = get_args(Fill)
 
 
 def to_device(drawn: Tensor, device: torch.device) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchcaps.checks import check_number
 from torchcaps.data.augment import to_device
-from torchcaps.ops.affine import AffineParts, affine_inverse, affine_matrix, warp
+from torchcaps.ops.affine import AffineParts, Fill, affine_inverse, affine_matrix, warp
 from torchcaps.ops.precision import without_autocast
 
 
@@ -68,7 +68,12 @@ class TransformedPair(NamedTuple):
 
 
 def transformed_pairs(
-    images: Tensor, limits: Limits, generator: torch.Generator, size: tuple[int, int] | None = None
+    images: Tensor,
+    limits: Limits,
+    generator: torch.Generator,
+    size: tuple[int, int] | None = None,
+    *,
+    fill: Fill = "zeros",
 ) -> TransformedPair:
     """Transform each image in two ways, on the device where they live.
 
@@ -82,8 +87,12 @@ def transformed_pairs(
         limits: of S and of S'; shifts within ±2 make those of T within ±4.
         generator: on the CPU, so that every device draws the same.
         size: (H, W) of both results, cut about the centre; that of the images by default.
+        fill: what comes in from beyond the image, see :func:`torchcaps.ops.warp`.
+
+    Raises:
+        ValueError: an unknown ``fill``.
     """
     first, second = (to_device(limits.draw(len(images), generator), images.device) for _ in range(2))
     with without_autocast(first):  # bfloat16 would round it
-        told = second @ affine_inverse(first)
-    return TransformedPair(warp(images, first, size), told, warp(images, second, size))
+        between = second @ affine_inverse(first)
+    return TransformedPair(warp(images, first, size, fill=fill), between, warp(images, second, size, fill=fill))

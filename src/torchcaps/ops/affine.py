@@ -7,14 +7,19 @@ image's centre. T₂T₁ is T₁, then T₂.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_floating, check_shapes, check_tensor, check_two
+from torchcaps.checks import check_choice, check_floating, check_shapes, check_tensor, check_two
 from torchcaps.ops.precision import at_least_float32, constant, without_autocast
+
+#: What lies beyond an image's edges, as torch's ``grid_sample`` calls it: black, the nearest pixel, or the image
+#: mirrored at its edges (the pixel at the edge occurs twice).
+Fill = Literal["zeros", "border", "reflection"]
+FILLS = get_args(Fill)
 
 
 class AffineParts(NamedTuple):
@@ -137,8 +142,8 @@ def transform_pose(pose: Tensor, matrix: Tensor) -> Tensor:
         return torch.einsum("bxy,bjyk->bjxk", matrix, pose).to(dtype)
 
 
-def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) -> Tensor:
-    """Transform each image by its own matrix, interpolating bilinearly; beyond the image all is 0.
+def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None, *, fill: Fill = "zeros") -> Tensor:
+    """Transform each image by its own matrix, interpolating bilinearly.
 
     What was at p is at T p afterwards. A shift by whole pixels moves them unchanged, except for rounding.
 
@@ -146,19 +151,24 @@ def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) ->
         images: ``[B, C, h, w]``.
         matrix: T, ``[B, 3, 3]`` with last row 0, 0, 1, invertible.
         size: (H, W) of the result, by default that of the images; their centres lie on each other.
+        fill: what lies beyond the image: "zeros", "border" for its nearest pixel, or "reflection" at its edges.
 
     Returns:
         ``[B, C, H, W]``, of the dtype that the images' and the matrices' promote to; computed in float32 at least.
 
     Raises:
-        ValueError: the shapes do not fit, images without a pixel or of integers, or ``size`` is not two sizes.
+        ValueError: the shapes do not fit, images without a pixel or of integers, ``size`` is not two sizes, or an
+            unknown ``fill``.
 
     Example:
         >>> import torch
         >>> shift = torch.tensor([[[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])  # one pixel to the right
         >>> warp(torch.tensor([[[[1.0, 2.0, 3.0]]]]), shift)
         tensor([[[[0., 1., 2.]]]])
+        >>> warp(torch.tensor([[[[1.0, 2.0, 3.0]]]]), shift, fill="border")
+        tensor([[[[1., 1., 2.]]]])
     """
+    check_choice("fill", fill, FILLS)
     check_shapes(images=(images, "B C H W"), matrix=(matrix, "B 3 3"))
     check_floating("images", images)
     if not (images.shape[2] and images.shape[3]):
@@ -166,10 +176,10 @@ def warp(images: Tensor, matrix: Tensor, size: tuple[int, int] | None = None) ->
     if size is not None:
         check_two("size", size, 1)
     dtype = torch.promote_types(images.dtype, matrix.dtype)
-    return sample(images, affine_inverse(at_least_float32(matrix)), size).to(dtype)
+    return sample(images, affine_inverse(at_least_float32(matrix)), size, fill=fill).to(dtype)
 
 
-def sample(images: Tensor, back: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+def sample(images: Tensor, back: Tensor, size: tuple[int, int] | None = None, *, fill: Fill = "zeros") -> Tensor:
     """Warp as :func:`warp` does, but by T⁻¹ ``[B, 3, 3]``: where in the image each pixel of the result comes from."""
     height, width = images.shape[2:]
     to = size or (height, width)
@@ -177,7 +187,7 @@ def sample(images: Tensor, back: Tensor, size: tuple[int, int] | None = None) ->
     back = at_least_float32(back.to(dtype))
     halves = constant((to[1] / 2, to[0] / 2, 1.0), back)
     per_pixel = constant((2 / width, 2 / height), back).unsqueeze(1)
-    return resample(images, back[:, :2] * halves * per_pixel, to).to(dtype)
+    return resample(images, back[:, :2] * halves * per_pixel, to, padding=fill).to(dtype)
 
 
 def resample(images: Tensor, rows: Tensor, size: tuple[int, int] | None = None, *, padding: str = "zeros") -> Tensor:

@@ -328,7 +328,7 @@ def _check_task(config: Experiment) -> None:
     if data.transformed:
         if config.loss not in ("squared_error", "own"):
             raise ValueError(f"loss must be squared_error with data.transformed = True, got {config.loss}")
-        _require_default(data, "data.transformed", "pairs", "multi_label", "fill", "flip", *_LIGHT, "test_crops")
+        _require_default(data, "data.transformed", "pairs", "multi_label", "flip", *_LIGHT, "test_crops")
         if config.stop_at is not None:
             raise ValueError(f"stop_at must be None with data.transformed, which knows no error; got {config.stop_at}")
         return

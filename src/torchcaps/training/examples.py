@@ -158,7 +158,7 @@ class TransformedExamples(SingleExamples):
 
     def _batch(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> Batch:
         limits = Limits(self.data.shift, self.data.degrees, self.data.scale, self.data.shear)
-        pair = transformed_pairs(images, limits, generator, self.data.crop)
+        pair = transformed_pairs(images, limits, generator, self.data.crop, fill=self.data.fill)
         return Batch(pair.images, labels, pair.transformed.unsqueeze(1), pair.transformation)
 
 
