@@ -109,7 +109,7 @@ def report_command(parsed: argparse.Namespace) -> None:
 def predict_command(parsed: argparse.Namespace) -> None:
     """Say what is in images of your own."""
     from torchcaps.training.predict import predictions
-    from torchcaps.training.predicted import image_files, write_predictions
+    from torchcaps.training.prediction_table import image_files, write_predictions
 
     to = [file for file in (parsed.csv, parsed.json) if file is not None]
     if to:

@@ -15,7 +15,7 @@ from torchcaps.cli import main
 from torchcaps.training import Data, Model
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.predict import predict
-from torchcaps.training.predicted import image_files, write_predictions
+from torchcaps.training.prediction_table import image_files, write_predictions
 from torchcaps.training.recipes import recipe
 from torchcaps.training.train import train
 
