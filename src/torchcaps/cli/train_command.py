@@ -20,7 +20,7 @@ def train_command(arguments: list[str]) -> None:
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if name is None and not {"-h", "--help"} & set(arguments):
         raise ValueError("train needs a recipe, such as digits: torchcaps list shows all")
-    config, out = parse_experiment(name, recipe(name or "digits"), arguments[1:] if name else arguments)
+    config, out, log = _parsed(name, recipe(name or "digits"), arguments[1:] if name else arguments)
     from torchcaps.training.errors_in_words import further_errors, if_seen
     from torchcaps.training.more_epochs import epochs_before, going_on_in_words
     from torchcaps.training.per_class import error_words, split_in_words
@@ -34,7 +34,7 @@ def train_command(arguments: list[str]) -> None:
     finished = Run(out).result.is_file() and before is None
     if before is not None:
         print(going_on_in_words(Run(out), config, before), flush=True)
-    result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines", more_epochs=True)
+    result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines", more_epochs=True, logger=log)
     if finished:
         print(f"{out} holds the finished run; nothing was trained")
     print(f"{result['recipe']}, seed {result['seed']}: ", end="")
@@ -61,6 +61,13 @@ def train_command(arguments: list[str]) -> None:
 
 def parse_experiment(name: str | None, defaults: Experiment, arguments: list[str]) -> tuple[Experiment, str | None]:
     """Return what to train, and the run's folder."""
+    return _parsed(name, defaults, arguments)[:2]
+
+
+def _parsed(
+    name: str | None, defaults: Experiment, arguments: list[str]
+) -> tuple[Experiment, str | None, Literal["tensorboard"] | None]:
+    """Return what to train, the run's folder, and where else its metrics go."""
     from jsonargparse import ArgumentParser
 
     class OneLine(ArgumentParser):  # thirty lines of usage would hide what is wrong
@@ -99,6 +106,12 @@ def parse_experiment(name: str | None, defaults: Experiment, arguments: list[str
         "--import", metavar="FILE", help="a Python file that enters networks, data and others of your own"
     )
     parser.add_argument(
+        "--log",
+        type=Literal["tensorboard"] | None,
+        default=None,
+        help="also write each epoch's metrics for TensorBoard, into the run's folder (pip install tensorboard)",
+    )
+    parser.add_argument(
         "--skip-bad",
         dest="skip_bad",
         action="store_true",
@@ -116,7 +129,7 @@ def parse_experiment(name: str | None, defaults: Experiment, arguments: list[str
     if parsed.skip_bad:
         config = replace(config, data=replace(config.data, options={**config.data.options, "skip_bad": True}))
     config = placed(config, config.data.root, config.threads, config.device)
-    return smoke(config) if parsed.smoke else config, parsed.out
+    return smoke(config) if parsed.smoke else config, parsed.out, parsed.log
 
 
 def _suited(defaults: Experiment, data: str, model: str, image_size: list[int] | None) -> Experiment:

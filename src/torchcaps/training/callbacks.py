@@ -6,11 +6,13 @@ import csv
 import math
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
@@ -212,6 +214,25 @@ class Bar(TQDMProgressBar):
         rest = {} if left is None else {"left": in_minutes(left)}
         loss = {} if task.loss is None else {"loss": task.loss.item()}
         return {**loss, **shown, **rest}
+
+
+class ToLoggers(L.Callback):
+    """Hands every row of the metrics to loggers of Lightning, such as TensorBoard's.
+
+    Args:
+        metrics: whose rows are handed over.
+        loggers: which take them.
+    """
+
+    def __init__(self, metrics: Metrics, loggers: Sequence[Logger]) -> None:
+        self.metrics, self.loggers = metrics, loggers
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        row = dict(self.metrics.rows[-1])
+        step = row.pop("step")
+        for logger in self.loggers:
+            logger.log_metrics(row, step)
+            logger.save()
 
 
 class Stop(L.Callback):

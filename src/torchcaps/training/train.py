@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import lightning as L
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from torchcaps.checks import check_choice
@@ -40,6 +41,7 @@ from torchcaps.training.callbacks import (
     Rate,
     Stop,
     Straight,
+    ToLoggers,
 )
 from torchcaps.training.checkpoint import HANDED_OVER, load_model, save_model
 from torchcaps.training.config import PROGRESS, Experiment, Model, Progress
@@ -53,6 +55,7 @@ from torchcaps.training.environment import (
     versions,
 )
 from torchcaps.training.files import require_place, write_json
+from torchcaps.training.loggers import as_loggers
 from torchcaps.training.module import TrainingModule
 from torchcaps.training.more_epochs import as_in_one_go, epochs_before, put_aside, require_same_data
 from torchcaps.training.objective import Loss, evaluate
@@ -94,6 +97,7 @@ def train(
     checkpoint_seconds: float = 120.0,
     until: float | None = None,
     more_epochs: bool = False,
+    logger: Logger | Sequence[Logger] | str | None = None,
 ) -> dict[str, Any]:
     """Train, evaluate and record one experiment.
 
@@ -119,6 +123,8 @@ def train(
         more_epochs: let a finished run that differs in having fewer epochs alone go on to these, from its checkpoint.
             What it was is kept as ``<out>/<n>-epochs``. The learning rate goes on as that of all epochs: unless it is
             "constant" or "exponential" by steps, without warm-up, the outcome is not that of training in one go.
+        logger: one or several of Lightning's loggers, which get each epoch's row of ``metrics.csv``; "tensorboard" for
+            one that writes into the run's folder, with ``pip install tensorboard``.
 
     Returns:
         The content of ``result.json``.
@@ -136,8 +142,9 @@ def train(
     config, threads = given.named_in(config), torch.get_num_threads()
     try:
         with undisturbed(), flushed():
-            how = How(progress, checkpoint_seconds, until, more_epochs)
-            return _train(config, Run(out or default_folder(config)), given, how)
+            run = Run(out or default_folder(config))
+            how = How(progress, checkpoint_seconds, until, more_epochs, as_loggers(logger, run.path))
+            return _train(config, run, given, how)
     finally:
         torch.set_num_threads(threads)
 
@@ -185,6 +192,7 @@ class How(NamedTuple):
     checkpoint_seconds: float
     until: float | None
     more_epochs: bool
+    loggers: tuple[Logger, ...] = ()
 
 
 class Session(NamedTuple):
@@ -280,7 +288,8 @@ def fit(session: Session, run: Run, how: How) -> Fitted:
     best = [Best(metrics)] if config.keep_best else []
     rate = [Rate()] if metrics.befores else []
     saved = Checkpoints(run, how.checkpoint_seconds, how.until)
-    callbacks = [metrics, *rate, *best, *stop, *shown, Stuck(dataset.classes), saved]
+    loggers = [ToLoggers(metrics, how.loggers)] if how.loggers else []
+    callbacks = [metrics, *rate, *best, *stop, *shown, *loggers, Stuck(dataset.classes), saved]
     steps = _fit(run, task, session.device, how.progress, callbacks)
     metrics.write()
     for kept in best:  # the last ones stay in the checkpoint
