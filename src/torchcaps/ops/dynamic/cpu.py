@@ -83,7 +83,7 @@ def _by_reference(
     leaky: bool,
     return_coupling: bool,
 ) -> None:
-    """Fill the results, but for the states, which no gradient can be computed from here."""
+    """Fill the results, without the states, which no gradient can be computed from here."""
     from torchcaps.ops.backends.dispatch import note_reference
     from torchcaps.ops.dynamic.routing import dynamic_routing  # which imports this file
 
