@@ -205,6 +205,9 @@ def test_em_nothing_to_route(geometry: tuple[Any, ...]) -> None:
 
 
 @needs_interpreter
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # opcheck's own, from torch 2.14
 @pytest.mark.parametrize("full", [False, True])
 def test_torch_accepts_the_operators(full: bool) -> None:
     from torchcaps.ops.dynamic.triton import forward_op
@@ -215,6 +218,9 @@ def test_torch_accepts_the_operators(full: bool) -> None:
 
 
 @needs_interpreter
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # opcheck's own, from torch 2.14
 def test_torch_accepts_the_operators_of_em() -> None:
     from torchcaps.ops.em.triton import forward_op
 
