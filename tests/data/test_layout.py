@@ -216,7 +216,9 @@ def test_splits_by_a_table(tmp_path: Path) -> None:
     assert [shades(part) for part in data.splits.values()] == [[*range(k, k + 10)] for k in (0, 10, 20)]
     assert data.note == "split by split.csv"
     (tmp_path / "split.csv").write_text("\n".join(rows).replace("Test", "later"))
-    with pytest.raises(ValueError, match=r"split.csv must have a split of train, val or test for each file, got later"):
+    with pytest.raises(
+        ValueError, match=r"split.csv must have a split of train, val or test for each file, got 'later'"
+    ):
         load("folder", tmp_path, split="split.csv")
 
 

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import csv
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lightning.pytorch.loggers import CSVLogger
 
+from tests.tiny import TINY
 from torchcaps.cli import main
-from torchcaps.training import Data, Model
-from torchcaps.training.recipes import recipe
 from torchcaps.training.train import train
-
-CONFIG = replace(
-    recipe("digits"),
-    data=Data("digits", n_train=32, n_eval=8),
-    model=Model("capsnet_small", {"channels": 4, "n_types": 2, "decoder": None}),
-    epochs=3,
-    batch_size=16,
-    threads=1,
-    device="cpu",
-)
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -33,20 +21,20 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def test_every_epoch_is_handed_over(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path / "log", name=None, version="mine")
-    result = train(CONFIG, tmp_path / "run", progress="none", logger=[logger])
+    result = train(TINY, tmp_path / "run", progress="none", logger=[logger])
     ours, theirs = rows(tmp_path / "run" / "metrics.csv"), rows(tmp_path / "log" / "mine" / "metrics.csv")
-    assert len(theirs) == CONFIG.epochs
+    assert len(theirs) == TINY.epochs
     for one, other in zip(ours, theirs, strict=True):
         assert {name: float(value) for name, value in one.items()} == {name: float(other[name]) for name in one}
     # What is logged changes nothing of the outcome.
-    same = train(CONFIG, tmp_path / "without", progress="none")
+    same = train(TINY, tmp_path / "without", progress="none")
     assert same["test_loss"] == result["test_loss"]
 
 
 @pytest.mark.parametrize("logger", ["wandb", 3, [1], []])
 def test_what_is_no_logger(logger: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="logger must be a Lightning logger, several, or 'tensorboard'; got"):
-        train(CONFIG, tmp_path / "run", progress="none", logger=logger)
+        train(TINY, tmp_path / "run", progress="none", logger=logger)
     assert not (tmp_path / "run").exists()
 
 

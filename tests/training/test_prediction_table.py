@@ -11,21 +11,18 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.tiny import TINY
 from torchcaps.cli import main
-from torchcaps.training import Data, Model
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.predict import predict
 from torchcaps.training.prediction_table import image_files, write_predictions
-from torchcaps.training.recipes import recipe
 from torchcaps.training.train import train
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run")
-    model = Model("capsnet_small", {"channels": 4, "n_types": 2, "decoder": None})
-    data = Data("digits", n_train=32, n_eval=8)
-    train(replace(recipe("digits"), data=data, model=model, epochs=1, batch_size=16), out, progress="none")
+    train(replace(TINY, epochs=1), out, progress="none")
     return out
 
 

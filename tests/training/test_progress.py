@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from torchcaps.training import Data, Model
+from tests.tiny import TINY
 from torchcaps.training.callbacks import OutOfTime, in_minutes
-from torchcaps.training.recipes import recipe
 from torchcaps.training.train import train
-
-CONFIG = replace(
-    recipe("digits"),
-    data=Data("digits", n_train=64, n_eval=16),
-    model=Model("capsnet_small", {"channels": 4, "n_types": 2, "decoder": None}),
-    epochs=3,
-    batch_size=16,
-    threads=1,
-    device="cpu",
-)
 
 
 def test_a_run_says_what_it_is_and_where_it_resumes(
@@ -31,11 +19,11 @@ def test_a_run_says_what_it_is_and_where_it_resumes(
     with monkeypatch.context() as patch:
         patch.setattr("time.monotonic", lambda: float(next(clock)))
         with pytest.raises(OutOfTime):
-            train(CONFIG, tmp_path, progress="lines", until=8.0)
+            train(TINY, tmp_path, progress="lines", until=8.0)
     first = capsys.readouterr().out
     assert re.match(r"capsnet_small with [\d,]+ parameters, 64 training images of digits, 3 epochs on .+; ", first)
     assert "resuming" not in first
-    train(CONFIG, tmp_path, progress="lines")
+    train(TINY, tmp_path, progress="lines")
     second = capsys.readouterr().out
     assert re.search(r"resuming after step \d+ of 12, in epoch \d", second)
     assert re.search(r"epoch 3/3: train loss .*, \d+ s$", second, re.MULTILINE)
@@ -44,7 +32,7 @@ def test_a_run_says_what_it_is_and_where_it_resumes(
 def test_the_bar_counts_epochs_from_one_and_says_what_is_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(CONFIG, tmp_path, progress="bar")
+    train(TINY, tmp_path, progress="bar")
     shown = "".join(capsys.readouterr())
     assert "epoch 3/3" in shown and "epoch 0" not in shown.lower() and re.search(r"left=\d+ s", shown)
 

@@ -11,14 +11,8 @@ import torch
 from torch import Tensor
 
 from torchcaps.checks import check_flag
-from torchcaps.data.images import Dataset, Images, fixed_order, keep_back, resized
-from torchcaps.data.splits import stratify
-
-_SPLITS = ("train", "val", "test")
-#: Shares of the images that validate and test, where the file does not part them.
-_SHARES = {"test": 0.2, "val": 0.1}
-#: One in so many training images validates, where the file has a test split alone; picked once with this seed.
-_VALIDATION, _SEED = 10, 0
+from torchcaps.data.images import Dataset, Images, fixed_order, keep_a_tenth, numbered_classes, resized
+from torchcaps.data.splits import SPLITS, TEST, VALIDATION, stratify
 
 
 def load_arrays(
@@ -51,11 +45,11 @@ def load_arrays(
         if "train_images" in arrays:
             parts = {
                 split: _images(arrays, f"{split}_", image_size, channels_first=channels_first)
-                for split in _SPLITS
+                for split in SPLITS
                 if split != "val" or "val_images" in arrays
             }
             if "val" not in parts:
-                parts["train"], parts["val"] = keep_back(parts["train"], len(parts["train"]) // _VALIDATION, _SEED)
+                parts["train"], parts["val"] = keep_a_tenth(parts["train"])
             note = "split by its arrays"
         else:
             parts = _shared_out(_images(arrays, "", image_size, channels_first=channels_first))
@@ -63,7 +57,9 @@ def load_arrays(
             note = f"split by content{by}, stratified by class"
     except ValueError as error:
         raise ValueError(f"{root}: {error}") from error
-    return Dataset(root.stem, names or _numbers(parts), parts["train"], parts["val"], parts["test"], note=note)
+    return Dataset(
+        root.stem, names or numbered_classes(parts.values()), parts["train"], parts["val"], parts["test"], note=note
+    )
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
@@ -113,13 +109,13 @@ def _shared_out(every: Images) -> dict[str, Images]:
         groups = every.factors["group"].tolist()
         ties = [(digest, group) for digest, group in zip(digests, groups, strict=True)]
         draws = [hashlib.sha256(str(group).encode()).digest() for group in groups]
-    found = stratify([str(label) for label in _rarest(every.labels)], ties, draws, _SHARES)
+    found = stratify([str(label) for label in _rarest(every.labels)], ties, draws, {"test": TEST, "val": VALIDATION})
     parts = {}
-    for split in _SPLITS:
+    for split in SPLITS:
         places = torch.tensor([k for k, each in enumerate(found) if each == split], dtype=torch.int64)
         if not len(places):
             raise ValueError(f"there must be more images: of {len(every)} none came to the {split} split")
-        parts[split] = every.take(places[fixed_order(len(places), _SEED)])
+        parts[split] = every.take(places[fixed_order(len(places), 0)])
     return parts
 
 
@@ -130,10 +126,3 @@ def _rarest(labels: Tensor) -> list[int]:
     counts = labels.sum(dim=0)
     rarest = torch.where(labels, counts, len(labels) + 1).argmin(dim=1)
     return torch.where(labels.any(dim=1), rarest, -1).tolist()
-
-
-def _numbers(parts: dict[str, Images]) -> tuple[str, ...]:
-    train = parts["train"]
-    if train.several_labels:
-        return tuple(map(str, range(train.labels.shape[1])))
-    return tuple(map(str, range(1 + max(int(part.labels.max()) for part in parts.values()))))

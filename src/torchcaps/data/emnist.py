@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchcaps.checks import check_choice
 from torchcaps.data.files import require
-from torchcaps.data.images import Dataset, Images, keep_back, resized
+from torchcaps.data.images import Dataset, Images, keep_a_tenth, keep_back, resized
 from torchcaps.data.mnist import N_VALIDATION, SPLIT_SEED, parse_idx, read_idx
 
 ARCHIVE = "gzip.zip"
@@ -30,8 +30,6 @@ SUBSETS = {
     "letters": tuple(string.ascii_uppercase),
     "mnist": tuple(string.digits),
 }
-#: One in so many training images is kept for validation.
-_VALIDATION = 10
 
 _QMNIST = {
     "qmnist-train-images-idx3-ubyte.gz": "9e26a7bf1683614e065d7b76460ccd52807165b3f22561fb782bd9f38c52b51d",
@@ -77,7 +75,7 @@ def load_emnist(
         _images(arrays[k], arrays[k + 1], image_size, first, len(SUBSETS[subset]), f"{where}, {names[k]}")
         for k in (0, 2)
     )
-    train, val = keep_back(every, len(every) // _VALIDATION, SPLIT_SEED)
+    train, val = keep_a_tenth(every)
     return Dataset("emnist", SUBSETS[subset], train, val, test, note=f"EMNIST {subset}")
 
 

@@ -16,11 +16,8 @@ from torchcaps.data.image_file import Frames, check_reading, read_image
 from torchcaps.data.images import Dataset, Images, fixed_order
 from torchcaps.data.layout import SUFFIXES, File, Layout, find_images
 from torchcaps.data.pixels import Pixels, put_in_order, read_files
-from torchcaps.data.splits import check_apart, find_groups, find_splits, stratify
+from torchcaps.data.splits import SPLITS, TEST, VALIDATION, check_apart, find_groups, find_splits, stratify
 
-SPLITS = ("train", "val", "test")
-#: Shares of the images that are kept for validation and for test.
-VALIDATION, TEST = 0.1, 0.2
 #: Broken files that are named in an error.
 _NAMED = 100
 #: 16-bit files no brighter than this are taken for ones of 10, 12 or 14 bits.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -252,6 +252,19 @@ def keep_back(every: Images, n: int, seed: int) -> tuple[Images, Images]:
     """Part images in a fixed random order into all but n of them, to train on, and those n, to validate on."""
     order = fixed_order(len(every), seed)
     return every.take(order[n:]), every.take(order[:n])
+
+
+def numbered_classes(parts: Iterable[Images]) -> tuple[str, ...]:
+    """Name classes by their numbers, as many as the labels of all parts need."""
+    parts = list(parts)
+    if parts[0].several_labels:
+        return tuple(map(str, range(parts[0].labels.shape[1])))
+    return tuple(map(str, range(1 + max(int(part.labels.max()) for part in parts))))
+
+
+def keep_a_tenth(every: Images) -> tuple[Images, Images]:
+    """Part images into those to train on, and a tenth to validate on, picked once."""
+    return keep_back(every, len(every) // 10, seed=0)
 
 
 def fixed_order(n: int, seed: int) -> Tensor:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from torchcaps.data.tables import FILE_COLUMNS, Table, file_in, plain, read_table
-
-_Value = TypeVar("_Value")
+from torchcaps.data.tables import FILE_COLUMNS, Table, file_in, one_each, plain, read_table
 
 #: What a column of labels may be called, in lower case.
 LABEL_COLUMNS = ("label", "labels", "class", "classes", "category", "diagnosis", "dx", "finding labels", "target")
@@ -69,8 +67,8 @@ def read_labels(path: Path) -> Labels:
     files = [file_in(row[at]) for _, row in table.rows]
     split = {}
     if "split" in table.columns:
-        split = _once(path, files, [row[table.columns.index("split")] for _, row in table.rows], "split")
-    return Labels(path, classes, _once(path, files, labels, "label"), split, several)
+        split = one_each(path, files, [row[table.columns.index("split")] for _, row in table.rows], "split")
+    return Labels(path, classes, one_each(path, files, labels, "label"), split, several)
 
 
 def _file_column(table: Table) -> int:
@@ -118,12 +116,3 @@ def _in_order(names: Sequence[str]) -> tuple[str, ...]:
     if all(name.isdecimal() for name in names):
         return tuple(sorted(set(names), key=lambda name: (int(name), name)))
     return tuple(sorted(set(names)))
-
-
-def _once(path: Path, files: Sequence[str], values: Sequence[_Value], what: str) -> dict[str, _Value]:
-    """Return what is said of each file, once."""
-    found: dict[str, _Value] = {}
-    for file, value in zip(files, values, strict=True):
-        if found.setdefault(file, value) != value:
-            raise ValueError(f"{path} must name one {what} for {file}, got {found[file]} and {value}")
-    return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchcaps.data.labels import Labels, read_labels
-from torchcaps.data.splits import SPLIT_NAMES
+from torchcaps.data.splits import SPLIT_NAMES, named_splits
 from torchcaps.data.tables import find_table, match_files
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".mpo")
@@ -184,11 +184,7 @@ def _by_tables(root: Path, homes: dict[Path, str], tables: dict[Path, Labels]) -
 
 
 def _splits_of(labels: Labels, place: Path, paths: Sequence[Path], given: Sequence[str]) -> list[str]:
-    found = []
-    for name in match_files(labels.path, place, paths, labels.split, "split"):
-        if name.lower() not in SPLIT_NAMES:
-            raise ValueError(f"{labels.path} must have a split of train, val or test for each file, got {name!r}")
-        found.append(SPLIT_NAMES[name.lower()])
+    found = named_splits(labels.path, match_files(labels.path, place, paths, labels.split, "split"))
     if any(folder and folder != split for folder, split in zip(given, found, strict=True)):
         raise ValueError(f"{labels.path} must name the splits of the images' folders, got others in its column split")
     return found

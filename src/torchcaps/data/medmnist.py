@@ -12,10 +12,8 @@ from torch import Tensor
 from torchcaps.checks import check_choice
 from torchcaps.data.files import cache_folder, check_checksum
 from torchcaps.data.images import Dataset, Images, resized
-from torchcaps.data.medmnist_table import SUBSETS, VOLUMES, Subset
+from torchcaps.data.medmnist_table import SIZES, SUBSETS, VOLUMES, Subset
 
-#: Heights and widths of the files' images.
-SIZES = (28, 64, 128, 224)
 _ADDRESS = "https://zenodo.org/records/10519652/files/"
 _SPLITS = ("train", "val", "test")
 
@@ -49,7 +47,7 @@ def load_medmnist(
     path = folder / name
     if not path.is_file():
         raise ValueError(f"data.root must hold {name}, but {path} is not there: get it from {_ADDRESS}{name}")
-    check_checksum(path, known.md5[size], "md5")
+    check_checksum(path, known.md5[SIZES.index(size)], "md5")
     parts = [_read(path, split, known, n, size) for split, n in zip(_SPLITS, known.counts, strict=True)]
     train, val, test = (Images(resized(pixels, image_size), labels) for pixels, labels in parts)
     return Dataset(subset, known.classes, train, val, test, note="split by its authors")

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from torchcaps.data.tables import find_table, match_files, plain, read_column, some
 
+SPLITS = ("train", "val", "test")
+#: Shares of the images that are kept for validation and for test, where nothing says which.
+VALIDATION, TEST = 0.1, 0.2
 #: What the folders of splits, and splits in tables, are called.
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -188,12 +191,19 @@ def find_splits(table: str, root: Path, files: Sequence[Path]) -> list[str]:
     if not isinstance(table, str) or not table.lower().endswith(".csv"):
         raise ValueError(f"data.options.split must be a .csv file, got {table!r}")
     place = find_table("data.options.split", table, root)
-    names = match_files(place, root, files, read_column(place, "split"), "split")
-    found = [SPLIT_NAMES.get(name.lower(), "") for name in names]
-    for name, split in zip(names, found, strict=True):
-        if not split:
-            raise ValueError(f"{place} must have a split of train, val or test for each file, got {name}")
-    return found
+    return named_splits(place, match_files(place, root, files, read_column(place, "split"), "split"))
+
+
+def named_splits(table: Path, names: Sequence[str]) -> list[str]:
+    """Return the splits that a table calls by these names.
+
+    Raises:
+        ValueError: another name than those of train, val and test.
+    """
+    for name in names:
+        if name.lower() not in SPLIT_NAMES:
+            raise ValueError(f"{table} must have a split of train, val or test for each file, got {name!r}")
+    return [SPLIT_NAMES[name.lower()] for name in names]
 
 
 def check_apart(groups: Sequence[str], splits: Sequence[str]) -> None:
@@ -210,4 +220,14 @@ def check_apart(groups: Sequence[str], splits: Sequence[str]) -> None:
             )
 
 
-__all__ = ["SPLIT_NAMES", "check_apart", "find_groups", "find_splits", "stratify"]
+__all__ = [
+    "SPLITS",
+    "SPLIT_NAMES",
+    "TEST",
+    "VALIDATION",
+    "check_apart",
+    "find_groups",
+    "find_splits",
+    "named_splits",
+    "stratify",
+]

@@ -106,16 +106,28 @@ def read_column(path: Path, column: str) -> dict[str, str]:
             f"{path} must begin with the names of its columns, file and {column}, got {', '.join(table.columns)}"
         )
     where = [table.columns.index(name) for name in ("file", column)]
-    found: dict[str, str] = {}
+    files, values = list[str](), list[str]()
     for line, row in table.rows:
         cells = [row[k] for k in where] if len(row) == len(table.titles) else []
         if not all(cells) or not cells:
             raise ValueError(
                 f"{path}, line {line}, must have {len(table.titles)} cells, with a file and a {column}; got {row}"
             )
-        file, value = file_in(cells[0]), plain(cells[1])
+        files.append(file_in(cells[0]))
+        values.append(plain(cells[1]))
+    return one_each(path, files, values, column)
+
+
+def one_each(path: Path, files: Sequence[str], values: Sequence[_Value], what: str) -> dict[str, _Value]:
+    """Return what a table says of each file, which may stand in several rows that agree.
+
+    Raises:
+        ValueError: two rows differ.
+    """
+    found: dict[str, _Value] = {}
+    for file, value in zip(files, values, strict=True):
         if found.setdefault(file, value) != value:
-            raise ValueError(f"{path} must name one {column} for {file}, got {found[file]} and {value}")
+            raise ValueError(f"{path} must name one {what} for {file}, got {found[file]} and {value}")
     return found
 
 

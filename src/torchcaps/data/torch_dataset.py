@@ -12,13 +12,10 @@ from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_two
 from torchcaps.data.image_file import without_transparency
-from torchcaps.data.images import Dataset, Images, keep_back, resized
+from torchcaps.data.images import Dataset, Images, keep_a_tenth, numbered_classes, resized
 
 #: What image and label are called where a sample is a mapping.
 _IMAGE_KEYS, _LABEL_KEYS = ("image", "img", "pixel_values", "x"), ("label", "labels", "fine_label", "target", "y")
-#: One in so many training images validates where no validation set is given; picked once with :data:`SPLIT_SEED`.
-VALIDATION = 10
-SPLIT_SEED = 0
 
 
 def from_torch(
@@ -66,7 +63,7 @@ def from_torch(
         if source is not None
     }
     every = parts["train"]
-    held, chosen = (every, parts["val"]) if val is not None else keep_back(every, len(every) // VALIDATION, SPLIT_SEED)
+    held, chosen = (every, parts["val"]) if val is not None else keep_a_tenth(every)
     names = _class_names(train, list(parts.values())) if classes is None else tuple(classes)
     return Dataset(name, names, held, chosen, parts["test"])
 
@@ -160,9 +157,7 @@ def _class_names(source: Any, parts: Sequence[Images]) -> tuple[str, ...]:
     names = getattr(source, "classes", None)
     if isinstance(names, list | tuple) and names:
         return tuple(map(str, names))
-    if parts[0].several_labels:
-        return tuple(map(str, range(parts[0].labels.shape[1])))
-    return tuple(map(str, range(1 + max(int(part.labels.max()) for part in parts))))
+    return numbered_classes(parts)
 
 
 __all__ = ["from_torch"]
