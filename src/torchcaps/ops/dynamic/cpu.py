@@ -7,9 +7,12 @@ import ctypes
 import torch
 from torch import Tensor
 
+from torchcaps.ops.backends.dispatch import note_reference
 from torchcaps.ops.backends.errors import refuse_forward_derivative
 from torchcaps.ops.backends.native import SUFFIXES, load, why_not
 from torchcaps.ops.dynamic.operator import gradients, outputs, register
+from torchcaps.ops.dynamic.reference import route
+from torchcaps.ops.votes import dense_votes
 
 #: Tensors of the pose's size that are kept of each iteration: the weighted sums.
 KEPT = 1
@@ -84,13 +87,9 @@ def _by_reference(
     return_coupling: bool,
 ) -> None:
     """Fill the results, without the states, which no gradient can be computed from here."""
-    from torchcaps.ops.backends.dispatch import note_reference
-    from torchcaps.ops.dynamic.routing import dynamic_routing  # which imports this file
-
     note_reference(str(why_not("dynamic")))
-    given = {"n_iters": n_iters, "bias": bias, "initial_logits": b0, "leaky": leaky, "backend": "reference"}
-    routed = dynamic_routing(u, weight, **given, return_coupling=return_coupling)  # type: ignore[arg-type]
-    for result, value in zip(made, routed):
+    routed = route(dense_votes(u, weight), n_iters, bias, b0, leaky, "full")
+    for result, value in zip(made, routed[: 3 if return_coupling else 2]):
         if value is not None:
             result.copy_(value)
     made[3].fill_(torch.nan)

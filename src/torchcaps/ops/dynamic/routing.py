@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_choice, check_flag, check_floating, check_shapes, check_tensor
 from torchcaps.ops.backends.dispatch import which_backend
 from torchcaps.ops.dynamic import cpu, triton
+from torchcaps.ops.dynamic.reference import route
 from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
-from torchcaps.ops.squash import squash_with_length
 from torchcaps.ops.votes import dense_votes
 from torchcaps.types import Capsules
 
@@ -87,7 +85,7 @@ def dynamic_routing(
         if chosen != "triton":  # which widens numbers as it reads them
             u, weight = at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype))
         if chosen == "reference":
-            routed = _route(dense_votes(u, weight), n_iters, bias, initial_logits, leaky, backprop)
+            routed = route(dense_votes(u, weight), n_iters, bias, initial_logits, leaky, backprop)
         else:
             routed = _run_operator(chosen, u, weight, n_iters, bias, initial_logits, leaky, backprop, return_coupling)
     return _finish(routed, dtype, return_coupling)
@@ -121,37 +119,8 @@ def dynamic_routing_from_votes(
     _check(sizes, n_iters, bias, initial_logits, leaky, backprop, return_coupling)
     check_choice("backend, for votes that are there already,", backend, ("auto", "reference"))
     with without_autocast(votes):
-        routed = _route(at_least_float32(votes), n_iters, bias, initial_logits, leaky, backprop)
+        routed = route(at_least_float32(votes), n_iters, bias, initial_logits, leaky, backprop)
     return _finish(routed, votes.dtype, return_coupling)
-
-
-def _route(
-    votes: Tensor, n_iters: int, bias: Tensor | None, initial_logits: Tensor | None, leaky: bool, backprop: str
-) -> Capsules:
-    """Run procedure 1 of the paper, line by line; û is ``votes``."""
-    b0 = 0 if initial_logits is None else initial_logits.to(votes.dtype)
-
-    def one_pass(agreement: Tensor) -> Capsules:
-        b = b0 + agreement  # [B, I, J]
-        c = _leaky_softmax(b) if leaky else b.softmax(dim=2)  # eq. 3: over the upper capsules
-        s = torch.einsum("bij,bije->bje", c, votes)  # eq. 2
-        return Capsules(*squash_with_length(s if bias is None else s + bias.to(s.dtype)), c)  # eq. 1
-
-    agreement = votes.new_zeros(votes.shape[:3])
-    # Not where it changes nothing: torch.export cannot load programs with a region of it within one of autocast.
-    with torch.no_grad() if backprop == "last" and torch.is_grad_enabled() else nullcontext():
-        for _ in range(n_iters - 1):
-            v = one_pass(agreement).pose
-            agreement = agreement + torch.einsum("bije,bje->bij", votes, v)
-    if backprop == "last":  # no_grad does not hold back what forward-mode derivatives carry along
-        agreement = agreement.detach()
-    return one_pass(agreement)
-
-
-def _leaky_softmax(b: Tensor) -> Tensor:
-    """Take the softmax over the last axis and one more logit, 0, whose share is dropped."""
-    leak = b.new_zeros((*b.shape[:-1], 1))
-    return torch.cat((leak, b), dim=-1).softmax(dim=-1)[..., 1:]
 
 
 def _run_operator(

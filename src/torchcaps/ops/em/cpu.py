@@ -9,10 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchcaps.ops.backends.dispatch import note_reference
 from torchcaps.ops.backends.errors import refuse_forward_derivative
 from torchcaps.ops.backends.native import SUFFIXES, load, why_not
 from torchcaps.ops.em.operator import Settings, gradients, outputs, places, register, schemas
+from torchcaps.ops.em.reference import route_map
 from torchcaps.ops.em.settings import EMSettings
+from torchcaps.ops.votes import Fields
 
 #: The numbers of a vector that are compiled.
 SIZE = 16
@@ -129,20 +132,11 @@ def _by_reference(
     return_coupling: bool,
 ) -> None:
     """Fill the results, without the states, which no gradient can be computed from here."""
-    from torchcaps.ops.backends.dispatch import note_reference
-    from torchcaps.ops.em.routing import conv_em_routing  # which imports this file
-
     note_reference(str(why_not(_library(tensors[0]))))
-    routed = conv_em_routing(
-        *tensors,
-        stride=(stride[0], stride[1]),
-        n_iters=settings.n_iters,
-        settings=_GivenLambdas.of(settings),
-        offset=offset,
-        backend="reference",
-        return_coupling=return_coupling,
-    )
-    for result, value in zip(results, routed):
+    pose, _, weight, *_ = tensors
+    fields = Fields(list(pose.shape[1:4]), list(weight.shape[1:3]), (stride[0], stride[1]))
+    routed = route_map(*tensors, offset, fields, settings.n_iters, _GivenLambdas.of(settings), "full")
+    for result, value in zip(results, routed[: 3 if return_coupling else 2]):
         if value is not None:
             result.copy_(value)
     results[3].fill_(torch.nan)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import as_two, check_choice, check_flag, check_floating, check_shapes
@@ -24,9 +22,10 @@ from torchcaps.ops.em.checks import (
     choose_backend,
 )
 from torchcaps.ops.em.operator import Settings, places
+from torchcaps.ops.em.reference import route, route_map
 from torchcaps.ops.em.settings import EMSettings, em_settings
 from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
-from torchcaps.ops.votes import Fields, check_fields, matrix_votes
+from torchcaps.ops.votes import Fields, check_fields
 from torchcaps.types import Capsules
 
 _OPERATORS = {"cpu": cpu.forward_op, "triton": triton.forward_op}
@@ -183,23 +182,14 @@ def conv_em_routing(
         m, a, w = pose, activation, weight
         if chosen != "triton":  # which widens numbers as it reads them
             m, a, w = (at_least_float32(x.to(dtype)) for x in (m, a, w))
-        if chosen != "reference":
+        if chosen == "reference":
+            fields = Fields(map_shape, kernel_size, stride)
+            routed = route_map(m, a, w, beta_u, beta_a, offset, fields, n_iters, given, backprop)
+        else:
             rest = beta_u, beta_a, stride, n_iters, given, offset, backprop, return_coupling
             routed = _run_operator(chosen, m, a, w, *rest)
-            coupling = None if routed.coupling is None else routed.coupling.to(dtype)
-            return Capsules(routed.pose.to(dtype), routed.activation.to(dtype), coupling)
-        fields = Fields(map_shape, kernel_size, stride)
-        votes = matrix_votes(fields.gather(m if matrices else m.unsqueeze(-2)), w.flatten(0, 2))  # [B, P, N, J, ., .]
-        if offset is not None:
-            votes = votes + offset.to(votes).reshape(fields.n_children, 1, *votes.shape[-2:])
-        betas = beta_u.to(votes.dtype), beta_a.to(votes.dtype)
-        mu, a_out, coupling = _route(votes.flatten(-2), fields.gather(a), *betas, fields, n_iters, given, backprop)
-    size = mu.shape[-1:] if not matrices else (4, 4)
-    return Capsules(
-        mu.unflatten(1, fields.places).permute(0, 3, 1, 2, 4).unflatten(-1, size).to(dtype),
-        a_out.unflatten(1, fields.places).permute(0, 3, 1, 2).to(dtype),
-        coupling.unflatten(1, fields.places).to(dtype) if return_coupling else None,
-    )
+    coupling = routed.coupling.to(dtype) if return_coupling and routed.coupling is not None else None
+    return Capsules(routed.pose.to(dtype), routed.activation.to(dtype), coupling)
 
 
 def em_routing_from_votes(
@@ -249,7 +239,7 @@ def em_routing_from_votes(
     with without_autocast(votes):
         v, a = (at_least_float32(x.to(dtype)) for x in (votes, activation))
         v, u, b = v.flatten(3).unsqueeze(1), beta_u.to(v.dtype), beta_a.to(v.dtype)  # votes [B, 1, I, J, D]
-        mu, a_out, coupling = _route(v, a.unsqueeze(1), u, b, fields, n_iters, given, backprop)
+        mu, a_out, coupling = route(v, a.unsqueeze(1), u, b, fields, n_iters, given, backprop)
     coupling = coupling.squeeze(1).to(dtype) if return_coupling else None
     return Capsules(mu.squeeze(1).unflatten(-1, votes.shape[3:]).to(dtype), a_out.squeeze(1).to(dtype), coupling)
 
@@ -257,65 +247,6 @@ def em_routing_from_votes(
 def _numbers(sizes: Sequence[int]) -> list[int]:
     """Return sizes as integers; they are tensors while ``torch.jit`` traces."""
     return [int(n) if isinstance(n, Tensor) else n for n in sizes]
-
-
-def _route(
-    votes: Tensor,
-    a: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    fields: Fields,
-    n_iters: int,
-    given: EMSettings,
-    backprop: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Run procedure 1 of the paper. Votes ``[B, P, N, J, D]`` are of the N children in each of P receptive fields."""
-    ratio = len(beta_u) * fields.n_places / max(1, fields.n_lower) if given.normalize else 1.0
-    one = votes.new_ones(votes.shape[1:3])  # [P, N]
-    n_parents = len(beta_u) * (fields.seen_by(votes.device).to(one.dtype) if given.start == "parents" else one)
-    r = (1 / n_parents)[..., None].expand(votes.shape[:4])  # R_ij, [B, P, N, J]
-    mu = logit = votes.new_zeros(())
-    for t in range(n_iters):
-        last = t == n_iters - 1
-        if last and backprop == "last":  # no_grad does not hold back what forward-mode derivatives carry along
-            r, mu = r.detach(), mu.detach()
-        # Not where it changes nothing: torch.export cannot load programs with a region of it within one of autocast.
-        with torch.no_grad() if backprop == "last" and not last and torch.is_grad_enabled() else nullcontext():
-            mu, variance, logit = _m_step(votes, r * a[..., None], mu, beta_u, beta_a, given, given.lambda_at(t), ratio)
-            if not last:
-                r = _e_step(votes, mu, variance, logit, fields, given)
-    return mu, logit.sigmoid(), r
-
-
-def _m_step(
-    votes: Tensor,
-    r: Tensor,
-    mu: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    given: EMSettings,
-    inverse_temperature: float,
-    ratio: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Fit a Gaussian to each parent's votes: μ and σ² ``[B, P, J, D]``, logit of the activation ``[B, P, J]``."""
-    mass = r.sum(dim=2) + given.mass_floor  # [B, P, J]
-    mean = torch.einsum("bpnj,bpnjh->bpjh", r, votes) / mass[..., None]
-    mu = (1 - given.damping) * mean + given.damping * mu
-    variance = torch.einsum("bpnj,bpnjh->bpjh", r, (votes - mu[:, :, None]).square()) / mass[..., None]
-    variance = variance + given.variance_floor
-    log_sigma = given.cost_scale * variance.log().sum(dim=-1) / 2  # Σ_h log σ_h
-    cost = (given.beta_u_scale * votes.shape[-1] * beta_u + log_sigma) * ratio * mass
-    return mu, variance, inverse_temperature * (given.beta_a_scale * beta_a - cost)
-
-
-def _e_step(votes: Tensor, mu: Tensor, variance: Tensor, logit: Tensor, fields: Fields, given: EMSettings) -> Tensor:
-    """Share each child among the parents that compete for it: R_ij ``[B, P, N, J]``."""
-    distance = ((votes - mu[:, :, None]).square() / variance[:, :, None]).sum(dim=-1)  # [B, P, N, J]
-    log_p = -(distance + (2 * math.pi * variance).log().sum(dim=-1)[:, :, None]) / 2
-    log_ap = F.logsigmoid(logit)[:, :, None] + log_p
-    if given.compete == "positions":
-        return (log_ap - fields.logsumexp(log_ap)).exp()
-    return (log_ap - fields.logsumexp(log_ap.logsumexp(dim=-1, keepdim=True))).exp()
 
 
 def _run_operator(
