@@ -93,10 +93,12 @@ class DynamicBy(DynamicRouting):
         return_coupling: bool = False,
         n_iters: int | None = None,
     ) -> Capsules:
+        """Route by the contender."""
         pose = DYNAMIC[self.by](capsules.pose, parts["weight"], parts["bias"], n_iters or self.n_iters)
         return Capsules(pose, safe_norm(pose))
 
     def route_map(self, *_: Any, **__: Any) -> Capsules:
+        """Refuse maps, which the contenders do not route."""
         raise NotImplementedError("the formulations of dynamic routing route densely")
 
 
@@ -118,6 +120,7 @@ class EMBy(EMRouting):
         n_iters: int | None = None,
         **_: Any,
     ) -> Capsules:
+        """Route a map by the contender."""
         weight = parts["weight"].unflatten(0, (capsules.pose.shape[1], *kernel_size))
         pose = capsules.pose.unflatten(-1, (4, 4))
         return _EM[self.by](pose, capsules.activation, weight, stride=stride, **self._given(parts, n_iters))
@@ -131,6 +134,7 @@ class EMBy(EMRouting):
         n_iters: int | None = None,
         offset: Tensor | None = None,
     ) -> Capsules:
+        """Route a map of one place by the contender."""
         made = _EM[self.by](
             capsules.pose.unflatten(-1, (4, 4))[:, :, None, None],
             capsules.activation[:, :, None, None],

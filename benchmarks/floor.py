@@ -40,8 +40,7 @@ def conv_equal_votes(
 ) -> Capsules:
     """The mean of the votes that active children have, as in EM routing's first M-step; a convolution.
 
-    Args:
-        pose: ``[B, T, H, W, 4, 4]``. The others as in :func:`torchcaps.ops.conv_em_routing`.
+    Arguments are those of :func:`torchcaps.ops.conv_em_routing`.
 
     Returns:
         pose ``[B, J, H', W', 4, 4]``; activation ``[B, J, H', W']``, some function of it that uses β.

@@ -40,6 +40,7 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Name the case in the record."""
         return f"{self.network}, {self.n_classes} classes, lr {self.lr:g}, seed {self.seed}"
 
 
@@ -54,6 +55,7 @@ class Frozen(nn.Module):
         self.register_buffer("std", made.std(dim=(0, 2, 3), keepdim=True))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return features of images ``[B, 1, H, W]``."""
         return (self.conv(x) - self.mean) / self.std
 
 
@@ -65,6 +67,7 @@ class Fixed(nn.Module):
         self.features, self.length = Frozen(images, 64, 17, 2), length
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return capsules ``[B, 288, 8]`` of images ``[B, 1, H, W]``."""
         poses = self.features(x).unflatten(1, (8, 8)).movedim(2, -1).flatten(1, 3)  # [B, 288, 8]
         return self.length * nn.functional.normalize(poses, dim=-1)
 

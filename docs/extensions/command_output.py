@@ -20,6 +20,7 @@ class Command(SphinxDirective):
     final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
+        """Run the command, and return its text as a block."""
         line = self.arguments[0]
         words = [sys.executable, "-m", "torchcaps", *shlex.split(line)]
         environment = os.environ | {"COLUMNS": "78", "NO_COLOR": "1"}

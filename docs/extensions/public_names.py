@@ -23,6 +23,7 @@ class Public(SphinxDirective):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
+        """Write the table, and the directives that show each docstring."""
         module = self.arguments[0]
         names = " ".join(self.content).split()
         page = self.env.metadata[self.env.docname]

@@ -43,6 +43,7 @@ class InvertedAttention(Routing):
     n_iters: int = 1
 
     def parts(self, sizes: Sizes) -> Mapping[str, Part]:
+        """Name the weight, the normalization of upper poses, and weight and bias of the scores."""
         side = math.isqrt(sizes.d_in)
         if sizes.n_in is None or sizes.d_in != sizes.d_out or side * side != sizes.d_in:
             raise ValueError(f"d_in and d_out must be one square number, got {sizes.d_in} and {sizes.d_out}")
@@ -63,6 +64,7 @@ class InvertedAttention(Routing):
         n_iters: int | None = None,
         state: Capsules | None = None,
     ) -> Capsules:
+        """Route all at once, from the state of the pass before where there is one."""
         weight = parts["weight"]
         side = weight.shape[-1]
         matrices = capsules.pose.unflatten(-1, (side, side))

@@ -35,6 +35,7 @@ class SelfRouting(Routing):
     needs_activations: ClassVar[bool] = True
 
     def parts(self, sizes: Sizes) -> Mapping[str, Part]:
+        """Name the votes' weight, and weight and bias of the subordinate routing networks."""
         n_in, n_out, d_in, d_out = sizes.n_in, sizes.n_out, sizes.d_in, sizes.d_out
         assert n_in is not None  # as any_n_in is false
         # R and r start at 0, so that all shares are equal at first.
@@ -45,6 +46,7 @@ class SelfRouting(Routing):
         }
 
     def route(self, capsules: Capsules, parts: Mapping[str, Any], *, return_coupling: bool = False) -> Capsules:
+        """Let each lower capsule choose its parents by its own pose."""
         u, a = capsules.pose, capsules.activation
         logits = torch.einsum("bid,ijd->bij", u, parts["route_weight"]) + parts["route_bias"]
         share = logits.softmax(dim=2)

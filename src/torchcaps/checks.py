@@ -119,7 +119,7 @@ def check_several(name: str, value: object) -> None:
 
 
 def check_classes(name: str, classes: Tensor, n_classes: int) -> None:
-    """Refuse labels that are no classes 0 … ``n_classes`` − 1. (It waits for a device to tell.)"""
+    """Refuse labels that are no classes 0 … ``n_classes`` − 1; it waits for a device to tell."""
     if classes.numel() and not 0 <= int(classes.min()) <= int(classes.max()) < n_classes:
         raise ValueError(
             f"{name} must hold classes 0 … {n_classes - 1}, got {int(classes.min())} … {int(classes.max())}"

@@ -176,6 +176,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Take one step; ``closure``, if given, computes the loss anew, which is returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

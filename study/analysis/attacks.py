@@ -41,7 +41,9 @@ class Attack(Protocol):
 
     def __call__(
         self, model: nn.Module, images: Tensor, labels: Tensor, epsilon: float, *, targeted: bool = False
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """Change images by at most ``epsilon`` a pixel."""
+        ...
 
 
 def fgsm(
@@ -91,9 +93,15 @@ def bim(
     """Take several small steps of :func:`fgsm`, each clipped to the ball of ε: the basic iterative method.
 
     Args:
+        model: as :func:`fgsm`, like the next five.
+        images: ``[B, C, H, W]``, values 0 … 1.
+        labels: the true classes, or with ``targeted`` the wrong ones that are aimed at; ``[B]`` int64.
+        epsilon: largest change of a pixel.
+        targeted: whether ``labels`` are targets.
+        loss: what is climbed.
         n_steps: number of steps.
         step: size of a step; by default all steps add up to 1.25 ε, as the authors have it up to ε = 16/255. (Beyond,
-            theirs add up to ε + 4/255, here still to 1.25 ε.) The other arguments are those of :func:`fgsm`.
+            theirs add up to ε + 4/255, here still to 1.25 ε.)
 
     Raises:
         ValueError: as :func:`fgsm`; there are no steps, or ``step`` is negative.
@@ -122,9 +130,16 @@ def pgd(
     A network that only hides its gradient, near the images or in one loss, withstands :func:`bim` and not this.
 
     Args:
+        model: as :func:`fgsm`, like the next five.
+        images: ``[B, C, H, W]``, values 0 … 1.
+        labels: the true classes, or with ``targeted`` the wrong ones that are aimed at; ``[B]`` int64.
+        epsilon: largest change of a pixel.
+        targeted: whether ``labels`` are targets.
+        loss: what is climbed.
+        n_steps: number of steps from each start.
+        step: size of a step; by default all steps add up to 2.5 ε.
         n_restarts: largest number of starts for each image.
-        seed: seed of the starts. They are drawn for a whole batch: in another batch an image starts elsewhere. The
-            other arguments are those of :func:`bim`, but by default all steps add up to 2.5 ε.
+        seed: seed of the starts. They are drawn for a whole batch: in another batch an image starts elsewhere.
 
     Returns:
         The first success for each image, else the last attempt.

@@ -102,8 +102,12 @@ def robust_accuracy(
     The balls are nested, so an image that is fooled once stays fooled, and only the others are attacked again.
 
     Args:
+        model: any module that returns scores ``[B, J]``, or an output with ``.scores``.
+        images: ``[B, C, H, W]``, values 0 … 1.
+        labels: the true classes, ``[B]`` int64.
         epsilons: ascending.
-        attacks: one or several, all of which are tried, untargeted. The others as :func:`accuracy_under_attack`.
+        attacks: one or several, all of which are tried, untargeted.
+        batch_size: images that are attacked at once.
 
     Raises:
         ValueError: as :func:`accuracy_under_attack`; ``epsilons`` that descend.

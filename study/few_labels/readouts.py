@@ -83,8 +83,9 @@ def one_by_one(classes: Callable[[Draw], tuple[Tensor, Tensor]]) -> Readout:
 
 
 def softening(joint: Tensor) -> float:
-    """The temperature at which points ``[N, K]`` belong to a few components: posteriors in many dimensions are nearly
-    0 or 1, and say nothing of which components are alike.
+    """Find the temperature at which points ``[N, K]`` belong to a few components.
+
+    Posteriors in many dimensions are nearly 0 or 1, and say nothing of which components are alike.
     """
     low, high = 0.0, 10.0  # logarithms to the base 2
     for _ in range(30):

@@ -84,7 +84,7 @@ def bar(values: Iterable[T], what: str) -> Iterable[T]:
 
 
 def number(value: Tensor | float) -> float | None:
-    """Six digits behind the point, as JSON knows it; None for NaN. (With five a table, rounding again, errs.)"""
+    """Keep six digits behind the point, as JSON knows it; None for NaN. With five a table, rounding again, errs."""
     value = float(value)
     return None if math.isnan(value) else round(value, 6)
 

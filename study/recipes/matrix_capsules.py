@@ -98,7 +98,7 @@ def smallnorb_5_iterations() -> Experiment:
 
 
 def smallnorb_vector() -> Experiment:
-    """Poses as 16-vectors: 2.9 % in the paper's table 1. (The coordinates stand first in the vector.)"""
+    """Poses as 16-vectors: 2.9 % in the paper's table 1; the coordinates stand first in the vector."""
     return _vector_row("smallnorb-vector", coordinates="row")
 
 

@@ -146,8 +146,9 @@ def _suited(defaults: Experiment, data: str, model: str, image_size: list[int] |
 
 
 def _settled(arguments: list[str]) -> list[str]:
-    """Move ``--config`` to the front, so that the other options count wherever it stands, and a result's settings in
-    place of its file: ``--config runs/mnist/result.json`` trains it again.
+    """Move ``--config`` to the front, so that the other options count wherever it stands.
+
+    A result's file is replaced by its settings: ``--config runs/mnist/result.json`` trains it again.
     """
     files, others, rest = list[str](), list[str](), iter(arguments)
     for argument in rest:

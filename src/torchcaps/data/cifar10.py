@@ -105,6 +105,7 @@ class ArraysOnly(pickle.Unpickler):
     """Makes numpy's arrays and nothing else: a pickle could otherwise run what it likes."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
+        """Return what numpy's arrays are made by, and refuse everything else."""
         reconstruct, (array, *_), _ = np.empty(0).__reduce__()
         known = {
             ("numpy.core.multiarray", "_reconstruct"): reconstruct,

@@ -99,6 +99,7 @@ class ClassCaps(RoutedLayer):
         return_coupling: bool = False,
         state: Capsules | None = None,
     ) -> Capsules:
+        """Route all capsules of a map to the classes; *Input* and *Output* of the class say the shapes."""
         lower = self.routed_map(capsules, self.n_types)
         height, width = lower.pose.shape[2:4]
         offset = self.offset(height, width, lower.pose.dtype, lower.pose.device)
@@ -140,6 +141,7 @@ class ClassCaps(RoutedLayer):
         return offset.flatten(0, 1).repeat(self.n_types, 1)
 
     def extra_repr(self) -> str:
+        """Describe the layer for ``print``: shapes, then options."""
         scale = "" if self.coordinates is None else f", coordinate_scale={self.coordinate_scale:.4g}"
         return (
             f"[B, {self.n_types}, H, W, {self.d_in}] -> {self.n_out}×{self.d_out}, {self.routing_repr()}, "

@@ -89,6 +89,7 @@ class ConvCaps(RoutedLayer):
         return_coupling: bool = False,
         state: Capsules | None = None,
     ) -> Capsules:
+        """Route each receptive field of a map; *Input* and *Output* of the class say the shapes."""
         lower = self.routed_map(capsules, self.n_types)
         if any(self.padding):
             rows, columns = self.padding
@@ -99,6 +100,7 @@ class ConvCaps(RoutedLayer):
         return self.returned(routed, 4)
 
     def extra_repr(self) -> str:
+        """Describe the layer for ``print``: shapes, then options."""
         return (
             f"[B, {self.n_types}, H, W, {self.d_in}] -> [B, {self.n_out}, H', W', {self.d_out}], "
             f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "

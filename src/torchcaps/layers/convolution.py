@@ -49,6 +49,7 @@ class Standardize(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        """Bring each image ``[B, C, H, W]`` to mean 0 and variance 1."""
         check_shapes(x=(x, "B C H W"))
         check_floating("x", x)
         wide = at_least_float32(x)  # the least deviation is 0 in float16
@@ -94,6 +95,7 @@ class Conv2d(nn.Conv2d):
         super().__init__(in_channels, out_channels, *windows(kernel_size, stride, padding), bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        """Convolve images ``[B, C, H, W]`` into ``[B, C', H', W']``."""
         assert not isinstance(self.padding, str)
         (down, right), (rows, columns) = self.stride, self.padding
         return conv2d(input, self.weight, self.bias, stride=(down, right), padding=(rows, columns))

@@ -53,6 +53,7 @@ class DenseCaps(RoutedLayer):
         mask: Tensor | None = None,
         state: Capsules | None = None,
     ) -> Capsules:
+        """Route all lower capsules to all upper ones; *Input* and *Output* of the class say the shapes."""
         lower = self.routed(capsules)
         if lower.pose.dim() == 5:
             lower = Capsules(lower.pose.flatten(1, 3), lower.activation.flatten(1, 3))
@@ -67,4 +68,5 @@ class DenseCaps(RoutedLayer):
         return self.returned(self.routing.route(lower, self.parts(), **call), 2)
 
     def extra_repr(self) -> str:
+        """Describe the layer for ``print``: shapes, then options."""
         return f"{self.n_in or 'any'}×{self.d_in} -> {self.n_out}×{self.d_out}, {self.routing_repr()}"

@@ -112,12 +112,14 @@ class PrimaryCaps(Scaled):
         return conv_size((height, width), self.kernel_size, self.stride, self.padding)
 
     def forward(self, x: Tensor) -> Capsules:
+        """Make capsules ``[B, T, H', W', D]`` of a feature map ``[B, C, H, W]``."""
         check_feature_map(x, self.in_channels, self.kernel_size, self.padding)
         s = conv2d(x, self.weight.permute(3, 2, 0, 1), stride=self.stride, padding=self.padding)
         s = s.unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, T, H', W', D]
         return Capsules(*squash_with_length(self.scale * s + self.bias[:, None, None]))
 
     def extra_repr(self) -> str:
+        """Describe the layer for ``print``: shapes, then options."""
         return (
             f"[B, {self.in_channels}, H, W] -> [B, {self.n_types}, H', W', {self.d_out}], "
             f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, scale={self.scale_repr()}"
@@ -233,6 +235,7 @@ class MatrixPrimaryCaps(nn.Module):
         return conv_size((height, width), self.kernel_size, self.stride, self.padding)
 
     def forward(self, x: Tensor) -> Capsules:
+        """Make capsules ``[B, T, H', W', 4, 4]`` of a feature map ``[B, C, H, W]``."""
         check_feature_map(x, self.in_channels, self.kernel_size, self.padding)
         made = self.norm(conv2d(x, self.weight, stride=self.stride, padding=self.padding))
         pose, logit = made.split(self._parts, dim=1)
@@ -243,6 +246,7 @@ class MatrixPrimaryCaps(nn.Module):
         return Capsules(pose, (logit + self.activation_bias).sigmoid())
 
     def extra_repr(self) -> str:
+        """Describe the layer for ``print``: shapes, then options."""
         return (
             f"[B, {self.in_channels}, H, W] -> [B, {self.n_types}, H', W', {self.d_out}], pose={self.pose}, "
             f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"

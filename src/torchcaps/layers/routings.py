@@ -83,12 +83,14 @@ class DynamicRouting(Routing):
             check_positive("vote_scale", self.vote_scale)
 
     def vote_scale_for(self, sizes: Sizes) -> float:
+        """Return ``vote_scale``; where it is None, the factor with which training starts well."""
         if self.vote_scale is not None:
             return self.vote_scale
         reach = votes_reach(sizes.n_children, sizes.n_out, sizes.d_in)
         return step_scale(reach, sizes.d_out) if self.weight_std is None else 1.0
 
     def parts(self, sizes: Sizes) -> Mapping[str, Part]:
+        """Name the weight and, where the options ask for them, the bias and the initial logits."""
         n_in, n_out, d_in, d_out = _known(sizes)
         std = self.weight_std
         if std is None:
@@ -102,9 +104,11 @@ class DynamicRouting(Routing):
         }
 
     def with_full_gradient(self) -> Self:
+        """Return this routing with a gradient through every iteration."""
         return replace(self, backprop="full")
 
     def pose_scale_out(self, sizes: Sizes) -> float:
+        """Return the deviation of poses of length ½."""
         return 0.5 / math.sqrt(sizes.d_out)  # of length ½
 
     def route(
@@ -115,6 +119,7 @@ class DynamicRouting(Routing):
         return_coupling: bool = False,
         n_iters: int | None = None,
     ) -> Capsules:
+        """Route by :func:`torchcaps.ops.dynamic_routing`."""
         return dynamic_routing(
             capsules.pose,
             **parts,
@@ -226,6 +231,7 @@ class EMRouting(Routing):
         return em_init(sizes.n_children, inner, float(self.pose_scale), settings)
 
     def parts(self, sizes: Sizes) -> Mapping[str, Part]:
+        """Name the weight and the two learned costs of each upper capsule."""
         n_in, n_out, d_in, d_out = _known(sizes)
         inner = (4, 4) if self.pose == "matrix" else (d_in, d_out)
         initial = self._initial(sizes)
@@ -238,12 +244,15 @@ class EMRouting(Routing):
         }
 
     def pose_scale_out(self, sizes: Sizes) -> float:
+        """Return the deviation that the means have at first."""
         return self._initial(sizes).pose_scale
 
     def with_full_gradient(self) -> Self:
+        """Return this routing with a gradient through every iteration."""
         return replace(self, backprop="full")
 
     def above(self, pose_scale: float) -> Self:
+        """Return this routing for poses of this deviation."""
         return replace(self, pose_scale=pose_scale)
 
     def for_classes(self) -> Self:
@@ -254,13 +263,16 @@ class EMRouting(Routing):
         return replace(self, settings=settings, compete="all" if self.compete == "positions" else self.compete)
 
     def check_map(self, size: tuple[int, int], kernel_size: tuple[int, int], stride: tuple[int, int]) -> None:
+        """Refuse a map in whose receptive fields nothing competes."""
         if self._changed(dense=False).compete == "positions" and self.n_iters > 1:
             check_overlap(size, kernel_size, stride)
 
     def constants(self) -> dict[str, float]:
+        """Return the variance floor, which depends on the layer below."""
         return {"variance_floor": self._changed(dense=False).variance_floor}
 
     def with_constants(self, constants: Mapping[str, float]) -> Self:
+        """Return this routing with the variance floor of loaded weights."""
         assert isinstance(self.settings, EMSettings)  # a layer's routing is resolved
         return replace(self, settings=replace(self.settings, variance_floor=constants["variance_floor"]))
 
@@ -273,6 +285,7 @@ class EMRouting(Routing):
         n_iters: int | None = None,
         offset: Tensor | None = None,
     ) -> Capsules:
+        """Route by :func:`torchcaps.ops.em_routing`."""
         return em_routing(
             self._shaped(capsules.pose),
             capsules.activation,

@@ -237,7 +237,8 @@ def matrix_capsnet_small(
 def matrix_capsnet_deep(
     image_shape: tuple[int, int, int] = (2, 32, 32), n_classes: int = 5, **options: Any
 ) -> MatrixCapsNet:
-    """Build the small network with a second convolution, and batch normalization of all that is before routing: 106 K
-    parameters. Not in the paper; it learns small NORB's training toys in fewer epochs.
+    """Build the small network with a second convolution and batch normalization before routing: 106 K parameters.
+
+    Not in the paper; it learns small NORB's training toys in fewer epochs.
     """
     return matrix_capsnet_small(image_shape, n_classes, **{"stem": (HiddenConv(64),), "normalize": True, **options})

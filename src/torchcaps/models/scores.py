@@ -36,6 +36,7 @@ class Scores(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the scores ``[B, J]`` of images ``[B, C, H, W]``."""
         output = as_output(self.model(x))
         if not isinstance(output, ModelOutput):
             raise ValueError(f"model must return scores, got a {type(output).__name__}")

@@ -122,6 +122,7 @@ class Local(nn.Module):
                 numbers.uniform_(-self._limit, self._limit)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map ``[B, n, n_in]`` to ``[B, n, n_out]``, each of the n by a matrix of its own."""
         x = x.transpose(0, 1)
         y = torch.bmm(x, self.weight) if self.bias is None else torch.baddbmm(self.bias, x, self.weight)
         return y.transpose(0, 1)

@@ -28,8 +28,9 @@ COLUMNS: tuple[str, ...] = ("epoch", "step", "lr", "train_loss", "val_loss", "va
 
 
 class Metrics(L.Callback):
-    """Writes ``metrics.csv``, one row an epoch. Its state goes into the checkpoint, so that a resumed
-    run has the same rows as an unbroken one.
+    """Write ``metrics.csv``, one row an epoch.
+
+    Its state goes into the checkpoint, so that a resumed run has the same rows as an unbroken one.
 
     Args:
         run: where to.

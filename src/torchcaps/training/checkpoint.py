@@ -49,8 +49,9 @@ class Trained(NamedTuple):
 
 
 def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset) -> None:
-    """Write ``model.pt``: name, options, shapes, classes and the plain ``state_dict``; nothing but
-    numbers, texts and tensors, so that it loads with ``weights_only=True``.
+    """Write ``model.pt``: name, options, shapes, classes and the plain ``state_dict``.
+
+    It holds nothing but numbers, texts and tensors, so that it loads with ``weights_only=True``.
     """
     content = {
         "model": config.model.name,

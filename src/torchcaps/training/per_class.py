@@ -103,8 +103,9 @@ def error_words(result: Mapping[str, Any], split: str) -> str:
 
 
 def split_in_words(result: Mapping[str, Any]) -> str:
-    """Say how many images of each class train, validate and test, where somebody's own folder was split or classes are
-    unequal; else nothing.
+    """Say how many images of each class train, validate and test.
+
+    It says so where somebody's own folder was split or classes are unequal; else nothing.
     """
     counts = result.get("images_per_class", {})
     told = [split for split in _TASKS if split in counts]

@@ -113,6 +113,7 @@ class Classification(Task):
         return F.cross_entropy(scores, labels.squeeze(1))
 
     def check_images(self, data: Data, images: Images, which: str) -> None:
+        """Refuse images with several labels."""
         super().check_images(data, images, which)
         if images.several_labels:
             raise ValueError(
@@ -130,6 +131,7 @@ class MultiLabel(Classification):
     one_class = False
 
     def check_images(self, data: Data, images: Images, which: str) -> None:
+        """Refuse images with one label each."""
         Task.check_images(self, data, images, which)
         if not images.several_labels:
             raise ValueError(
@@ -139,6 +141,7 @@ class MultiLabel(Classification):
     def loss(
         self, config: Experiment, model: nn.Module, output: ModelOutput, batch: Batch, margin: float | Tensor | None
     ) -> Tensor:
+        """Return the loss of every label, plus that of one reconstruction from all classes that are there."""
         scores, present = output.scores.float(), batch.labels.float()
         if config.loss == "margin":
             total = margin_loss(scores, present)
@@ -151,6 +154,7 @@ class MultiLabel(Classification):
         return total + config.reconstruction * reconstruction_loss(images, batch.parts.squeeze(1))
 
     def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probability of each label by itself."""
         return logits.sigmoid()
 
 
@@ -163,17 +167,20 @@ class OverlappingPairs(Classification):
     one_class = False
 
     def check_unused(self, data: Data) -> None:
+        """Refuse a shift, which pairs have of their own."""
         plain = type(data)().shift
         if data.shift != plain:
             raise ValueError(f"data.shift must be left at {plain} with data.pairs, which shift by 4; got {data.shift}")
 
     def check_images(self, data: Data, images: Images, which: str) -> None:
+        """Refuse images of which no pair can be made."""
         if images.several_labels:
             raise ValueError(f"data.pairs must be False for {data.name}, whose images have several labels; got True")
         if len(images.labels.unique()) < 2:
             raise ValueError(f"data must have two classes to make pairs of: {which} leave one or none, got {data.name}")
 
     def warning(self, dataset: Dataset) -> str | None:
+        """Warn where every pair shows the same two classes."""
         if len(dataset.classes) > 2:
             return None
         return (
@@ -182,6 +189,7 @@ class OverlappingPairs(Classification):
         )
 
     def image_shape(self, data: Data, dataset: Dataset) -> tuple[int, int, int]:
+        """Return (channels, height, width) of a pair."""
         return Pairs(dataset.train).image_shape
 
     def _classification_loss(self, name: str, scores: Tensor, labels: Tensor, margin: float | Tensor | None) -> Tensor:
@@ -191,6 +199,7 @@ class OverlappingPairs(Classification):
         return F.binary_cross_entropy_with_logits(scores, present, reduction="none").sum(dim=1).mean()
 
     def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probability of each class by itself."""
         return logits.sigmoid()
 
 

@@ -69,7 +69,9 @@ _HELD = {"epoch", "global_step", "loops", "callbacks", "optimizer_states", "lr_s
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Lightning's advertisements, its advice on loader workers (batches are made on the device) and on parts in
+    """Silence what Lightning says of matters that are settled here.
+
+    These are its advertisements, its advice on loader workers (batches are made on the device) and on parts in
     evaluation mode (as a frozen backbone is), and its own use of what torch is about to drop.
     """
     names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")

@@ -96,6 +96,7 @@ class Compared(NamedTuple):
 
     @property
     def is_right(self) -> bool:
+        """Say whether the error is within what is allowed."""
         return self.error <= self.allowed  # which NaN is not
 
 

@@ -31,7 +31,7 @@ def in_functorch() -> bool:
 
 @constant_when_compiled
 def in_dispatch_mode() -> bool:
-    """Tell whether a dispatch mode is active: ``FakeTensorMode``, ``make_fx``, ``FlopCounterMode`` …"""
+    """Tell whether a dispatch mode is active: ``FakeTensorMode``, ``make_fx``, ``FlopCounterMode`` and others."""
     return _len_torch_dispatch_stack() > 0
 
 

@@ -34,9 +34,7 @@ def forward_op(
     An exported program may ask for it where nothing is compiled: there the reference computes the same, without
     gradients.
 
-    Args:
-        u: ``[B, I, d_in]``. The others are those of :func:`torchcaps.ops.dynamic_routing`; ``full`` says
-            whether its gradient is "full".
+    Arguments are those of :func:`torchcaps.ops.dynamic_routing`; ``full`` says whether its gradient is "full".
 
     Returns:
         pose ``[B, J, d_out]``, activation ``[B, J]``, coupling ``[B, I, J]`` or ``[0]`` unless asked for,

@@ -105,8 +105,20 @@ def dynamic_routing_from_votes(
     """Route given votes: :func:`dynamic_routing` without its first line.
 
     Args:
-        votes: û, ``[B, I, J, d_out]``. The other arguments are those of :func:`dynamic_routing`, but
-            for ``backend``: votes that are there already are routed by the reference.
+        votes: û, ``[B, I, J, d_out]``.
+        n_iters: passes over the votes, at least 1.
+        bias: added to the weighted sum before squashing, ``[J, d_out]``.
+        initial_logits: initial logits b, ``[I, J]``; 0 in the paper.
+        leaky: let a capsule route to nothing, see :func:`dynamic_routing`.
+        backprop: "full" or "last", see :func:`dynamic_routing`.
+        backend: "auto" or "reference", which are the same: votes that are there already are routed by the reference.
+        return_coupling: fill the result's ``coupling``.
+
+    Returns:
+        As :func:`dynamic_routing`.
+
+    Raises:
+        ValueError: as :func:`dynamic_routing`.
 
     Example:
         >>> import torch

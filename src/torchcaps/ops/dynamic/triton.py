@@ -33,9 +33,8 @@ def forward_op(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Route in float32, or in float64 where u or weight has it.
 
-    Args:
-        u: ``[B, I, d_in]``. The others are those of :func:`torchcaps.ops.dynamic_routing`; ``full`` says
-            whether its gradient is "full". bias and b0 are of the dtype that is computed in.
+    Arguments are those of :func:`torchcaps.ops.dynamic_routing`; ``full`` says whether its gradient is "full".
+    bias and b0 are of the dtype that is computed in.
 
     Returns:
         pose ``[B, J, d_out]``, activation ``[B, J]``, coupling ``[B, I, J]`` or ``[0]`` unless asked for,

@@ -98,7 +98,7 @@ def check_betas(beta_u: Tensor, beta_a: Tensor, n_out: int) -> None:
 
 
 def check_activation(activation: Tensor) -> None:
-    """Reject what is no probability, such as logits, which would silently give NaN. (See :func:`has_values`.)"""
+    """Reject what is no probability, such as logits, which would silently give NaN; see :func:`has_values`."""
     if has_values(activation) and bool(((activation < 0) | (activation > _ONE)).any()):
         raise ValueError(
             f"activation must hold probabilities 0 … 1, got {activation.min():.4g} … {activation.max():.4g}"

@@ -57,6 +57,7 @@ class Settings(NamedTuple):
 
     @property
     def n_iters(self) -> int:
+        """Count the M-steps."""
         return len(self.lambdas)
 
     def pack(self) -> tuple[bool, bool, bool, list[float]]:

@@ -149,9 +149,13 @@ def conv_em_routing(
         beta_u: ``[J]``.
         beta_a: ``[J]``.
         stride: places from one receptive field to the next, or (rows, columns).
+        n_iters: M-steps, at least 1.
+        settings: "paper", "released" or :class:`~torchcaps.ops.EMSettings`.
         offset: ``[T, K_h, K_w, 4, 4]`` or ``[T, K_h, K_w, d_out]``.
-
-    The other arguments are those of :func:`em_routing`.
+        backprop: "full" or "last", see :func:`em_routing`.
+        backend: "auto", "reference", "cpu" or "triton", see :func:`em_routing`.
+        return_coupling: fill the result's ``coupling``.
+        changes: fields of ``settings`` that are to differ.
 
     Returns:
         pose ``[B, J, H', W', 4, 4]`` or ``[B, J, H', W', d_out]`` with H' = (H − K_h) // stride + 1;
@@ -210,9 +214,20 @@ def em_routing_from_votes(
     Args:
         votes: V, ``[B, I, J, 4, 4]`` or ``[B, I, J, d_out]``.
         activation: of the lower capsules, ``[B, I]``.
+        beta_u: ``[J]``.
+        beta_a: ``[J]``.
+        n_iters: M-steps, at least 1.
+        settings: "paper", "released" or :class:`~torchcaps.ops.EMSettings`.
+        backprop: "full" or "last", see :func:`em_routing`.
+        backend: "auto" or "reference", which are the same: votes that are there already are routed by the reference.
+        return_coupling: fill the result's ``coupling``.
+        changes: fields of ``settings`` that are to differ.
 
-    The other arguments are those of :func:`em_routing`, except ``backend``: votes that are there already are routed
-    by the reference.
+    Returns:
+        As :func:`em_routing`.
+
+    Raises:
+        ValueError: as :func:`em_routing`.
 
     Example:
         >>> import torch

@@ -76,7 +76,7 @@ class EMSettings:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
 
     def lambda_at(self, t: int) -> float:
-        """Compute λ of iteration t = 0, 1 …"""
+        """Compute λ of iteration t, the first of which is 0."""
         return self.final_lambda * (1 - self.lambda_decay ** (t + 1))
 
 
