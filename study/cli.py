@@ -25,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add(command: Adder) -> None:
-    command("tables", tables_command)
-    made = command("reproduce", reproduce_command)
+    command("tables", tables_command, "")
+    made = command("reproduce", reproduce_command, "mnist --row mnist --seeds 3")
     made.add_argument("table", metavar="TABLE", help="one that python -m study tables shows, such as mnist")
     made.add_argument("--row", dest="rows", metavar="RECIPE", nargs="+", default=[], help="rows (default: all)")
     made.add_argument("--seeds", type=int, default=1, help="runs of each row (default: 1)")
@@ -34,7 +34,7 @@ def _add(command: Adder) -> None:
     made.add_argument("--budget", type=float, metavar="MINUTES", help="when to stop; the same command goes on")
     made.add_argument("--keep", type=place, metavar="FOLDER", help="also put finished results into this folder")
     add_place_of_runs(made)
-    made = command("record", record_command)
+    made = command("record", record_command, "runs/mnist")
     made.add_argument(
         "what",
         metavar="RUN",
@@ -42,19 +42,19 @@ def _add(command: Adder) -> None:
     )
     made.add_argument("--as", dest="name", metavar="NAME", help="of a benchmark's record, such as steps")
     made.add_argument("--to", type=place, metavar="FOLDER", default=RESULTS, help=f"default: {RESULTS}")
-    made = command("results", results_command)
+    made = command("results", results_command, "")
     made.add_argument(
         "--from", dest="results", type=place, metavar="FOLDER", default=RESULTS, help=f"default: {RESULTS}"
     )
     made.add_argument("--to", type=place, metavar="FILE", default="study/results.md", help="default: study/results.md")
-    made = command("show", show_command)
+    made = command("show", show_command, "runs mnist-0")
     made.add_argument("kind", metavar="KIND", help=f"one of {', '.join(KINDS)}")
     made.add_argument("name", metavar="NAME", nargs="?", help="of the record, such as mnist-0 (default: list them)")
     made.add_argument(
         "--from", dest="results", type=place, metavar="FOLDER", default=RESULTS, help=f"default: {RESULTS}"
     )
     made.add_argument("--picture", type=place, metavar="FILE", help="draw it instead, of few-labels and bench")
-    made = command("few-labels", few_labels_command)
+    made = command("few-labels", few_labels_command, "runs/mnist-templates --labels 10 100")
     made.add_argument("run", metavar="RUN", help="the folder of an auto-encoder's run, such as runs/mnist-templates")
     made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other auto-encoders of the same data")
     made.add_argument(
@@ -72,7 +72,7 @@ def _add(command: Adder) -> None:
         "--steps", type=int, default=100, help="of the supervised networks, at least; 0 leaves them out (default: 100)"
     )
     made.add_argument("--data.root", dest="root", type=place, help=ROOT)
-    made = command("measure", measure_command)
+    made = command("measure", measure_command, "robustness runs/digits --beside runs/digits-cnn")
     made.add_argument("name", metavar="NAME", help=f"one of {', '.join(MEASURES)}")
     made.add_argument("run", metavar="RUN", help="the folder of a run, such as runs/digits")
     made.add_argument("--beside", metavar="RUN", help="another run on the same data to compare it with, such as a CNN")

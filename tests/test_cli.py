@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from torchcaps.cli import main
+from torchcaps.cli.parser import make_parser
 from torchcaps.cli.train_command import parse_experiment
 from torchcaps.data import DATASETS, load
 from torchcaps.models import MODELS
@@ -35,6 +39,32 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "digits"
     assert main(["train", "digits", "--out", str(out), *TINY]) == 0
     return out
+
+
+def examples_of(parser: argparse.ArgumentParser) -> Iterator[list[str]]:
+    """Take the example off the help of each command, and see that its parser takes it."""
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for name, command in commands.choices.items():
+        assert re.match(r"[A-Z][a-z]+ .*\.$", command.description), name
+        (line,) = re.findall(rf"example: {re.escape(parser.prog)} (.+)$", command.format_help(), re.MULTILINE)
+        words = shlex.split(line)
+        assert words[0] == name and parser.parse_known_args(words)
+        yield words
+
+
+def test_the_help_of_every_command_has_an_example() -> None:
+    for name, *words in examples_of(make_parser()):
+        if name in ("train", "tune"):  # whose further options are the recipe's
+            parse_experiment(words[0], recipe(words[0]), words[1:])
+
+
+def test_the_help_of_train_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", "digits", "--help"])
+    said = capsys.readouterr().out
+    assert "`" not in said
+    words = re.findall(r"example: torchcaps train (.+)$", said, re.MULTILINE)[0].split()
+    assert parse_experiment(words[0], recipe(words[0]), words[1:])[0].epochs == 5
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from study import records
-from study.cli import MEASURES, main
+from study.cli import MEASURES, _add, main
 from study.measures import MEASURES as KNOWN
 from study.recipes import RECIPES
+from tests.test_cli import examples_of
+from torchcaps.cli.parser import make_parser
 from torchcaps.data import DATASETS
 
 SHORT = ["--epochs=1", "--threads=1", "--device=cpu"]
@@ -23,6 +25,11 @@ def test_the_library_knows_the_studys_names_here() -> None:
     done = subprocess.run([sys.executable, "-m", "study", "list"], capture_output=True, text=True, check=True)
     assert all(f"  {name} " in done.stdout for name in (*RECIPES, *DATASETS))
     assert {"expanded-mnist", "faces"} < set(DATASETS) and tuple(KNOWN) == MEASURES
+
+
+def test_the_help_of_every_command_has_an_example() -> None:
+    parser = make_parser("python -m study", _add)
+    assert {"reproduce", "measure", "train"} <= {words[0] for words in examples_of(parser)}
 
 
 def test_tables_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

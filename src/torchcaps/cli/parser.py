@@ -13,8 +13,8 @@ IMPORT = "a Python file that enters networks, data sets, routings or recipes of 
 ROOT = "folder of the data files, or of the data sets' folders"
 
 
-#: Adds a command by its name and function, and returns its parser.
-Adder = Callable[[str, Callable[[Any], int | None]], argparse.ArgumentParser]
+#: Adds a command by its name, its function and an example of its arguments, and returns its parser.
+Adder = Callable[[str, Callable[[Any], int | None], str], argparse.ArgumentParser]
 
 
 def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None = None) -> argparse.ArgumentParser:
@@ -27,40 +27,49 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
     from torchcaps import __version__
 
     # No abbreviations: a misspelt option may be another one's beginning.
-    parser = argparse.ArgumentParser(prog=prog, description="Capsule networks for PyTorch.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Capsule networks for PyTorch.",
+        epilog=f"example: {prog} train digits",
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"torchcaps {__version__}")
     parser.add_argument("--import", metavar="FILE", help=IMPORT)
     known = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, function: Callable[[Any], int | None]) -> argparse.ArgumentParser:
+    def command(name: str, function: Callable[[Any], int | None], example: str) -> argparse.ArgumentParser:
         text = function.__doc__ or ""
-        made = known.add_parser(name, help=text[:1].lower() + text[1:-1], description=text, allow_abbrev=False)
+        made = known.add_parser(
+            name,
+            help=text[:1].lower() + text[1:-1],
+            description=text,
+            epilog=f"example: {prog} {name} {example}".rstrip(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,  # which breaks no example
+            allow_abbrev=False,
+        )
         made.set_defaults(run_command=function)
         return made
 
-    command("train", train_command)
-    command("list", commands.list_command)
+    command("train", train_command, "digits")
+    command("list", commands.list_command, "")
     run_help = "the folder of a run, such as runs/digits"
-    made = command("evaluate", commands.evaluate_command)
+    made = command("evaluate", commands.evaluate_command, "runs/digits --split val")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--split", default="test", help="val, test (the default), or a further one of these data")
     made.add_argument("--data.root", dest="root", type=place, help=ROOT)
     made.add_argument("--data.test_crops", dest="test_crops", type=int, help="windows to average over: 1 or 13")
-    made = command("tune", commands.tune_command)
+    made = command("tune", commands.tune_command, "digits --data.name folder --data.root photos")
     made.usage = "%(prog)s RECIPE [options] [any field of the recipe]"
-    made.epilog = (
-        "Any field of the recipe can be set, as torchcaps train RECIPE --help lists them: one's own images by "
-        "--data.name folder --data.root photos."
-    )
+    made.epilog = f"Any field that {prog} train RECIPE --help lists can be set.\n{made.epilog}"
     made.add_argument("recipe", metavar="RECIPE", help="a classifier's recipe")
     made.add_argument("--epochs", type=int, help="of each trial (default: a third of the recipe's)")
     made.add_argument("--keep", type=place, metavar="FOLDER", help="also put the outcome there, such as tuning")
     add_place_of_runs(made)
-    made = command("report", commands.report_command)
+    made = command("report", commands.report_command, "runs/digits --beside runs/digits-cnn")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("--data.root", dest="root", type=place, help=ROOT)
     made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other runs to compare it with")
-    made = command("predict", commands.predict_command)
+    made = command("predict", commands.predict_command, "runs/digits photos --csv answers.csv")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("images", metavar="IMAGE", nargs="+", help="image files of any size, and folders of such")
     made.add_argument("--csv", type=place, metavar="FILE", help="write a row for each image to this new .csv file")
@@ -69,7 +78,7 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
         "--invert", action="store_true", help="for dark ink on light ground, where the model learned light on dark"
     )
     made.add_argument("--top", type=int, default=3, help="how many classes are named for each image (default: 3)")
-    made = command("doctor", commands.doctor_command)
+    made = command("doctor", commands.doctor_command, "--json doctor.json")
     made.add_argument("--json", type=place, metavar="FILE", help="also write all of it there, to attach to a report")
     if further is not None:
         further(command)

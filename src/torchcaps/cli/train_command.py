@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from torchcaps.training import Experiment
@@ -75,6 +75,11 @@ def _parsed(
             del ex
             raise ValueError(f"{_in_words(message)}; torchcaps train {name or 'RECIPE'} --help lists what can be set")
 
+        def format_help(self, *options: Any, **named: Any) -> str:
+            return re.sub(
+                r"(?::\w+:)?`+~?([^`]+)`+", r"\1", super().format_help(*options, **named)
+            )  # docstrings' marks
+
     from torchcaps.training import Experiment
     from torchcaps.training.config import smoke
     from torchcaps.training.run import placed
@@ -85,6 +90,7 @@ def _parsed(
         description="Train a recipe. Every field of it can be set; a run that was broken off is resumed. "
         + f"Defaults are those of {name}." * bool(name)
         + "The defaults here are those of digits; torchcaps train RECIPE --help shows a recipe's." * (not name),
+        epilog=f"example: torchcaps train {name or 'digits'} --seed 1 --epochs 5 --out runs/short",
     )
     parser.add_argument(
         "--config",
