@@ -66,7 +66,8 @@ def _filled(path: Path, parts: dict[str, list[str]]) -> str:
     return text
 
 
-def _summaries() -> dict[str, Summary]:
+def summaries() -> dict[str, Summary]:
+    """Return what the results of each recipe come to."""
     kept = read_results(records.RESULTS)
     rows = ((table, row) for table in TABLES.values() for row in table.rows)
     found = {row.recipe: summarise(table, row, kept) for table, row in rows}
@@ -75,7 +76,7 @@ def _summaries() -> dict[str, Summary]:
 
 def headlines() -> list[str]:
     """Return the table of study/README.md."""
-    found = _summaries()
+    found = summaries()
     lines = [
         "| recipe | what | test error | seeds | paper | parameters | minutes a run, 1 CPU core |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -93,7 +94,7 @@ def headlines() -> list[str]:
 
 def results() -> list[str]:
     """Return the short table of README.md."""
-    found = _summaries()
+    found = summaries()
     lines = ["| network | data | recipe | ours | seeds | paper |", "| --- | --- | --- | --- | --- | --- |"]
     for recipe, (network, data) in SHORT.items():
         one = found[recipe]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from importlib import import_module
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from drawing import HERE, recorded, save
 
-from torchcaps.explain.canvas import INK, MUTED, SERIES, SMALL, TEXT, new_figure, scales
+from torchcaps.explain.canvas import INK, LINES, MUTED, SERIES, SMALL, TEXT, new_figure, scales
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,11 +78,70 @@ def draw_routing() -> Figure:
     return figure
 
 
+def draw_speed() -> Figure:
+    """Draw the times of four pieces of work on a CPU core: without routing, ours, and plain PyTorch."""
+    suites = recorded("bench", "steps")["suites"]
+    seconds = {name: 1e3 * one["median"] for suite in suites.values() for name, one in suite["seconds"].items()}
+    eager = min(seconds[f"{name}, forward + backward"] for name in ("tiled", "einsum", "batched", "few_at_a_time"))
+    rows = {"dynamic routing, forward and backward": (None, seconds["ours, forward + backward"], eager)}
+    who = ("floor, step", "ours, step", "few_at_a_time, step")
+    rows["CapsNet, training step"] = tuple(seconds[name] for name in who)
+    for label, net in (("matrix capsules", "A=B=C=D=32"), ("small matrix capsules", "A64 B8 C16 D16")):
+        who = ("floor", "ours", "stored_votes")
+        rows[f"{label}, training step"] = tuple(seconds[f"{net}: {name}, step"] for name in who)
+    figure = new_figure(7.6, 3.2)
+    axes: Any = figure.subplots()
+    for y, times in enumerate(rows.values()):
+        axes.plot([min(filter(None, times)), max(filter(None, times))], [y, y], color=LINES, linewidth=2, zorder=1)
+    marks = zip((MUTED, *SERIES[:2]), ("without routing", "torchcaps", "plain PyTorch"), ("s", "o", "D"), strict=True)
+    for which, (colour, label, mark) in enumerate(marks):
+        known = [(y, times[which]) for y, times in enumerate(rows.values()) if times[which] is not None]
+        places, times = zip(*known, strict=True)
+        axes.plot(times, places, mark, color=colour, markersize=6, label=label)
+        for y, time in known:
+            axes.text(time, y + (-0.2 if which else 0.33), f"{time:,.0f}", ha="center", fontsize=SMALL, color=MUTED)
+    axes.set_xscale("log")
+    axes.set(ylim=(len(rows) - 0.4, -0.6), xlim=(8, 6000))
+    axes.set_yticks(range(len(rows)), list(rows))
+    scales(axes, "time on one CPU core", "milliseconds, on a logarithmic scale")
+    axes.tick_params(axis="y", labelsize=TEXT, colors=INK)
+    axes.legend(fontsize=TEXT, frameon=False, loc="upper right")
+    return figure
+
+
+def draw_errors() -> Figure:
+    """Draw the test errors of the networks that a paper has a number for, beside that number."""
+    pages = import_module("study.pages")
+    found = pages.summaries()
+    rows = {}
+    for recipe, (_, paper, _) in pages.HEADLINES.items():
+        if number := re.match(r"\d+(?:\.\d+)?", paper):
+            rows[recipe] = float(number[0]), found[recipe].values["test_error"]
+    figure = new_figure(7.6, 3.2)
+    axes: Any = figure.subplots()
+    for y, (paper, errors) in enumerate(rows.values()):
+        ours = "this library" if y == 0 else None
+        axes.plot([paper, mean(errors)], [y, y], color=LINES, linewidth=2, zorder=1)
+        axes.plot(mean(errors), y, "o", color=SERIES[0], markersize=6, label=ours)
+        axes.plot(paper, y, "D", color=SERIES[1], markersize=5, label="the paper" if y == 0 else None)
+    axes.set_xscale("log")
+    axes.set_xticks([0.25, 0.5, 1, 2, 5, 10], ["0.25", "0.5", "1", "2", "5", "10"])
+    axes.minorticks_off()
+    axes.set(ylim=(len(rows) - 0.5, -0.5))
+    axes.set_yticks(range(len(rows)), list(rows))
+    scales(axes, "test error", "per cent, on a logarithmic scale")
+    axes.tick_params(axis="y", labelsize=TEXT, colors=INK)
+    axes.legend(fontsize=TEXT, frameon=False, loc="upper right")
+    return figure
+
+
 def make(folder: Path = HERE) -> list[Path]:
-    """Draw both."""
+    """Draw all of them."""
     return [
         save(draw_viewpoints(), "novel-viewpoints", folder),
         save(draw_routing(), "what-routing-does", folder),
+        save(draw_speed(), "speed", folder),
+        save(draw_errors(), "errors-beside-papers", folder),
     ]
 
 
