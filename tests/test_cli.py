@@ -258,6 +258,22 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in out for name in ("mnist-cnn", "capsnet_small", "fashion-mnist"))
 
 
+def test_the_options_of_one_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "capsnet_small"]) == 0
+    said = capsys.readouterr().out
+    assert "8 types" in said and "  d_class = 16\n" in said and "those of the class" in said
+    assert main(["list", "smallnorb"]) == 0
+    said = capsys.readouterr().out
+    assert 'eyes: "both"' in said and "  fold = None\n" in said and "held_out" not in said
+    assert main(["list", "capsnet_smal"]) == 2
+    assert "name must be one of" in capsys.readouterr().err
+
+
+def test_options_of_another_routing_are_one_mapping(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "digits", "--smoke", "--model.options.routing", "em"]) == 2
+    assert "unless all are given as one mapping" in capsys.readouterr().err
+
+
 def test_a_terminal_of_another_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as where Windows sends what is printed into a file."""
     bytes_ = io.BytesIO()

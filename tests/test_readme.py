@@ -43,7 +43,7 @@ FURTHER = {"export.md": ("onnx", "onnxruntime", "onnxscript")}
 #: What the code of a page leaves behind.
 FILES = {
     "compile.md": set(),
-    "export.md": {"model.pt2", "model.onnx", "model.onnx.data"},
+    "export.md": {"model.pt2", "scores.pt2", "model.onnx", "model.onnx.data"},
     "look-inside.md": {"perturbations.png", "couplings.png", "pairs.png"},
     "own-images.md": {"photos", "runs"},
     "own-network.md": {"net.pt"},

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from torchcaps.models import build
+from torchcaps.layers import DynamicRouting
+from torchcaps.models import Scores, build
 
 NETWORKS: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
     "capsnet_small": ((1, 20, 20), {"channels": 4}),
@@ -128,3 +130,25 @@ def test_what_a_model_found_can_be_saved() -> None:
     loaded = torch.load(file, weights_only=True)
     assert type(loaded) is type(found) and type(loaded.capsules[-1]) is type(found.capsules[-1])
     assert loaded.capsules[-1].pose.equal(found.capsules[-1].pose) and loaded.scores.equal(found.scores)
+
+
+def test_scores_load_where_this_library_is_not(tmp_path: Path) -> None:
+    """As docs/do/export.md says: a trained network's routing by the reference, and one tensor as its result."""
+    model = build("capsnet_small", (1, 28, 28), 10, channels=8, n_types=2).eval()
+    for layer in model.modules():
+        if isinstance(routing := getattr(layer, "routing", None), DynamicRouting):
+            layer.routing = replace(routing, backend="reference")
+    x = torch.rand(3, 1, 28, 28)
+    program = torch.export.export(Scores(model), (x,), dynamic_shapes=({0: torch.export.Dim("batch", max=64)},))
+    torch.export.save(program, tmp_path / "scores.pt2")
+    torch.save((x, model(x).scores.detach()), tmp_path / "expected.pt")
+    code = """
+import sys, torch
+sys.modules["torchcaps"] = None  # no import of it succeeds
+x, expected = torch.load("expected.pt")
+scores = torch.export.load("scores.pt2").module()
+torch.testing.assert_close(scores(x).detach(), expected)
+assert scores(x[:1]).shape == (1, 10)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

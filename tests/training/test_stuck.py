@@ -45,7 +45,7 @@ def test_saturated_capsules_are_told_in_the_epoch_that_saturates_them(
     said = warnings(SATURATED, tmp_path / "run", caplog)
     assert len(said) == 1 or "one class" in said[1]
     assert said[0].startswith("epoch 1: nearly all capsules of layer 0")
-    assert "longer than 0.99" in said[0] and "docs/do/stuck.md" in said[0] and "--optim.lr" in said[0]
+    assert "longer than 0.99" in said[0] and "docs/do/stuck.md" in said[0] and "a lower optim.lr" in said[0]
 
 
 @pytest.mark.parametrize("config", [TINY, CNN, PAIRS], ids=["capsules", "cnn", "pairs"])

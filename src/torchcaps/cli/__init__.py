@@ -84,6 +84,8 @@ def _own_code(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _by_options(text: str) -> str:
     """Name the options of the command line where a message names arguments of Python."""
+    if text.startswith("options of "):
+        text += "; a recipe's own options stay unless all are given as one mapping: --model.options '{...}'"
     for name in ("out", "runs"):
         text = re.sub(rf"\bby {name}\b", f"by --{name}", text)
     return text.replace("with compile=False", "with --compile false")

@@ -16,23 +16,49 @@ from typing import Any
 _WIDTH = 36
 
 
-def list_command(_: argparse.Namespace) -> None:
-    """List the recipes, the models and the data sets."""
+def list_command(parsed: argparse.Namespace) -> None:
+    """List the recipes, the models and the data sets, or the options of one."""
     from torchcaps.data import DATASETS
     from torchcaps.models import MODELS
     from torchcaps.training.recipes import RECIPES
 
+    if parsed.name is not None:
+        print_options(parsed.name)
+        return
     print_list("Recipes:", RECIPES)
     print_list("Models:", MODELS)
     print_list("Data sets:", DATASETS)
+
+
+def print_options(name: str) -> None:
+    """Print what the docstring of a model or data set says, and its options with their defaults."""
+    import inspect
+
+    from torchcaps.checks import check_choice
+    from torchcaps.data import DATASETS
+    from torchcaps.models import MODELS, options_of
+
+    check_choice("name", name, {**DATASETS, **MODELS})
+    function = MODELS.get(name) or DATASETS[name]
+    own = {
+        each.name: each.default
+        for each in inspect.signature(function).parameters.values()
+        if each.kind != each.VAR_KEYWORD
+    }
+    print(inspect.cleandoc(function.__doc__ or "").replace("``", ""))
+    print("\nOptions:")
+    for option, default in {**own, **options_of(function)}.items() if name in MODELS else own.items():
+        print(f"  {option}{'' if default is inspect.Parameter.empty else f' = {default!r}'}")
+    if name in MODELS and len(own) < len(options_of(function)):
+        print("Defaults are those of the class; what the text above says takes their place.")
 
 
 def print_list(title: str, found: Mapping[str, Callable[..., Any]]) -> None:
     """Print each with the first line of its docstring."""
     print(title)
     for name, function in found.items():
-        text = next(iter((function.__doc__ or "").strip().splitlines()), "").removeprefix("Build ")
-        print(f"  {name:{_WIDTH}} {text[:1].upper()}{text[1:].replace('``', '')}".rstrip())
+        text = next(iter((function.__doc__ or "").strip().splitlines()), "").removeprefix("Build ").replace("``", "")
+        print(f"  {name:{_WIDTH}} {text[:1].upper()}{text[1:]}".rstrip())
 
 
 def evaluate_command(parsed: argparse.Namespace) -> None:

@@ -51,18 +51,23 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
         return made
 
     command("train", train_command, "digits")
-    command("list", commands.list_command, "")
+    made = command("list", commands.list_command, "capsnet_small")
+    made.add_argument("name", metavar="NAME", nargs="?", help="a model or data set, to show its options")
     run_help = "the folder of a run, such as runs/digits"
     made = command("evaluate", commands.evaluate_command, "runs/digits --split val")
     made.add_argument("run", metavar="RUN", help=run_help)
-    made.add_argument("--split", default="test", help="val, test (the default), or a further one of these data")
+    made.add_argument(
+        "--split", default="test", help="val, test (the default), or a further one, such as novel of small NORB"
+    )
     made.add_argument("--data.root", dest="root", type=place, help=ROOT)
-    made.add_argument("--data.test_crops", dest="test_crops", type=int, help="windows to average over: 1 or 13")
+    made.add_argument(
+        "--data.test_crops", dest="test_crops", type=int, help="windows to average over, 1 or 13, of a run on crops"
+    )
     made = command("tune", commands.tune_command, "digits --data.name folder --data.root photos")
     made.usage = "%(prog)s RECIPE [options] [any field of the recipe]"
     made.epilog = f"Any field that {prog} train RECIPE --help lists can be set.\n{made.epilog}"
     made.add_argument("recipe", metavar="RECIPE", help="a classifier's recipe")
-    made.add_argument("--epochs", type=int, help="of each trial (default: a third of the recipe's)")
+    made.add_argument("--epochs", type=int, help="of each of the six trials (default: a third of the recipe's)")
     made.add_argument("--keep", type=place, metavar="FOLDER", help="also put the outcome there, such as tuning")
     add_place_of_runs(made)
     made = command("report", commands.report_command, "runs/digits --beside runs/digits-cnn")
@@ -72,8 +77,13 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
     made = command("predict", commands.predict_command, "runs/digits photos --csv answers.csv")
     made.add_argument("run", metavar="RUN", help=run_help)
     made.add_argument("images", metavar="IMAGE", nargs="+", help="image files of any size, and folders of such")
-    made.add_argument("--csv", type=place, metavar="FILE", help="write a row for each image to this new .csv file")
-    made.add_argument("--json", type=place, metavar="FILE", help="write the same to this new .json file")
+    made.add_argument(
+        "--csv",
+        type=place,
+        metavar="FILE",
+        help="write a row for each image to this .csv file, which must not be there",
+    )
+    made.add_argument("--json", type=place, metavar="FILE", help="write the same to this .json file")
     made.add_argument(
         "--invert", action="store_true", help="for dark ink on light ground, where the model learned light on dark"
     )

@@ -37,7 +37,8 @@ def train_command(arguments: list[str]) -> None:
     result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines", more_epochs=True, logger=log)
     if finished:
         print(f"{out} holds the finished run; nothing was trained")
-    print(f"{result['recipe']}, seed {result['seed']}: ", end="")
+    where = f" on {config.data.root}" if config.data.name == "folder" else ""
+    print(f"{result['recipe']}{where}, seed {result['seed']}: ", end="")
     name, form = ("error", ".2%") if "val_error" in result else ("loss", ".5f")
     said = {
         f"test_{name}": f"test {name}",
@@ -88,6 +89,7 @@ def _parsed(
         allow_abbrev=False,  # as in parser.py
         prog=f"torchcaps train {name or 'RECIPE'}",
         description="Train a recipe. Every field of it can be set; a run that was broken off is resumed. "
+        "Lists are written '[32, 32]', and nothing at all is null; torchcaps list NAME shows a model's options. "
         + f"Defaults are those of {name}." * bool(name)
         + "The defaults here are those of digits; torchcaps train RECIPE --help shows a recipe's." * (not name),
         epilog=f"example: torchcaps train {name or 'digits'} --seed 1 --epochs 5 --out runs/short",

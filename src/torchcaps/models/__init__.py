@@ -83,7 +83,7 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int | None = 
         if n_classes is None:
             raise ValueError(f"n_classes must be given for {name}, got None")
         options = {"n_classes": n_classes, **options}
-    own = _options(function)
+    own = options_of(function)
     if "routing" in own:
         options = _with_routing(name, own, options)
     try:
@@ -113,7 +113,7 @@ def _with_routing(name: str, own: Mapping[str, Any], options: dict[str, Any]) ->
     return kept | ({"routing": replace(routing, **given)} if given else {})  # type: ignore[type-var]
 
 
-def _options(function: Callable[..., nn.Module]) -> dict[str, Any]:
+def options_of(function: Callable[..., nn.Module]) -> dict[str, Any]:
     """Return the options that a model takes for itself, with their defaults."""
     takers: list[Callable[..., Any]] = [function]
     with suppress(TypeError, KeyError, NameError):  # of one of your own, that need not say what it returns

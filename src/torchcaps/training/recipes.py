@@ -253,6 +253,7 @@ def recipe(name: str) -> Experiment:
     if name not in RECIPES:
         near = " or ".join(difflib.get_close_matches(str(name), RECIPES, n=2))
         raise ValueError(
-            f"recipe must be one that torchcaps list shows{f', such as {near}' * bool(near)}; got {name!r}"
+            f"recipe must be one that torchcaps list shows{f', such as {near}' * bool(near)}; got {name!r} (those of "
+            "the study alone: python -m study train RECIPE, in a clone)"
         )
     return RECIPES[name]()

@@ -20,10 +20,7 @@ _SATURATED = 0.99
 _SHARE = 0.95
 #: Steps behind the warm-up after which a network should tell classes apart.
 _STEPS = 100
-_ADVICE = (
-    "What to do: docs/do/stuck.md. In short: a lower --optim.lr, a longer --optim.warmup, --model.options.standardize "
-    "true, and for CapsNets --model.options.primary_scale null --model.options.vote_scale null"
-)
+_ADVICE = "What to do: the page Stuck at chance? (docs/do/stuck.md). In short: a lower optim.lr, a longer optim.warmup"
 
 
 class Stuck(L.Callback):
@@ -74,7 +71,9 @@ class Stuck(L.Callback):
         found = self._saturated() + self._one_class(pl_module, trainer.current_epoch + 1)
         if found:
             said = " and ".join(found)
-            logging.getLogger("torchcaps").warning("epoch %d: %s. %s", trainer.current_epoch + 1, said, _ADVICE)
+            logging.getLogger("torchcaps").warning(
+                "epoch %d: %s. %s", trainer.current_epoch + 1, said, _advice(pl_module)
+            )
 
     def _saturated(self) -> list[str]:
         shares = torch.tensor([[share.item() for share in batch] for batch in self._shares]).mean(dim=0)
@@ -100,6 +99,13 @@ class Stuck(L.Callback):
         new = kind not in self.warned
         self.warned.add(kind)
         return new
+
+
+def _advice(task: TrainingModule) -> str:
+    """Say what to do, with those options alone that the network has."""
+    more = [", standardize=True"] if hasattr(task.model, "standardize") else []
+    more += [f", {name}=None" for name in ("primary_scale", "vote_scale") if name in task.config.model.options]
+    return _ADVICE + "".join(more)
 
 
 def _long(capsules: Capsules) -> Tensor:
