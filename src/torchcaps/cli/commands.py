@@ -39,17 +39,14 @@ def print_options(name: str) -> None:
     from torchcaps.models import MODELS, options_of
 
     check_choice("name", name, {**DATASETS, **MODELS})
-    function = MODELS.get(name) or DATASETS[name]
-    own = {
-        each.name: each.default
-        for each in inspect.signature(function).parameters.values()
-        if each.kind != each.VAR_KEYWORD
-    }
+    function: Callable[..., Any] = {**DATASETS, **MODELS}[name]
+    own = {each.name: each.default for each in inspect.signature(function).parameters.values()}
+    own = own if name in DATASETS else options_of(MODELS[name])
     print(inspect.cleandoc(function.__doc__ or "").replace("``", ""))
     print("\nOptions:")
-    for option, default in {**own, **options_of(function)}.items() if name in MODELS else own.items():
+    for option, default in own.items():
         print(f"  {option}{'' if default is inspect.Parameter.empty else f' = {default!r}'}")
-    if name in MODELS and len(own) < len(options_of(function)):
+    if name in MODELS:
         print("Defaults are those of the class; what the text above says takes their place.")
 
 
