@@ -27,6 +27,7 @@ extensions = [
     "offline",
     "public_names",
     "repository_pages",
+    "weights_table",
 ]
 exclude_patterns = ["build", "jupyter_execute", "extensions", "figures", "**.ipynb_checkpoints"]
 nitpicky = True

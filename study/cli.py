@@ -42,6 +42,10 @@ def _add(command: Adder) -> None:
     )
     made.add_argument("--as", dest="name", metavar="NAME", help="of a benchmark's record, such as steps")
     made.add_argument("--to", type=place, metavar="FOLDER", default=RESULTS, help=f"default: {RESULTS}")
+    made = command("publish", publish_command, "runs/mnist-small --as mnist-small")
+    made.add_argument("run", metavar="RUN", help="the folder of a finished run")
+    made.add_argument("--as", dest="name", metavar="NAME", required=True, help="of the weights")
+    made.add_argument("--data.root", dest="root", type=place, help=ROOT)
     made = command("results", results_command, "")
     made.add_argument(
         "--from", dest="results", type=place, metavar="FOLDER", default=RESULTS, help=f"default: {RESULTS}"
@@ -115,6 +119,15 @@ def record_command(parsed: argparse.Namespace) -> None:
 
     for where in record(Path(parsed.what).expanduser(), Path(parsed.to).expanduser(), parsed.name):
         print(f"kept as {where}")
+
+
+def publish_command(parsed: argparse.Namespace) -> None:
+    """Make a finished run's weights those that come with the library."""
+    from study.weights import publish
+    from torchcaps.training.run import Run
+
+    card = publish(Run(parsed.run), parsed.name, root=parsed.root)
+    print(f"{card.name}: {card.size:,} bytes, {', '.join(f'{key} {value:.5f}' for key, value in card.result.items())}")
 
 
 def show_command(parsed: argparse.Namespace) -> None:

@@ -25,6 +25,7 @@ ORDER = (
     "models",
     "data",
     "training",
+    "hub",
     "explain",
     "report",
     "cli",

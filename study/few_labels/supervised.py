@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -40,7 +42,7 @@ def train_on_few(name: str, labelled: Images, n_classes: int, steps: int, seed: 
     steps = max(steps, _EPOCHS * len(labelled) // _BATCH)
     with torch.random.fork_rng(devices=[]):  # for weights and dropout
         torch.manual_seed(seed)
-        model = build(model_name, shape, n_classes, **options)
+        model = build(model_name, shape, n_classes, **dict[str, Any](options))
         adam = torch.optim.Adam(model.parameters(), lr=_LR)
         for step in range(steps):
             chosen = torch.randperm(len(labelled), generator=generator)[:_BATCH]

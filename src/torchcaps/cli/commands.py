@@ -17,9 +17,9 @@ _WIDTH = 36
 
 
 def list_command(parsed: argparse.Namespace) -> None:
-    """List the recipes, the models and the data sets, or the options of one."""
+    """List the recipes, the models, their trained weights and the data sets, or the options of one."""
     from torchcaps.data import DATASETS
-    from torchcaps.models import MODELS
+    from torchcaps.models import MODELS, cards
     from torchcaps.training.recipes import RECIPES
 
     if parsed.name is not None:
@@ -27,6 +27,10 @@ def list_command(parsed: argparse.Namespace) -> None:
         return
     print_list("Recipes:", RECIPES)
     print_list("Models:", MODELS)
+    print("Trained weights:")
+    for name, card in cards().items():
+        found = ", ".join(f"{what.replace('_', ' ')} {value:.4g}" for what, value in card.result.items())
+        print(f"  pretrained:{name:{_WIDTH - 11}} {card.model} of {card.data.partition(':')[0]}, {found}")
     print_list("Data sets:", DATASETS)
 
 

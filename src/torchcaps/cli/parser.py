@@ -75,7 +75,7 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
     made.add_argument("--data.root", dest="root", type=place, help=ROOT)
     made.add_argument("--beside", metavar="RUN", nargs="+", default=[], help="other runs to compare it with")
     made = command("predict", commands.predict_command, "runs/digits photos --csv answers.csv")
-    made.add_argument("run", metavar="RUN", help=run_help)
+    made.add_argument("run", metavar="RUN", help=f"{run_help}; or pretrained:NAME, which torchcaps list names")
     made.add_argument("images", metavar="IMAGE", nargs="+", help="image files of any size, and folders of such")
     made.add_argument(
         "--csv",

@@ -22,6 +22,7 @@ from torchcaps.models.baselines import baseline_cnn, matched_cnn, multimnist_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
 from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_deep, matrix_capsnet_small
 from torchcaps.models.plain_autoencoder import PlainAutoencoder, plain_autoencoder
+from torchcaps.models.pretrained import Card, cards, choose_card, fill
 from torchcaps.models.scores import Scores
 from torchcaps.models.specs import HiddenCaps, HiddenConv
 from torchcaps.models.template_autoencoder import TemplateAutoencoder, template_autoencoder
@@ -58,18 +59,29 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build(name: str, image_shape: tuple[int, int, int], n_classes: int | None = None, **options: Any) -> nn.Module:
+def build(
+    name: str,
+    image_shape: tuple[int, int, int],
+    n_classes: int | None = None,
+    *,
+    pretrained: bool | str = False,
+    **options: Any,
+) -> nn.Module:
     """Make a model by name.
 
     Args:
         name: one of :data:`MODELS`.
         image_shape: (channels, height, width).
         n_classes: number of classes; auto-encoders know of none, and take no heed of it.
+        pretrained: True for the weights that come with this library for the model, or their name, one of
+            :func:`~torchcaps.models.pretrained.cards`. With another number of classes the features are theirs, and
+            the rest is new. (``capsnet_backbone`` hands this over to its backbone.)
         options: as the model's own function says. Where it has a routing, the routing's options may stand beside
             them, as in configuration files: ``n_iters=2`` for ``routing=DynamicRouting(n_iters=2)``.
 
     Raises:
-        ValueError: an unknown name or option, no number of classes for a classifier, or images too small for the model.
+        ValueError: an unknown name or option, no number of classes for a classifier, or images too small for the model;
+            no such weights, weights for other images or of other options, or a file of them that is broken.
 
     Example:
         >>> import torch
@@ -84,6 +96,10 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int | None = 
             raise ValueError(f"n_classes must be given for {name}, got None")
         options = {"n_classes": n_classes, **options}
     own = options_of(function)
+    if "pretrained" in own:
+        options["pretrained"] = pretrained
+    elif pretrained is not False:
+        return _build_pretrained(name, image_shape, n_classes, choose_card(name, pretrained), options)
     if "routing" in own:
         options = _with_routing(name, own, options)
     try:
@@ -92,6 +108,20 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int | None = 
         if not any(words in str(error) for words in ("unexpected keyword argument", "multiple values for")):
             raise
         raise ValueError(f"model {name}: {error}") from None
+
+
+def _build_pretrained(
+    name: str, image_shape: tuple[int, int, int], n_classes: int | None, card: Card, options: dict[str, Any]
+) -> nn.Module:
+    if tuple(image_shape) != card.image_shape:
+        raise ValueError(f"image_shape must be {card.image_shape} for the weights {card.name}, got {image_shape}")
+    for option, value in options.items():
+        if option != "n_classes" and card.options.get(option, value) != value:
+            theirs = card.options[option]
+            raise ValueError(f"{option} must be {theirs!r} for the weights {card.name}, or left alone; got {value!r}")
+    model = build(name, card.image_shape, n_classes, **{**options, **card.options})
+    fill(model, card, n_classes)
+    return model
 
 
 def _with_routing(name: str, own: Mapping[str, Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -126,6 +156,7 @@ __all__ = [
     "MODELS",
     "BackboneCapsNet",
     "CapsNet",
+    "Card",
     "HiddenCaps",
     "HiddenConv",
     "MatrixCapsNet",
@@ -144,6 +175,7 @@ __all__ = [
     "capsnet_deep",
     "capsnet_small",
     "capsnet_stacked",
+    "cards",
     "local_autoencoder",
     "matched_cnn",
     "matrix_capsnet",

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps import __version__
+from torchcaps.checks import check_choice
 from torchcaps.data import DATASETS, Dataset, load
 from torchcaps.layers import ROUTINGS
 from torchcaps.layers.modes import eval_mode
-from torchcaps.models import MODELS, ModelOutput, build
+from torchcaps.models import MODELS, ModelOutput, build, cards
 from torchcaps.training import own_code
 from torchcaps.training.batches import image_shape
 from torchcaps.training.config import Experiment
@@ -26,6 +27,8 @@ from torchcaps.types import as_output
 
 #: Ends the name of a model or data set that was handed over as an object.
 HANDED_OVER = " (handed over)"
+#: Begins what names the library's own weights where a run is asked for.
+PRETRAINED = "pretrained:"
 
 
 class Trained(NamedTuple):
@@ -72,7 +75,8 @@ def load_model(run: Run | str | Path, model: nn.Module | None = None) -> Trained
     """Load the trained model of a run, of its folder, or of a ``model.pt`` alone, wherever it lies.
 
     Args:
-        run: a run, its folder, or the file.
+        run: a run, its folder, or the file; or ``"pretrained:mnist-small"``, the weights of this name that come with
+            the library, see :func:`torchcaps.models.cards`.
         model: the network to put the weights into, for runs to which one was handed over; None builds what the file
             names.
 
@@ -80,6 +84,8 @@ def load_model(run: Run | str | Path, model: nn.Module | None = None) -> Trained
         ValueError: there is none, it is broken, or it is the checkpoint of another model than the
             configuration in a run's folder says.
     """
+    if (name := pretrained_name(run)) is not None:
+        return _load_pretrained(name)
     path = run.path if isinstance(run, Run) else Path(run).expanduser()
     file = path if path.is_file() else path / "model.pt"
     if not file.is_file():
@@ -112,6 +118,19 @@ def load_model(run: Run | str | Path, model: nn.Module | None = None) -> Trained
     # Models that were saved by older versions lack what these did not know.
     uncropped, note, splits = tuple(content.get("uncropped", shape[1:])), content.get("data", ""), content.get("splits")
     return Trained(model.eval(), tuple(shape), tuple(map(str, classes)), uncropped, note, splits or {})
+
+
+def pretrained_name(run: Run | str | Path) -> str | None:
+    """Return the name of the library's own weights that "pretrained:NAME" asks for, else None."""
+    path = run.path if isinstance(run, Run) else Path(run)
+    return str(path).removeprefix(PRETRAINED) if str(path).startswith(PRETRAINED) else None
+
+
+def _load_pretrained(name: str) -> Trained:
+    check_choice("pretrained", name, cards())
+    card = cards()[name]
+    model = build(card.model, card.image_shape, len(card.classes) or None, pretrained=name)
+    return Trained(model.eval(), card.image_shape, card.classes, card.uncropped, card.data, {})
 
 
 def _without_downloads(options: dict[str, Any]) -> dict[str, Any]:

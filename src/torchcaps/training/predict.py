@@ -12,7 +12,9 @@ from torchcaps.checks import check_at_least, check_several
 from torchcaps.data.augment import central_crop
 from torchcaps.data.folder import read_image
 from torchcaps.data.images import to_float
-from torchcaps.training.checkpoint import Trained, load_model
+from torchcaps.models import cards
+from torchcaps.training.checkpoint import Trained, load_model, pretrained_name
+from torchcaps.training.config import Data
 from torchcaps.training.run import Run
 from torchcaps.training.tasks import Classification
 from torchcaps.types import as_output
@@ -29,7 +31,7 @@ def predict(
     """Predict the most probable classes of each image.
 
     Args:
-        run: a finished run, or its folder.
+        run: a finished run, its folder, or "pretrained:mnist-small", weights that come with the library.
         paths: image files of any size; they are resized to the size of the images it was trained on, of which
             it takes the central window if it was trained on crops. A model of two eyes sees the same with both.
         invert: exchange light and dark first.
@@ -57,11 +59,12 @@ def predictions(
     run = run if isinstance(run, Run) else Run(run)
     check_several("paths", paths)
     check_at_least("top", top, 1)
-    trained, task = load_model(run), run.classifier().data.task
+    trained, data = load_model(run), _data_of(run)
+    task = data.task
     assert isinstance(task, Classification)
     channels = 3 if trained.image_shape[0] == 3 else 1
-    options = run.experiment().data.options  # files are read as those of its folder were
-    reading = {name: options[name] for name in ("max_value", "frames") if name in options}
+    # Files are read as those of its folder were.
+    reading = {name: data.options[name] for name in ("max_value", "frames") if name in data.options}
     for first in range(0, len(paths), _AT_ONCE):
         some = [str(path) for path in paths[first : first + _AT_ONCE]]
         found: dict[str, Named | ValueError] = {}
@@ -75,6 +78,20 @@ def predictions(
             named = _named(trained, torch.stack(list(images.values())), invert, top, task)
             found |= dict(zip(images, named, strict=True))
         yield from ((path, found[path]) for path in some)
+
+
+def _data_of(run: Run) -> Data:
+    """Return the settings of the data that a classifier was trained on.
+
+    Raises:
+        ValueError: it is an auto-encoder.
+    """
+    name = pretrained_name(run)
+    if name is None:
+        return run.classifier().data
+    if not cards()[name].classes:
+        raise ValueError(f"run must be a classifier, got {name}, which knows no classes")
+    return Data()
 
 
 @torch.no_grad()
