@@ -90,7 +90,7 @@ def build(
         torch.Size([2, 10])
     """
     check_choice("model", name, MODELS)
-    function = MODELS[name]
+    function, given = MODELS[name], options
     if "n_classes" in inspect.signature(function).parameters:
         if n_classes is None:
             raise ValueError(f"n_classes must be given for {name}, got None")
@@ -99,7 +99,8 @@ def build(
     if "pretrained" in own:
         options["pretrained"] = pretrained
     elif pretrained is not False:
-        return _build_pretrained(name, image_shape, n_classes, choose_card(name, pretrained), options)
+        card = choose_card(name, pretrained)
+        return _build_pretrained(name, image_shape, n_classes, card, given)
     if "routing" in own:
         options = _with_routing(name, own, options)
     try:
@@ -116,7 +117,7 @@ def _build_pretrained(
     if tuple(image_shape) != card.image_shape:
         raise ValueError(f"image_shape must be {card.image_shape} for the weights {card.name}, got {image_shape}")
     for option, value in options.items():
-        if option != "n_classes" and card.options.get(option, value) != value:
+        if card.options.get(option, value) != value:
             theirs = card.options[option]
             raise ValueError(f"{option} must be {theirs!r} for the weights {card.name}, or left alone; got {value!r}")
     model = build(name, card.image_shape, n_classes, **{**options, **card.options})
