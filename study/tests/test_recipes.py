@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import study.data  # noqa: F401 (enters data sets)
 from study.recipes import RECIPES, recipe
 from torchcaps.data import DATASETS, Dataset, Images
 from torchcaps.models import MODELS, build
