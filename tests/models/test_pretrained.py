@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_refused() -> None:
         of("mnist-small", primary_scale=2.0)
     with pytest.raises(ValueError, match="options must be those of the weights mnist-small"):
         of("mnist-small", decoder=None)
-    with pytest.raises(ValueError, match=r"pretrained must be one of .*mnist-small.*, got 'digits'"):
+    with pytest.raises(ValueError, match=r"pretrained must be one of .*mnist-small.*; got 'digits'"):
         load_model("pretrained:digits")
 
 
@@ -126,5 +126,9 @@ def test_images_are_predicted_without_a_run(tmp_path: Path) -> None:
     said = [int(named[0][0]) for named in found.values()]
     right = sum(a == b for a, b in zip(said, digits.test.labels[:5].tolist(), strict=True))
     assert right >= 3, (said, digits.test.labels[:5])  # of other pens, and 8×8 pixels enlarged
-    with pytest.raises(ValueError, match="run must be a classifier, got mnist-templates-small"):
-        predict("pretrained:mnist-templates-small", [tmp_path / "0.png"])
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if not cards()[name].classes])
+def test_an_autoencoder_predicts_no_classes(name: str) -> None:
+    with pytest.raises(ValueError, match=f"run must be a classifier, got {name}"):
+        predict(f"pretrained:{name}", ["digit.png"])
