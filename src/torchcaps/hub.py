@@ -19,7 +19,7 @@ class HubModel(
     tags=["capsule-network"],
     license="apache-2.0",
 ):
-    """Hold a network of :func:`torchcaps.build` in the form that the Hub knows.
+    """Hold a network of :func:`torchcaps.models.build` in the form that the Hub knows.
 
     ``save_pretrained(folder)`` writes ``config.json`` and ``model.safetensors``, ``from_pretrained(folder or name)``
     reads them, and ``push_to_hub(name)`` uploads them. The first two need no network.

@@ -74,7 +74,7 @@ def build(
         image_shape: (channels, height, width).
         n_classes: number of classes; auto-encoders know of none, and take no heed of it.
         pretrained: True for the weights that come with this library for the model, or their name, one of
-            :func:`~torchcaps.models.pretrained.cards`. With another number of classes the features are theirs, and
+            :func:`~torchcaps.models.cards`. With another number of classes the features are theirs, and
             the rest is new. (``capsnet_backbone`` hands this over to its backbone.)
         options: as the model's own function says. Where it has a routing, the routing's options may stand beside
             them, as in configuration files: ``n_iters=2`` for ``routing=DynamicRouting(n_iters=2)``.
