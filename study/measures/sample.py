@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable
 from typing import TypeVar
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from torchcaps.data.images import fixed_order
 from torchcaps.report import EvaluatedRun
+from torchcaps.training.progress import with_time_left
 
 T = TypeVar("T")
 
@@ -79,8 +78,8 @@ def spaced(length: int, n: int | None, default: int) -> Tensor:
 
 
 def bar(values: Iterable[T], what: str) -> Iterable[T]:
-    """With a progress bar, where somebody sees it."""
-    return tqdm(values, desc=what, leave=False, disable=not sys.stderr.isatty())
+    """Say how far it is, and how long it will take."""
+    return with_time_left(values, what)
 
 
 def number(value: Tensor | float) -> float | None:

@@ -75,6 +75,10 @@ def html(folder: Path) -> str:
         return write_report(folder / "caps", (folder / "cnn & co", folder / "pairs")).read_text(encoding="utf-8")
 
 
+#: Sections that every classifier of one label an image has.
+CLASSES = ("Confusion matrix", "Classes one by one", "Calibration")
+
+
 def titles(html: str) -> list[str]:
     return re.findall(r"<h2>(.*?)</h2>", html)
 
@@ -84,6 +88,8 @@ def test_every_section_is_there(html):
         "Side by side",
         "Training",
         "Confusion matrix",
+        "Classes one by one",
+        "Calibration",
         "Reconstructions",
         "What the dimensions of a capsule encode",
         "Where the votes come from",
@@ -116,7 +122,7 @@ def test_parameters_are_counted_with_and_without_decoder(html, folder):
 
 def test_the_page_asks_for_nothing_else(html):
     sources = re.findall(r'src="(.{22})', html)
-    assert len(sources) == 10
+    assert len(sources) == 11
     assert set(sources) == {"data:image/png;base64,"}
     rest = re.sub(r'base64,[^"]*', "", html)
     assert not re.search(r"https?:|<script|<link|@import|url\(", rest)
@@ -125,6 +131,7 @@ def test_the_page_asks_for_nothing_else(html):
 def test_pictures_are_files_too_and_nothing_half_written_stays(html, folder):
     names = sorted(path.name for path in (folder / "caps" / "pictures").iterdir())
     assert names == [
+        "calibration.png",
         "confusion.png",
         "couplings.png",
         "curves.png",
@@ -145,7 +152,7 @@ def test_pictures_are_files_too_and_nothing_half_written_stays(html, folder):
 def test_a_cnn_has_its_mistakes_shown_and_the_same_run_gives_the_same_page(folder, monkeypatch):
     monkeypatch.setattr(files, "DPI", 30)
     first = write_report(folder / "cnn & co").read_text(encoding="utf-8")
-    assert titles(first) == ["Training", "Confusion matrix", "Mistakes", "How it was made"]
+    assert titles(first) == ["Training", *CLASSES, "Mistakes", "How it was made"]
     assert write_report(folder / "cnn & co").read_text(encoding="utf-8") == first
 
 
@@ -289,7 +296,7 @@ def test_capsules_without_a_decoder_have_a_report(folder, tmp_path, monkeypatch)
     data = Data("folder", root=config["data"]["root"], image_size=(13, 15))
     run = finished(tmp_path / "bare", data, Model(CAPSULES.name, CAPSULES.options | {"decoder": None}))
     html = write_report(run).read_text(encoding="utf-8")
-    assert titles(html)[2:-1] == ["Mistakes", "Where the votes come from", "Parse tree"]
+    assert titles(html)[4:-1] == ["Mistakes", "Where the votes come from", "Parse tree"]
 
 
 class Own(nn.Module):
@@ -312,11 +319,11 @@ def test_a_network_of_ones_own_shows_what_its_decoder_paints(folder, tmp_path, m
     config = json.loads((folder / "caps" / "config.json").read_text())
     data = Data("folder", root=config["data"]["root"], image_size=(13, 15))
     html = write_report(finished(tmp_path / "mine", data, Model("mine"))).read_text(encoding="utf-8")
-    assert titles(html)[2:-1] == ["Reconstructions", "What the dimensions of a capsule encode"]
+    assert titles(html)[4:-1] == ["Reconstructions", "What the dimensions of a capsule encode"]
     bare = finished(
         tmp_path / "bare", data, Model("mine", {"capsules": False}), loss="cross_entropy", reconstruction=0.0
     )
-    assert titles(write_report(bare).read_text(encoding="utf-8"))[2:-1] == ["Mistakes"]
+    assert titles(write_report(bare).read_text(encoding="utf-8"))[4:-1] == ["Mistakes"]
     pairs = finished(tmp_path / "pairs", replace(data, pairs=True, n_pairs=(4, 6)), Model("mine"))
     assert titles(write_report(pairs).read_text(encoding="utf-8"))[1:-1] == ["Segmentation of overlapping images"]
 

@@ -136,7 +136,10 @@ def test_from_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str])
     assert "data.multi_label must be True for folder, whose images have several labels" in capsys.readouterr().err
     assert main([*arguments, "--data.multi_label", "true", "--smoke"]) == 0
     said = capsys.readouterr().out
-    assert "(images with a label missed or too many; mean F1 of the labels" in said and "next:" not in said
+    assert (
+        "(images with a label missed or too many; mean F1 of the labels" in said
+        and f"next: torchcaps report {out}" in said
+    )
     result = json.loads((out / "result.json").read_text())
     assert result["config"]["data"]["options"] == {"labels": "labels.csv", "n_each": 12}
     assert sum(result["images"].values()) < 80 and "at most" in result["data"]
@@ -144,8 +147,11 @@ def test_from_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str])
     assert "too many; mean F1 of the labels" in capsys.readouterr().out
     named = predict(out, [folder / "0.png"])
     assert {name for name, _ in named[str(folder / "0.png")]} == set(CLASSES)
-    assert main(["report", str(out)]) == 2
-    assert "must hold a classifier of one label an image for a report, got several" in capsys.readouterr().err
+    assert main(["report", str(out)]) == 0 and (out / "report.html").is_file()
+    assert main(["evaluate", str(out), "--confusion", str(out.parent / "a.csv")]) == 2
+    assert "--confusion must be left out for" in capsys.readouterr().err
+    assert main(["evaluate", str(out), "--folder", str(folder)]) == 2
+    assert "must be a run of one label an image to be measured on a folder" in capsys.readouterr().err
 
 
 def test_balanced_weights_by_hand() -> None:

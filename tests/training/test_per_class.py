@@ -16,15 +16,50 @@ from tests.training.test_train import CNN, PAIRS, fit
 from torchcaps.cli import main
 from torchcaps.data import DATASETS, Dataset, Images
 from torchcaps.training import Data
-from torchcaps.training.per_class import balanced_in_words, error_words, recalls, split_in_words
+from torchcaps.training.per_class import as_lines, balanced_in_words, class_scores, error_words, split_in_words
 
 
-def test_recalls_by_hand() -> None:
+def test_recall_and_precision_by_hand() -> None:
     labels = torch.tensor([0, 0, 0, 0, 1, 1, 3])
-    wrong = torch.tensor([False, False, False, True, True, False, True])
-    found = recalls(labels, wrong, ("a", "b", "c", "d"))
+    predicted = torch.tensor([0, 0, 0, 1, 0, 1, 1])
+    found = class_scores(labels, predicted, ("a", "b", "c", "d"))
     assert found["recall"] == {"a": 0.75, "b": 0.5, "c": None, "d": 0.0}
+    assert found["precision"] == {"a": 0.75, "b": 1 / 3, "c": None, "d": None}
     assert found["error_balanced"] == pytest.approx(1 - 1.25 / 3)
+
+
+SCORES = {
+    "recall": {"cat": 0.95, "emu": None, "owl": 0.4},
+    "precision": {"cat": 0.981, "emu": None, "owl": 1.0},
+    "auc": {"cat": 0.9876, "emu": None, "owl": 0.75},
+    "error_balanced": 0.325,
+    "auc_macro": 0.8688,
+    "ece": 0.0521,
+}
+
+
+def test_a_table_of_few_classes() -> None:
+    assert as_lines(SCORES, {"cat": 1200, "emu": 0, "owl": 5}) == [
+        "class  images  recall  precision    AUC",
+        "cat     1,200   95.0%      98.1%  0.988",
+        "emu         0       –          –      –",
+        "owl         5   40.0%     100.0%  0.750",
+        "balanced accuracy 67.50%, mean AUC 0.869, calibration error 5.21%",
+    ]
+    assert as_lines({"recall": {"cat": 1.0}}, {"cat": 3}) == []  # of an older version
+
+
+def test_a_table_of_many_classes_has_those_that_fare_worst() -> None:
+    names = [f"c{k}" for k in range(30)]
+    shares: dict[str, float | None] = {name: k / 30 for k, name in enumerate(names)}
+    shares["c3"] = None
+    scores = {"recall": shares, "precision": shares, "auc": shares, "auc_macro": None}
+    lines = as_lines(scores, dict.fromkeys(names, 9))
+    assert [line.split()[0] for line in lines[1:11]] == ["c0", "c1", "c2", *(f"c{k}" for k in range(4, 11))]
+    assert lines[11:] == [
+        "these 10 of 30 classes have the lowest recall",
+        "AUC undefined (no class has images with and without it)",
+    ]
 
 
 def test_in_words() -> None:
@@ -110,3 +145,44 @@ def test_pairs_and_equal_classes_are_told_as_before(tmp_path: Path, monkeypatch:
     assert found["test_error_balanced"] == pytest.approx(found["test_error"]) and error_words(found, "test") == ""
     trial = fit(replace(CNN, data=Data("equal"), epochs=1, trial=True), tmp_path / "trial")
     assert trial["images_per_class"].keys() == {"train", "val"} and "val_recall" in trial and "test_recall" not in trial
+
+
+def test_a_folder_of_labelled_images(rare: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other images than the run's: error, table, and the confusion matrix as a table or a picture."""
+    run = tmp_path / "run"
+    data = [f"--data.root={rare}", "--data.name=folder", "--data.image_size=[16,16]", "--threads=1", "--device=cpu"]
+    model = ["--model.options.n_parameters=3000", "--batch_size=16", "--epochs=1", f"--out={run}"]
+    assert main(["train", "digits-cnn", *data, *model]) == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    (rare / "rare").rename(other / "rare")
+    (other / ".cache").mkdir()
+    (other / "rare" / "0.png").write_bytes(b"broken")
+    capsys.readouterr()
+    matrix, picture = tmp_path / "confusion.csv", tmp_path / "confusion.png"
+    assert main(["evaluate", str(run), "--folder", str(other), "--confusion", str(matrix)]) == 2
+    said = capsys.readouterr()
+    assert "1 files could not be read" in said.err and f"wrote {matrix}" in said.out
+    head, frequent, line = matrix.read_text().splitlines()
+    assert head == "true class,predicted frequent,predicted rare" and frequent == "frequent,0,0"
+    name, wrong, right = line.split(",")
+    assert name == "rare" and int(wrong) + int(right) == 24
+    assert f"{other}: error {int(wrong) / 24:.2%} (balanced over the classes {int(wrong) / 24:.2%}; " in said.out
+    assert (
+        "no image of frequent), 24 images\n" in said.out and f"rare      {24:>6}  {int(right) / 24:>6.1%}" in said.out
+    )
+    (other / "rare" / "0.png").unlink()
+    assert main(["evaluate", str(run), "--folder", str(other), "--confusion", str(picture)]) == 0
+    with Image.open(picture) as drawn:
+        assert drawn.size[0] > 100
+    for further, message in (
+        (["--folder", str(other), "--split", "val"], "--split must be left out with --folder, got val"),
+        (["--confusion", str(picture)], f"--confusion must be a new file, got {picture}, which is there"),
+        (["--confusion", "a.txt"], "--confusion must be a file .csv or .png, got a.txt"),
+        (["--invert"], "--invert must be given with --folder"),
+        (["--folder", str(rare / "frequent")], "sub-folders named as classes of the run, frequent, rare; got none"),
+        (["--folder", str(tmp_path)], "got other, photos, run"),
+        (["--folder", str(picture)], "folder must be a folder with one sub-folder a class"),
+    ):  # fmt: skip
+        assert main(["evaluate", str(run), *further]) == 2
+        assert message in capsys.readouterr().err

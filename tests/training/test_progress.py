@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import TINY
-from torchcaps.training.callbacks import OutOfTime, in_minutes
+from torchcaps.training.callbacks import OutOfTime
+from torchcaps.training.progress import in_minutes, with_time_left
 from torchcaps.training.train import train
 
 
@@ -41,3 +42,13 @@ def test_durations_are_written_as_one_reads_them() -> None:
     assert [in_minutes(x) for x in (4.4, 59, 61, 3599, 3600, 7500)] == [
         "4 s", "59 s", "1 min", "1 h 00 min", "1 h 00 min", "2 h 05 min",
     ]  # fmt: skip
+
+
+def test_a_log_is_told_how_long_it_will_take(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(with_time_left(range(3), "measure", seconds=0)) == [0, 1, 2]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" done, ")[0] for line in lines] == ["measure: 1 of 3", "measure: 2 of 3"]
+    assert all(line.endswith(" s left") for line in lines)
+    assert list(with_time_left(iter("ab"), "measure", seconds=0)) == ["a", "b"]
+    assert capsys.readouterr().err.startswith("measure: 1 done after 0 s\n")
+    assert list(with_time_left(range(1000), "measure")) == list(range(1000)) and not capsys.readouterr().err

@@ -62,38 +62,6 @@ def print_list(title: str, found: Mapping[str, Callable[..., Any]]) -> None:
         print(f"  {name:{_WIDTH}} {text[:1].upper()}{text[1:]}".rstrip())
 
 
-def evaluate_command(parsed: argparse.Namespace) -> None:
-    """Measure a trained model on one split of its data."""
-    from dataclasses import replace
-
-    from torchcaps.checks import check_choice
-    from torchcaps.training.batches import split
-    from torchcaps.training.checkpoint import data_for, load_model
-    from torchcaps.training.environment import choose_device
-    from torchcaps.training.objective import evaluate
-    from torchcaps.training.per_class import balanced_in_words, count_classes
-    from torchcaps.training.run import Run, with_data_in
-
-    run = Run(parsed.run)
-    config, trained = run.experiment(), load_model(run)
-    if config.trial and parsed.split != "val":
-        raise ValueError(f"split must be val for a trial, which has seen no test image; got {parsed.split}")
-    config = with_data_in(config, parsed.root)
-    if parsed.test_crops is not None:
-        config = replace(config, data=replace(config.data, test_crops=parsed.test_crops))
-    device = choose_device("auto")  # not necessarily where it was trained
-    if not config.trial:  # before its data are loaded, or downloaded
-        losses = [key for key in run.finished() if key.endswith("_loss")]
-        check_choice("split", parsed.split, [key.removesuffix("_loss") for key in losses])
-    dataset = data_for(config, trained, run.path)
-    batches = split(config, dataset, parsed.split, device)
-    shown = {"classes": dataset.classes, "progress": sys.stderr.isatty()}
-    scores = evaluate(config, trained.model.to(device), batches, **shown)
-    balanced = balanced_in_words(scores, count_classes(batches.source.labels, dataset.classes))
-    error = f"error {scores['error']:.2%}{balanced}, " if "error" in scores else ""
-    print(f"{run.path}: {parsed.split} {error}loss {scores['loss']:.5f}, {batches.n:,} examples")
-
-
 def tune_command(parsed: argparse.Namespace) -> None:
     """Choose a recipe's learning rate and regulariser by its validation error."""
     from torchcaps.cli.train_command import parse_experiment

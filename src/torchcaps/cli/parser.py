@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchcaps.cli import commands
+from torchcaps.cli.evaluate_command import evaluate_command
 from torchcaps.cli.train_command import train_command
 
 IMPORT = "a Python file that enters networks, data sets, routings or recipes of your own; with any command"
@@ -54,11 +55,12 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
     made = command("list", commands.list_command, "capsnet_small")
     made.add_argument("name", metavar="NAME", nargs="?", help="a model or data set, to show its options")
     run_help = "the folder of a run, such as runs/digits"
-    made = command("evaluate", commands.evaluate_command, "runs/digits --split val")
+    made = command("evaluate", evaluate_command, "runs/digits --split val")
     made.add_argument("run", metavar="RUN", help=run_help)
-    made.add_argument(
-        "--split", default="test", help="val, test (the default), or a further one, such as novel of small NORB"
-    )
+    made.add_argument("--split", help="val, test (the default), or a further one, such as novel of small NORB")
+    made.add_argument("--folder", type=place, help="other images instead: a folder with one sub-folder a class")
+    made.add_argument("--invert", action="store_true", help="exchange light and dark in the images of --folder")
+    made.add_argument("--confusion", type=place, metavar="FILE", help="write the confusion matrix as .csv or .png")
     made.add_argument("--data.root", dest="root", type=place, help=ROOT)
     made.add_argument(
         "--data.test_crops", dest="test_crops", type=int, help="windows to average over, 1 or 13, of a run on crops"

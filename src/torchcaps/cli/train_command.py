@@ -23,7 +23,7 @@ def train_command(arguments: list[str]) -> None:
     config, out, log = _parsed(name, recipe(name or "digits"), arguments[1:] if name else arguments)
     from torchcaps.training.errors_in_words import further_errors, if_seen
     from torchcaps.training.more_epochs import epochs_before, going_on_in_words
-    from torchcaps.training.per_class import error_words, split_in_words
+    from torchcaps.training.per_class import error_words, lines_of, split_in_words
     from torchcaps.training.run import Run
     from torchcaps.training.train import default_folder, train
 
@@ -56,7 +56,8 @@ def train_command(arguments: list[str]) -> None:
     print(f"{epochs}{kept}, in {result['seconds']:.0f} s; see {out}")
     if split_in_words(result):
         print(split_in_words(result))
-    if not (config.trial or config.data.multi_label):  # of several labels there is no report
+    print("".join(f"{line}\n" for line in lines_of(result, "val" if config.trial else "test")), end="")
+    if not config.trial:
         print(f"next: torchcaps report {out}")
 
 

@@ -80,11 +80,21 @@ from torchcaps.explain.reconstructions import (
     draw_reconstructions,
     reconstruct,
 )
+from torchcaps.explain.reliability import (
+    Reliability,
+    draw_reliability,
+    reliability,
+)
 from torchcaps.explain.segmentation import (
     Segmentation,
     draw_segmentation,
     red_and_green,
     segment,
+)
+from torchcaps.explain.several_labels import (
+    co_occurrence,
+    draw_co_occurrence,
+    draw_labels,
 )
 from torchcaps.explain.trace import (
     RoutedCall,
@@ -137,6 +147,7 @@ __all__ = [
     "Reconstructions",
     "RecoveredTransformation",
     "RecoveryPanel",
+    "Reliability",
     "RoutedCall",
     "Segmentation",
     "Trace",
@@ -148,21 +159,25 @@ __all__ = [
     "capsule_places",
     "class_capsules",
     "class_votes",
+    "co_occurrence",
     "confusion_matrix",
     "coupling_maps",
     "decoder_of",
     "dimension_strengths",
+    "draw_co_occurrence",
     "draw_confusion",
     "draw_couplings",
     "draw_curves",
     "draw_generative_units",
     "draw_image_rows",
+    "draw_labels",
     "draw_misclassified",
     "draw_parse_tree",
     "draw_parts",
     "draw_perturbations",
     "draw_pose_recovery",
     "draw_reconstructions",
+    "draw_reliability",
     "draw_segmentation",
     "draw_strongest",
     "draw_transformation_sweep",
@@ -189,6 +204,7 @@ __all__ = [
     "recover_transformation",
     "red_and_green",
     "regression_fit",
+    "reliability",
     "scores_of",
     "segment",
     "trace_routing",

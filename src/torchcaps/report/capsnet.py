@@ -6,12 +6,14 @@ import torch
 
 from torchcaps import explain
 from torchcaps.layers import Decoder
-from torchcaps.models import CapsNet, MatrixCapsNet
+from torchcaps.models import MatrixCapsNet
 from torchcaps.report import page
+from torchcaps.report.class_scores import calibration, class_table
 from torchcaps.report.evaluated import EvaluatedRun
-from torchcaps.report.matrix_capsules import ONE_MORE, pictures_of_em, window_note
+from torchcaps.report.matrix_capsules import pictures_of_em, window_note
 from torchcaps.report.page import Album
-from torchcaps.training.per_class import are_unequal, count_classes, recalls
+from torchcaps.report.routing import pictures_of_routing
+from torchcaps.report.several_labels import pictures_of_labels
 from torchcaps.training.tasks import OverlappingPairs
 from torchcaps.types import as_output
 
@@ -23,14 +25,16 @@ def pictures(album: Album, tested: EvaluatedRun) -> list[str]:
     """Build the sections that apply to a run."""
     if isinstance(tested.config.data.task, OverlappingPairs):
         return pictures_of_pairs(album, tested)
-    made = [_confusion(album, tested)]
+    if tested.several_labels:
+        return pictures_of_labels(album, tested)
+    made = [_confusion(album, tested), class_table(tested), calibration(album, tested)]
     if isinstance(tested.model, MatrixCapsNet):
         return [*made, _mistakes(album, tested), *pictures_of_em(album, tested)]
     if _reconstructs(tested):
         made += [_reconstructions(album, tested), _perturbations(album, tested)]
     else:
         made.append(_mistakes(album, tested))
-    return made + _routing(album, tested, tested.first_correct()[0])
+    return made + pictures_of_routing(album, tested, tested.first_correct()[0])
 
 
 def _reconstructs(tested: EvaluatedRun) -> bool:
@@ -42,7 +46,7 @@ def _reconstructs(tested: EvaluatedRun) -> bool:
 
 
 def _confusion(album: Album, tested: EvaluatedRun) -> str:
-    """Show the confusion matrix and, for unequal classes, their recall."""
+    """Show the confusion matrix."""
     n = len(tested.classes)
     matrix = explain.confusion_matrix(tested.labels[:, 0], tested.predicted[:, 0], n)
     text = (
@@ -50,22 +54,7 @@ def _confusion(album: Album, tested: EvaluatedRun) -> str:
         "red cells are mistakes, and deeper red is more frequent: the network confuses these classes."
     )
     picture = album.add("confusion", explain.draw_confusion(matrix, tested.classes), text)
-    counts = count_classes(tested.labels[:, 0], tested.classes)
-    return page.section("Confusion matrix", picture, *(_recall(tested) if are_unequal(counts) else ()))
-
-
-def _recall(tested: EvaluatedRun) -> tuple[str, str]:
-    """Build the table of each class's recall."""
-    counts = count_classes(tested.labels[:, 0], tested.classes)
-    recall = recalls(tested.labels[:, 0], tested.wrong, tested.classes)["recall"]
-    rows = [
-        (name, f"{counts[name]:,}", "–" if value is None else f"{100 * value:.1f} %") for name, value in recall.items()
-    ]
-    text = (
-        "The classes have unequal numbers of images, so the large ones dominate the error. The balanced error is 100 % "
-        "minus the mean recall over the classes that have test images."
-    )
-    return page.paragraph(text), page.table(("class", "test images", "recall"), rows, first_is_this=False)
+    return page.section("Confusion matrix", picture)
 
 
 def _mistakes(album: Album, tested: EvaluatedRun) -> str:
@@ -122,53 +111,6 @@ def _perturbations(album: Album, tested: EvaluatedRun) -> str:
     return page.section("What the dimensions of a capsule encode", strongest, *whole)
 
 
-def _routing(album: Album, tested: EvaluatedRun, k: int, what: str = "", prefix: str = "") -> list[str]:
-    """Show couplings and parse tree of one test image, in the true classes' colours, if a map is routed to classes."""
-    model, image, labels = tested.model, tested.images[k], tested.labels[k].tolist()
-    try:
-        couplings = explain.coupling_maps(model, image.unsqueeze(0))
-        classes = explain.trace_routing(model, image.unsqueeze(0)).classes
-    except ValueError:  # a CNN, or a network of one's own that routes otherwise
-        return []
-    n_iters, beyond = classes.layer.n_iters, ""
-    if classes.iterates and n_iters == 1:
-        n_iters, beyond = 2, ONE_MORE
-        couplings = explain.coupling_maps(model, image.unsqueeze(0), n_iters)
-    learned = getattr(classes.layer, "initial_logits", None) is not None  # which EM routing has not
-    where = "at the centre of its receptive field"
-    if not isinstance(model, CapsNet | MatrixCapsNet):
-        where = "at its place in the map, which is laid over the whole image"
-    iterations = (
-        f" From above to below: the iterations of routing. In the first one every capsule divides its vote "
-        f"{'by learned initial logits, the same for all images' if learned else 'equally'}; then votes that agree with "
-        "each other gain weight: a place that becomes brighter than in the first iteration has gained."
-    )
-    maps = album.add(
-        f"{prefix}couplings",
-        explain.draw_couplings(image, couplings, tested.classes),
-        f"Where the votes for each class come from. A capsule's vote is drawn {where}."
-        f"{iterations * classes.iterates} Below each picture stands the activation of the class capsule." + beyond,
-    )
-    trees = [explain.parse_tree(model, image, n) for n in sorted({1, n_iters})]
-    pair = len(labels) == 2
-    colours = (explain.FIRST, explain.SECOND) if pair else explain.HIGHLIGHT
-    tree = album.add(
-        f"{prefix}parse-tree",
-        explain.draw_parse_tree(image, trees, tested.classes, labels, colours),
-        "The parse tree that routing carves out of the network. Dots are the most active capsules of the image, each "
-        f"{where}. A line leads to the class with which the capsule is coupled most; it is "
-        "stronger the further that coupling exceeds an even share. If the median coupling above a picture is hardly "
-        "more than even, the parts have hardly decided. "
-        f"{'At first all classes are equal. ' if classes.iterates and not learned else ''}"
-        + ("The two true classes are coloured." if pair else "The true class is coloured.")
-        + beyond,
-    )
-    return [
-        page.section(f"Where the votes come from{what}", maps),
-        page.section(f"Parse tree{what}", tree),
-    ]
-
-
 def pictures_of_pairs(album: Album, tested: EvaluatedRun, what: str = "", prefix: str = "") -> list[str]:
     """Build the sections of a run on pairs: ``what`` is added to titles, ``prefix`` to the names of files."""
     right = (~tested.wrong).nonzero().squeeze(1).tolist()
@@ -187,5 +129,5 @@ def pictures_of_pairs(album: Album, tested: EvaluatedRun, what: str = "", prefix
                 title, album.add(f"{prefix}segmentation", explain.draw_segmentation(found, tested.classes), text)
             )
         )
-    made += _routing(album, tested, (right or [0])[0], what, f"{prefix}pairs-")
+    made += pictures_of_routing(album, tested, (right or [0])[0], what, f"{prefix}pairs-")
     return made

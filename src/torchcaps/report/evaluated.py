@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from torchcaps.data import Dataset
 from torchcaps.training.batches import split
 from torchcaps.training.checkpoint import data_for, load_model
 from torchcaps.training.config import Experiment
 from torchcaps.training.environment import choose_device
-from torchcaps.training.objective import wrong
+from torchcaps.training.examples import Batch
+from torchcaps.training.objective import Answer, scores_of_classes, wrong
+from torchcaps.training.progress import with_time_left
 from torchcaps.training.run import Run, with_data_in
-from torchcaps.training.tasks import OverlappingPairs
+from torchcaps.training.tasks import Classification, OverlappingPairs
 from torchcaps.types import as_output
 
 #: Number of pairs that are evaluated.
@@ -25,7 +25,11 @@ N_PAIRS = 1000
 
 
 class EvaluatedRun(NamedTuple):
-    """A run, its model, and its predictions for the test split (for pairs, for its first thousand)."""
+    """A run, its model, and its predictions for the test split (for pairs, for its first thousand).
+
+    Of N images with K classes each ``labels`` and ``predicted`` are classes ``[N, K]``, and ``wrong`` is ``[N]``. Of
+    images with several labels all three are bool ``[N, J]``. ``probabilities`` are ``[N, J]``.
+    """
 
     run: Run
     config: Experiment
@@ -37,12 +41,28 @@ class EvaluatedRun(NamedTuple):
     parts: Tensor
     predicted: Tensor
     wrong: Tensor
+    probabilities: Tensor
     data: Dataset
 
     def first_correct(self) -> list[int]:
         """Return the first correctly classified test image of each class that has one."""
         right = [((self.labels[:, 0] == k) & ~self.wrong).nonzero() for k in range(len(self.classes))]
         return [int(found[0]) for found in right if len(found)] or [0]
+
+    def scores(self) -> dict[str, Any]:
+        """Compute what is measured of each class, see :func:`~torchcaps.training.objective.scores_of_classes`."""
+        first = self.probabilities.topk(1, dim=1).indices.squeeze(1) if self.several_labels else self.predicted[:, 0]
+        return scores_of_classes(Answer(self.labels, self.probabilities, first, self.wrong), self.classes)
+
+    @torch.no_grad()
+    def has_capsules(self) -> bool:
+        """Return whether the network's scores are those of class capsules, and no logits."""
+        return bool(as_output(self.model(self.images[:1])).capsules)
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether an image may have several labels."""
+        return self.labels.dtype == torch.bool
 
 
 @torch.no_grad()
@@ -53,23 +73,30 @@ def evaluate_run(run: Run, root: str | Path | None = None) -> EvaluatedRun:
         ValueError: its model or its data cannot be loaded, or it is an auto-encoder's.
     """
     result, config = run.finished(), with_data_in(run.classifier(), root)
-    if config.data.multi_label:
-        raise ValueError(
-            f"{run.path} must hold a classifier of one label an image for a report, got several; recall, precision and "
-            f"F1 of each are in {run.result}"
-        )
     trained, device = load_model(run), choose_device("auto")
     model = trained.model.to(device)
     dataset = data_for(config, trained, run.path)
     batches, pairs = split(config, dataset, "test", device), isinstance(config.data.task, OverlappingPairs)
     found, n = [], 0
-    for batch in tqdm(batches, desc="predict the test images", leave=False, disable=not sys.stderr.isatty()):
-        scores = torch.stack([as_output(model(view.images)).scores for view in batch.views()]).mean(dim=0)
-        predicted = scores.topk(batch.labels.shape[1], dim=1).indices
-        found.append((batch.images, batch.labels, batch.parts, predicted, wrong(scores, batch.labels)))
+    for batch in with_time_left(batches, "predict the test images"):
+        predicted, mistaken, probabilities = _predict(config, model, batch)
+        found.append((batch.images, batch.labels, batch.parts, predicted, mistaken, probabilities))
         n += len(batch.images)
         if pairs and n >= N_PAIRS:
             break
     most = N_PAIRS if pairs else n
     kept = (torch.cat(parts)[:most].cpu() for parts in zip(*found, strict=True))
     return EvaluatedRun(run, config, result, model.cpu(), trained.classes, *kept, data=dataset)
+
+
+def _predict(config: Experiment, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what was predicted, what of it is wrong, and the probabilities of the classes."""
+    outputs = [as_output(model(view.images)) for view in batch.views()]
+    scores, capsules = torch.stack([output.scores for output in outputs]).mean(dim=0), bool(outputs[0].capsules)
+    threshold = 0.5 if capsules else 0.0  # of activations, or of logits
+    mistaken = wrong(scores, batch.labels, threshold)
+    several = batch.labels.dtype == torch.bool
+    predicted = scores > threshold if several else scores.topk(batch.labels.shape[1], dim=1).indices
+    task, scores = config.data.task, scores.cpu().double()
+    assert isinstance(task, Classification)
+    return predicted, mistaken, scores if capsules else task.probabilities(scores)

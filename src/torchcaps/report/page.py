@@ -44,6 +44,7 @@ th, td { padding: .45rem .7rem; text-align: right; border-bottom: 1px solid var(
 th { color: var(--soft); font-weight: 500; font-size: .85rem; }
 th:first-child, td:first-child, th:last-child, td:last-child { text-align: left; }
 td:last-child { white-space: normal; min-width: 11rem; font-size: .85rem; }
+.numbers th:last-child, .numbers td:last-child { text-align: right; font-size: inherit; min-width: 0; }
 tr.this td { font-weight: 650; }
 pre { overflow-x: auto; font-size: .8rem; }
 summary { cursor: pointer; }
@@ -92,15 +93,16 @@ def picture(png: bytes, description: str, width: float, height: float) -> str:
     return f'<figure><div class="wide">{image}</div></figure>'
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, first_is_this: bool = True) -> str:
-    """Build a table; ``first_is_this`` marks its first row as the run at hand."""
-    marked = (0,) if first_is_this else ()
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = False) -> str:
+    """Build a table whose first row is the run at hand, or one of ``numbers`` of equal rows behind their names."""
+    marked = () if numbers else (0,)
     cells = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join(
         f"<tr{' class=this' if k in marked else ''}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
         for k, row in enumerate(rows)
     )
-    return f'<div class="wide"><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>'
+    kind = " class=numbers" if numbers else ""
+    return f'<div class="wide"><table{kind}><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def preformatted(text: str) -> str:

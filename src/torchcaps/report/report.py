@@ -97,10 +97,24 @@ def percent(fraction: float) -> str:
 def _classifier_facts(result: dict[str, Any]) -> list[tuple[str, str]]:
     further = [(text, percent(result[key])) for key, text in further_errors(result).items()]
     validation = (f"validation error{if_seen(result)}", percent(result["val_error"]))
+    error = ("test error", percent(result["test_error"]))
+    if result.get("test_f1") is not None:
+        labels = [("mean F1 of the labels", f"{result['test_f1']:.3f}"), *_auc(result)]
+        return [
+            *labels,
+            ("images with a label missed or too many", percent(result["test_error"])),
+            *further,
+            validation,
+        ]
     counts = result.get("images_per_class", {}).get("test")
     unequal = counts is not None and are_unequal(counts) and "test_error_balanced" in result
-    balanced = [("balanced test error", percent(result["test_error_balanced"]))] if unequal else []
-    return [("test error", percent(result["test_error"])), *balanced, *further, validation]
+    balanced = [("balanced test error", percent(result["test_error_balanced"])), *_auc(result)] if unequal else []
+    return [error, *balanced, *further, validation]
+
+
+def _auc(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the mean AUC, of results that have it."""
+    return [] if result.get("test_auc_macro") is None else [("mean AUC", f"{result['test_auc_macro']:.3f}")]
 
 
 def _autoencoder_facts(config: Experiment, result: dict[str, Any]) -> list[tuple[str, str]]:

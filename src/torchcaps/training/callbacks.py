@@ -21,6 +21,7 @@ from torchcaps.data import Dataset
 from torchcaps.training.environment import commit, splits_in_words
 from torchcaps.training.files import write_atomically, write_tensors
 from torchcaps.training.module import TrainingModule
+from torchcaps.training.progress import in_minutes
 from torchcaps.training.run import Run
 
 #: Of the rows, where they have them: auto-encoders make no errors that could be counted.
@@ -150,14 +151,6 @@ class TimeLeft:
             self._began = now, step
         began, first = self._began
         return None if step <= first else (now - began) / (step - first) * (n_steps - step)
-
-
-def in_minutes(seconds: float) -> str:
-    """Write a duration as one reads it: "40 s", "12 min", "3 h 05 min"."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
 
 
 class Lines(L.Callback):

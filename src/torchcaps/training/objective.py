@@ -4,22 +4,39 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from torchcaps.layers.modes import eval_mode
 from torchcaps.models import ModelOutput, Reconstruction
 from torchcaps.ops import spread_margin
 from torchcaps.training.config import Experiment
 from torchcaps.training.examples import Batch
-from torchcaps.training.per_class import label_scores, recalls
+from torchcaps.training.per_class import class_scores, label_scores, probability_scores
+from torchcaps.training.progress import with_time_left
+from torchcaps.training.tasks import Classification
 from torchcaps.types import as_output
 
 #: A loss of one's own: from a model's output and the batch to one number.
 Loss = Callable[["ModelOutput | Reconstruction", Batch], Tensor]
+
+
+class Answer(NamedTuple):
+    """Hold what a classifier said of images, on the CPU.
+
+    Attributes:
+        labels: what they show, as batches have it: ``[N, K]``, or bool ``[N, J]``.
+        probabilities: of the classes ``[N, J]``, float64: lengths or activations of capsules, or a CNN's softmax.
+        first: the most probable class ``[N]``.
+        mistaken: which images ``[N]``, or which labels of each ``[N, J]``, are wrong, as :func:`wrong` says it.
+    """
+
+    labels: Tensor
+    probabilities: Tensor
+    first: Tensor
+    mistaken: Tensor
 
 
 def answer(model: nn.Module, batch: Batch) -> ModelOutput | Reconstruction:
@@ -31,7 +48,7 @@ def judge(
     config: Experiment,
     model: nn.Module,
     views: Sequence[Batch],
-    mistakes: list[Tensor] | None = None,
+    answers: list[Answer] | None = None,
     loss: Loss | None = None,
 ) -> dict[str, float]:
     """Sums over a batch of what an evaluation averages: the loss and, of a classifier, the errors.
@@ -40,22 +57,25 @@ def judge(
         config: the experiment.
         model: in evaluation mode.
         views: windows of the same images; their losses are averaged, and their scores before one is called wrong.
-        mistakes: of a classifier which images (or which labels of each) are wrong, as :func:`wrong` says it, is added
-            to these.
+        answers: of a classifier what it said is added to these.
         loss: in place of the experiment's.
     """
     outputs = [answer(model, view) for view in views]
     both = zip(outputs, views, strict=True)
     losses = [total_loss(config, model, output, view, loss=loss).item() for output, view in both]
     sums = {"loss": sum(losses) * len(views[0].images) / len(views)}
-    if config.data.task.classifies:
+    task = config.data.task
+    if isinstance(task, Classification):
         found = [output for output in outputs if isinstance(output, ModelOutput)]
-        scores = [output.scores for output in found]
+        scores = torch.stack([output.scores for output in found]).mean(dim=0)
         threshold = 0.5 if found[0].capsules else 0.0  # of activations, or of logits
-        mistaken = wrong(torch.stack(scores).mean(dim=0), views[0].labels, threshold)
+        mistaken = wrong(scores, views[0].labels, threshold)
         sums["error"] = (mistaken if mistaken.dim() == 1 else mistaken.any(dim=1)).sum().item()
-        if mistakes is not None:
-            mistakes.append(mistaken)
+        if answers is not None:
+            first = scores.topk(1, dim=1).indices.squeeze(1).cpu()  # as `wrong` has it, also where scores are equal
+            scores = scores.cpu().double()  # Apple's GPUs have no float64
+            probabilities = scores if found[0].capsules else task.probabilities(scores)
+            answers.append(Answer(views[0].labels.cpu(), probabilities, first, mistaken.cpu()))
     return sums
 
 
@@ -119,30 +139,44 @@ def evaluate(
     classes: Sequence[str] = (),
     progress: bool = False,
     loss: Loss | None = None,
+    answers: list[Answer] | None = None,
 ) -> dict[str, Any]:
     """Mean loss and, of a classifier, error as a fraction of 1 (for pairs both classes must be right).
 
     Where the batches have several windows of each image, their scores are averaged before one is called
     wrong, and their losses are averaged too.
 
-    With the names of the ``classes`` a classifier of single images has the recall of each besides, and the balanced
-    error (:func:`~torchcaps.training.per_class.recalls`); with several labels an image their recall, precision and F1
-    (:func:`~torchcaps.training.per_class.label_scores`).
+    With the names of the ``classes`` a classifier has recall and precision of each besides, and their means
+    (:func:`~torchcaps.training.per_class.class_scores`, or :func:`~torchcaps.training.per_class.label_scores` with
+    several labels an image), and how good its probabilities are
+    (:func:`~torchcaps.training.per_class.probability_scores`). One of pairs has not.
 
-    A ``loss`` of one's own takes the place of the experiment's.
+    A ``loss`` of one's own takes the place of the experiment's. What a classifier said is added to ``answers``.
 
     Evaluated in float32, whatever the training's precision, with the model in evaluation mode.
     """
     sums, n = Counter[str](), 0
-    labels, mistakes = list[Tensor](), list[Tensor]()
+    answers = list[Answer]() if answers is None else answers
     with eval_mode(model):
-        for batch in tqdm(batches, desc="evaluate", leave=False, disable=not progress):
-            sums.update(judge(config, model, batch.views(), mistakes, loss))
-            labels.append(batch.labels)
+        for batch in with_time_left(batches, "evaluate") if progress else batches:
+            sums.update(judge(config, model, batch.views(), answers, loss))
             n += len(batch.images)
     found: dict[str, Any] = {name: total / n for name, total in sums.items()}
-    if classes and mistakes and config.data.task.one_class:
-        found |= recalls(torch.cat(labels).squeeze(1), torch.cat(mistakes), classes)
-    if classes and mistakes and config.data.multi_label:
-        found |= label_scores(torch.cat(labels), torch.cat(mistakes), classes)
+    if classes and answers and (config.data.task.one_class or config.data.multi_label):
+        found |= scores_of_classes(joined(answers), classes)
     return found
+
+
+def joined(answers: Sequence[Answer]) -> Answer:
+    """Join what was said of several batches."""
+    return Answer(*map(torch.cat, zip(*answers, strict=True)))
+
+
+def scores_of_classes(said: Answer, classes: Sequence[str]) -> dict[str, Any]:
+    """Compute what is measured of each class, where images have one label each, or several; see :func:`evaluate`."""
+    if said.labels.dtype == torch.bool:
+        labels, found = said.labels, label_scores(said.labels, said.mistaken, classes)
+    else:
+        labels = said.labels.squeeze(1)
+        found = class_scores(labels, said.first, classes)
+    return found | probability_scores(labels, said.probabilities, classes)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from torchcaps.data.folder import SUFFIXES
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.files import write_atomically
 from torchcaps.training.predict import predictions
+from torchcaps.training.progress import with_time_left
 
 
 def image_files(paths: Sequence[str | Path]) -> list[str]:
@@ -69,7 +67,7 @@ def write_predictions(
 
 def _rows(run: str | Path, files: Sequence[str], classes: Sequence[str], invert: bool) -> Iterator[dict[str, Any]]:
     found = predictions(run, files, invert=invert, top=len(classes))
-    for path, named in tqdm(found, desc="predict", total=len(files), disable=not sys.stderr.isatty()):
+    for path, named in with_time_left(found, "predict", len(files)):
         if isinstance(named, ValueError):
             yield {"image": path, "class": None, "score": None, "error": str(named), "scores": {}}
             continue

@@ -241,7 +241,7 @@ def _train(config: Experiment, run: Run, given: Given, how: How) -> dict[str, An
             return run.read_result()
         run.open(session.config)
         own_code.keep_in(run.path)
-        return record(session, run, fit(session, run, how), progress=how.progress == "bar")
+        return record(session, run, fit(session, run, how), progress=how.progress != "none")
 
 
 def prepare(config: Experiment, given: Given) -> Session:
