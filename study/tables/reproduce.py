@@ -21,7 +21,7 @@ from study.tables.kept import (
     seeded,
 )
 from study.tables.table import Result, Results, Table
-from study.tables.write import as_json, as_markdown
+from study.tables.write import HERE, as_json, as_markdown
 from torchcaps.checks import check_at_least, check_choice, check_positive, check_several
 from torchcaps.training.callbacks import OutOfTime
 from torchcaps.training.config import Device, Experiment, Progress, smoke
@@ -57,7 +57,8 @@ def reproduce(
         name: one of :data:`~study.tables.TABLES`.
         rows: recipes of the table, all of them where none is named. A row that is a mean over folds is trained whole.
         seeds: runs of each row, with the seeds 0 … seeds − 1.
-        epochs: of each run, instead of the recipe's: below a row's minimum the table reads "smoke".
+        epochs: of each run, instead of the recipe's: below a row's minimum the table calls the number
+            "shortened".
         budget: minutes after which training stops, to be gone on with by the same command; None for no end.
         root: folder of the data files, or the folder of the data sets' folders.
         runs: where runs are kept, ``<runs>/<recipe>`` as ``torchcaps train`` has it.
@@ -97,7 +98,7 @@ def reproduce(
     places: dict[str, Results] = {"recorded": read_results(recorded)} if recorded.is_dir() else {}
     own: Results = {} if kept is None or kept.resolve() == recorded.resolve() else read_results(kept)
     here = _here(table, runs, own, seeds, epochs, quick)
-    as_markdown(table, places | {"here": here}, name)  # before the first of them takes hours, as all that follows
+    as_markdown(table, places | {HERE: here}, name)  # before the first of them takes hours, as all that follows
     of_recipe: dict[str, list[tuple[Experiment, Run]]] = {}
     for config in todo:
         run = Run(runs / default_folder(config).name)
@@ -131,7 +132,7 @@ def reproduce(
     except OutOfTime:
         say("the budget is used up; the same command goes on")
     own = {} if kept is None or kept.resolve() == recorded.resolve() else read_results(kept)
-    places["here"] = _here(table, runs, own, seeds, epochs, quick)
+    places[HERE] = _here(table, runs, own, seeds, epochs, quick)
     text = as_markdown(table, places, name)
     _write(table, places, text, runs / "tables" / (f"{name}-smoke" if quick else name))
     say(text)

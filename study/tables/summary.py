@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from study.recipes import RECIPES
 from study.tables.table import Result, Results, Row, Table
+from torchcaps.training.config import is_smoke
+from torchcaps.training.run import experiment_from
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,8 @@ class Summary:
     Attributes:
         values: in per cent, by column, one of each seed, which is the mean over the folds; only columns that all runs
             have: an error on affNIST of some seeds would pass for one of all.
-        smoke: whether any run saw fewer images than the row's minimum; then its numbers are not shown.
+        smoke: whether any run saw fewer images than the row's minimum; then its numbers are no result.
+        two_steps: whether any was a smoke test of two steps; then they mean nothing at all.
         seeds: those that all of these folds have run with; others are left out.
         folds: recipes that have run, of those that the row is the mean of.
         images: training images that the shortest of them saw.
@@ -31,6 +34,7 @@ class Summary:
 
     values: Mapping[str, tuple[float, ...]]
     smoke: bool
+    two_steps: bool
     seeds: tuple[int, ...]
     folds: tuple[str, ...]
     images: int
@@ -45,10 +49,16 @@ class Summary:
         values = self.values.get(column, ())
         if not values:
             return "–"
-        if self.smoke:
-            return "smoke"
-        mean = f"{statistics.mean(values):.2f}"
-        return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
+        return "smoke" if self.smoke else _mean(values)
+
+    def shortened_cell(self, column: str, n_folds: int) -> str | None:
+        """Return mean and spread of trainings that were shorter than the row asks for, said to be; None for others."""
+        if not self.smoke or self.two_steps or column not in self.values:
+            return None
+        said = [f"`{self.options}`"] if self.options else []
+        said.append("1 seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds")
+        said += [f"{len(self.folds)} of {n_folds} folds"] if n_folds > 1 else []
+        return f"{_mean(self.values[column])} (shortened: {', '.join(said)})"
 
     def in_words(self, columns: Mapping[str, str]) -> str:
         """One line for a docstring: the number (of several columns those that there are), seeds, time and device."""
@@ -78,6 +88,12 @@ class Summary:
             "devices": list(self.devices),
             "data": list(self.data),
         }
+
+
+def _mean(values: Sequence[float]) -> str:
+    """Write the mean, and of several the standard deviation."""
+    mean = f"{statistics.mean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
 
 
 def summarise(table: Table, row: Row, results: Results) -> Summary | None:
@@ -110,6 +126,7 @@ def summarise(table: Table, row: Row, results: Results) -> Summary | None:
     return Summary(
         values=values,
         smoke=images < row.minimum,
+        two_steps=any(is_smoke(experiment_from(run["config"])) for run in shown),
         seeds=tuple(whole),
         folds=tuple(mine),
         images=images,

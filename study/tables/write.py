@@ -9,6 +9,9 @@ from study.markdown import markdown_table
 from study.tables.summary import Summary, summarise
 from study.tables.table import Results, Row, Table
 
+#: The place of what was trained on this machine.
+HERE = "here"
+
 
 def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level: int = 1) -> str:
     """The table with the paper's numbers and those of each place side by side.
@@ -25,14 +28,22 @@ def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level
         head += [f"paper: {title}" if several else "paper"]
         head += [f"{place}: {title}" if len(places) > 1 else title for place in places]
     head += ["seeds", "images seen", "parameters", "minutes a run", "on"]
+    # Only whoever trains here is shown a number of shortened trainings: it is no result.
+    mine = list(places).index(HERE) if HERE in places else None
     found = [[summarise(table, row, results) for results in places.values()] for row in table.rows]
-    rows = [_cells(table, row, each) for row, each in zip(table.rows, found, strict=True)]
+    rows = [_cells(table, row, each, mine) for row, each in zip(table.rows, found, strict=True)]
     lines = [f"{'#' * level} {table.title}", "", f"{table.source}. `python -m study reproduce {name}`.", ""]
     lines += markdown_table(head, rows)
     if len(places) > 1:
         lines += ["", f"Seeds and what follows them are those of the number {' or else '.join([*places][::-1])}."]
-    if any(one is not None and one.smoke for each in found for one in each):
+    cells = [cell for row in rows for cell in row]
+    if "smoke" in cells:
         lines += ["", 'A "smoke" run saw fewer training images than its row asks for, so its number is not shown.']
+    if any("(shortened: " in cell for cell in cells):
+        lines += [
+            "",
+            'A "shortened" training saw fewer images than its row asks for. Its number is no result of the row.',
+        ]
     if table.note:
         lines += ["", table.note]
     if table.tried:
@@ -42,7 +53,7 @@ def as_markdown(table: Table, places: Mapping[str, Results], name: str, *, level
     return "\n".join(lines) + "\n"
 
 
-def _cells(table: Table, row: Row, found: Sequence[Summary | None]) -> list[str]:
+def _cells(table: Table, row: Row, found: Sequence[Summary | None], mine: int | None) -> list[str]:
     runs = [one for one in found if one is not None]
     # Of several places, the last that has a number: what was trained here is looked at by who trained it.
     shown = next((one for one in runs[::-1] if not one.smoke), runs[-1] if runs else None)
@@ -50,7 +61,11 @@ def _cells(table: Table, row: Row, found: Sequence[Summary | None]) -> list[str]
     asked = options.pop() if len(options) == 1 else ""  # where places differ, each number says its own
     cells = [row.label, f"`{row.recipe}`" + f" `{asked}`" * bool(asked)]
     for column in table.columns:
-        cells += [row.paper.get(column, "–"), *(_cell(one, column, asked) for one in found)]
+        numbers = [_cell(one, column, asked) for one in found]
+        here = None if mine is None else found[mine]
+        if here is not None and mine is not None:
+            numbers[mine] = here.shortened_cell(column, len(row.recipes)) or numbers[mine]
+        cells += [row.paper.get(column, "–"), *numbers]
     if shown is None:
         return [*cells, "–", f"at least {row.minimum:,}", "–", "–", "–"]
     size = f"{shown.images:,}", f"{shown.n_parameters:,}"

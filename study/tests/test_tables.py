@@ -18,6 +18,7 @@ from study.tables.measured import recorded
 from study.tables.poses import cells, poses_as_markdown
 from study.tables.summary import summarise
 from study.tables.write import as_json, as_markdown
+from torchcaps.training.config import smoke
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = read_results(ROOT / "results")
@@ -48,6 +49,26 @@ def test_a_run_below_the_minimum_reads_smoke() -> None:
     assert enough is not None and enough.cell("test_error") == "1.00"
 
 
+def test_shortened_trainings_have_a_mean_where_they_ran_and_nowhere_else() -> None:
+    """Said to be shortened, never among recorded results nor in the picture; two steps say nothing."""
+    config = replace(recipe("digits"), epochs=2)
+    short = [result(seed=k, steps=20, error=error, config=config.to_dict()) for k, error in enumerate((0.01, 0.03))]
+
+    def row(**places: list[dict[str, Any]]) -> str:
+        text = as_markdown(TABLE, {place: {"digits": runs} for place, runs in places.items()}, "digits")
+        assert ("is no result of the row" in text) == ("shortened:" in text)
+        return next(line for line in text.splitlines() if line.startswith("| ours"))
+
+    assert "| 2.00 ± 1.41 (shortened: `--epochs 2`, 2 seeds) | 2 | 640 |" in row(here=short)
+    beside = row(recorded=[result()], here=short)
+    assert "| 1.00 | 2.00 ± 1.41 (shortened: `--epochs 2`, 2 seeds) | 1 | 3,200 |" in beside
+    assert "| smoke | 2.00 |" in row(recorded=short, here=[result(error=0.02)])
+    axes = draw(TABLE, {"here": {"digits": short}}).axes[0]
+    assert [list(map(float, line.get_xydata().ravel())) for line in axes.lines] == [[0.25, 1.0]]
+    quick = [result(steps=2, config=smoke(recipe("digits")).to_dict())]
+    assert "| smoke | 1 |" in row(here=quick)
+
+
 def test_markdown_has_paper_and_places_side_by_side() -> None:
     text = as_markdown(TABLE, {"recorded": {"digits": [result()]}, "here": {"digits": [result(error=0.02)]}}, "digits")
     rows = [line for line in text.splitlines() if line.startswith("|")]
@@ -69,7 +90,10 @@ def test_facts_are_those_of_the_number_beside_them() -> None:
     }
     lines = as_markdown(TABLE, places, "digits").splitlines()
     row = next(line for line in lines if line.startswith("| ours"))
-    assert row == "| ours | `digits` | 0.25 ± 0.005 | 1.00 | smoke | 1 | 3,200 | 7 | 2 | abacus, 1 thread |"
+    assert (
+        row
+        == "| ours | `digits` | 0.25 ± 0.005 | 1.00 | 1.00 (shortened: 1 seed) | 1 | 3,200 | 7 | 2 | abacus, 1 thread |"
+    )
     assert lines[-3:] == ["Data of `digits`: small copies.", "", "Data of `digits`: crumbs."]
 
 
