@@ -60,7 +60,8 @@ def calibration_error(confidence: Tensor, right: Tensor) -> float | None:
 
     Example:
         >>> import torch
-        >>> calibration_error(torch.tensor([0.9, 0.9, 0.9, 0.9]), torch.tensor([True, True, True, False]))
+        >>> error = calibration_error(torch.tensor([0.9, 0.9, 0.9, 0.9]), torch.tensor([True, True, True, False]))
+        >>> round(error, 4)
         0.15
     """
     from torchmetrics.functional.classification import binary_calibration_error
@@ -68,7 +69,7 @@ def calibration_error(confidence: Tensor, right: Tensor) -> float | None:
     confidence = as_probabilities(confidence)
     if not len(confidence) or not confidence.isfinite().all():
         return None
-    return round(binary_calibration_error(confidence, right.cpu().long(), n_bins=N_BINS, norm="l1").item(), 9)
+    return binary_calibration_error(confidence, right.cpu().long(), n_bins=N_BINS, norm="l1").item()
 
 
 def confidences(labels: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor]:
