@@ -10,7 +10,10 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchcaps.training import Experiment
 
 #: Of the names in lists: as long as the longest recipe's.
 _WIDTH = 36
@@ -63,7 +66,7 @@ def print_list(title: str, found: Mapping[str, Callable[..., Any]]) -> None:
 
 
 def tune_command(parsed: argparse.Namespace) -> None:
-    """Choose a recipe's learning rate and regulariser by its validation error."""
+    """Choose a recipe's learning rate and regulariser, or any other fields, by its validation error."""
     from torchcaps.cli.train_command import parse_experiment
     from torchcaps.training.recipes import recipe
     from torchcaps.training.tuning import regulariser, tune
@@ -71,16 +74,55 @@ def tune_command(parsed: argparse.Namespace) -> None:
     config, out = parse_experiment(parsed.recipe, recipe(parsed.recipe), parsed.fields)
     if out is not None:
         raise ValueError(f"out must be left alone in tuning, which puts its runs below --runs; got {out}")
+    if parsed.grid:
+        _sweep(parsed, config)
+        return
+    if parsed.seeds != 1:
+        raise ValueError(f"--seeds must be left out without --grid, got {parsed.seeds}")
     set_by_trials = f"--{regulariser(config)[0]}"
     if any(argument.partition("=")[0] == set_by_trials for argument in parsed.fields):
         raise ValueError(f"{set_by_trials[2:]} must be left alone in tuning, which sets it itself")
     found = tune(parsed.recipe, config, epochs=parsed.epochs, keep_in=parsed.keep, **place_of_runs(parsed))
     if not parsed.smoke:
-        place = [] if parsed.root is None else ["--data.root", parsed.root]
-        best = [text for name, value in found["best"].items() for text in (f"--{name}", repr(value))]
-        out = Path(parsed.runs) / f"{parsed.recipe}-tuned"
-        given = _without(parsed.fields, found["best"])
-        print("next:", shlex.join(["torchcaps", "train", parsed.recipe, *given, *place, *best, "--out", str(out)]))
+        _say_next(parsed, {name: repr(value) for name, value in found["best"].items()})
+
+
+def _sweep(parsed: argparse.Namespace, config: Experiment) -> None:
+    """Train every combination of a grid, and draw what it came to."""
+    from dataclasses import replace
+
+    from torchcaps.explain import draw_sweep
+    from torchcaps.training.files import write_picture
+    from torchcaps.training.sweep import best, in_words, read_grid, sweep
+
+    if parsed.keep is not None:
+        raise ValueError(f"--keep must be left out with --grid, got {parsed.keep}")
+    grid = read_grid(parsed.grid)
+    if parsed.epochs is not None:
+        config = replace(config, epochs=parsed.epochs)
+    folder, found = sweep(config, grid, seeds=parsed.seeds, **place_of_runs(parsed))
+    chosen = best(found)
+    drawn = {in_words(each.settings): each.known() for each in found if each.known()}
+    write_picture(folder / "table.png", draw_sweep(drawn))
+    print(f"wrote {folder / 'table.md'}, .json and .png")
+    if not parsed.smoke:
+        epochs = {} if parsed.epochs is None else {"epochs": str(parsed.epochs)}
+        _say_next(parsed, epochs | {name: _as_option(value) for name, value in chosen.settings.items()})
+
+
+def _as_option(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _say_next(parsed: argparse.Namespace, best: Mapping[str, str]) -> None:
+    """Print the command that trains with the best settings."""
+    place = [] if parsed.root is None else ["--data.root", parsed.root]
+    chosen = [text for name, value in best.items() for text in (f"--{name}", value)]
+    out = Path(parsed.runs) / f"{parsed.recipe}-tuned"
+    given = _without(parsed.fields, best)
+    print("next:", shlex.join(["torchcaps", "train", parsed.recipe, *given, *place, *chosen, "--out", str(out)]))
 
 
 def _without(arguments: list[str], names: Mapping[str, object]) -> list[str]:

@@ -71,6 +71,14 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
     made.add_argument("recipe", metavar="RECIPE", help="a classifier's recipe")
     made.add_argument("--epochs", type=int, help="of each of the six trials (default: a third of the recipe's)")
     made.add_argument("--keep", type=place, metavar="FOLDER", help="also put the outcome there, such as tuning")
+    made.add_argument(
+        "--grid",
+        metavar="FIELD=VALUE,VALUE",
+        action="append",
+        default=[],
+        help="try these values of any field instead, such as optim.lr=1e-3,3e-3; of several fields every combination",
+    )
+    made.add_argument("--seeds", type=int, default=1, help="runs of each combination of --grid (default: 1)")
     add_place_of_runs(made)
     made = command("report", commands.report_command, "runs/digits --beside runs/digits-cnn")
     made.add_argument("run", metavar="RUN", help=run_help)

@@ -96,6 +96,9 @@ from torchcaps.explain.several_labels import (
     draw_co_occurrence,
     draw_labels,
 )
+from torchcaps.explain.sweep import (
+    draw_sweep,
+)
 from torchcaps.explain.trace import (
     RoutedCall,
     Trace,
@@ -180,6 +183,7 @@ __all__ = [
     "draw_reliability",
     "draw_segmentation",
     "draw_strongest",
+    "draw_sweep",
     "draw_transformation_sweep",
     "draw_views",
     "draw_votes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -210,6 +210,18 @@ def placed(config: Experiment, root: str | Path | None, threads: int, device: De
         device: where to train.
     """
     return replace(with_data_in(config, root), threads=threads, device=device)
+
+
+def with_fields(config: Experiment, settings: Mapping[str, Any]) -> Experiment:
+    """Return the experiment with other values of fields, by their dotted names, such as ``optim.lr``."""
+    content = config.to_dict()
+    for name, value in settings.items():
+        *path, last = name.split(".")
+        place = content
+        for part in path:
+            place = place[part]
+        place[last] = value
+    return experiment_from(content)
 
 
 def with_data_in(config: Experiment, root: str | Path | None) -> Experiment:

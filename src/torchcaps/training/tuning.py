@@ -18,7 +18,7 @@ from torchcaps.training.files import read_json, require_place, write_json
 from torchcaps.training.module import NonFiniteLoss
 from torchcaps.training.per_class import error_words
 from torchcaps.training.recipes import recipe
-from torchcaps.training.run import experiment_from, flat, placed
+from torchcaps.training.run import experiment_from, flat, placed, with_fields
 from torchcaps.training.train import train
 
 #: On the recipe's learning rate.
@@ -46,7 +46,7 @@ def trials(config: Experiment, scale: float = 1.0) -> list[tuple[dict[str, float
     if name == RECONSTRUCTION[0]:
         values = tuple(scale * value for value in values)
     grid = [{"optim.lr": factor * config.optim.lr, name: value} for factor in FACTORS for value in values]
-    return [(settings, _with(config, settings)) for settings in grid]
+    return [(settings, with_fields(config, settings)) for settings in grid]
 
 
 def tune(
@@ -188,18 +188,6 @@ def regulariser(config: Experiment) -> tuple[str, tuple[float, ...]]:
     with torch.device("meta"):  # of any size: only its parts are asked for
         model = build(config.model.name, (1, 64, 64), 2, **config.model.options)
     return WEIGHT_DECAY if getattr(model, "decoder", None) is None else RECONSTRUCTION
-
-
-def _with(config: Experiment, settings: dict[str, float]) -> Experiment:
-    """Return the experiment with other values of fields, by their dotted names."""
-    content = config.to_dict()
-    for name, value in settings.items():
-        *path, last = name.split(".")
-        place = content
-        for part in path:
-            place = place[part]
-        place[last] = value
-    return experiment_from(content)
 
 
 def _in_words(settings: dict[str, float]) -> str:
