@@ -14,7 +14,7 @@ from torch import Tensor
 from study.analysis import SameClassOverlap, intersection_over_union, same_class_overlap
 from study.draw.charts import Bars, draw_charts
 from study.measures.said import Said, per_cent
-from study.measures.sample import name_of, networks, number, spaced
+from study.measures.sample import bar, name_of, networks, number, spaced
 from torchcaps import explain
 from torchcaps.data import Pairs
 from torchcaps.explain import class_capsules, decoder_of
@@ -69,7 +69,8 @@ def measure(tested: EvaluatedRun, *, beside: EvaluatedRun | None = None, n: int 
 @torch.no_grad()
 def _different(tested: EvaluatedRun, images: Tensor, labels: Tensor, parts: Tensor) -> dict[str, Any]:
     true, predicted, right = [], [], []
-    for shown, classes, alone in zip(images.split(100), labels.split(100), parts.split(100), strict=True):
+    pieces = list(zip(images.split(100), labels.split(100), parts.split(100), strict=True))
+    for shown, classes, alone in bar(pieces, f"{name_of(tested)}: segmentation"):
         found = explain.segment(tested.model, shown, classes, alone)
         _, pose = class_capsules(tested.model, shown)
         painted = decoder_of(tested.model).each(pose, classes)

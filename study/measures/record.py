@@ -56,6 +56,9 @@ def record(
         check_at_least("n", n, 1)
     folders = [Run(path) for path in (run, *([] if beside is None else [beside]))]
     results = [each.finished() for each in folders]
+    several = [each.path for each in folders if each.experiment().data.multi_label]
+    if several:
+        raise ValueError(f"run must be of one label an image for a measure, got one of several: {several[0]}")
     named, *others_named = (f"{result['recipe']}-{result['seed']}" for result in results)
     file = Path("-beside-".join((name, *others_named)) + ".json")
     path = folders[0].path / "measures" / file

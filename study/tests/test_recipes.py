@@ -25,6 +25,7 @@ SHAPES = {
     "expanded-mnist": (1, 40, 40),
     "faces": (1, 28, 28),
     "fashion-mnist": (1, 28, 28),
+    "folder": (3, 224, 224),
     "mnist": (1, 28, 28),
     "smallnorb": (2, 48, 48),
     "svhn": (3, 32, 32),

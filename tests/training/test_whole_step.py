@@ -265,9 +265,9 @@ def test_nan_is_found_later_named_rightly_and_in_no_checkpoint(
 
     monkeypatch.setattr(TrainingModule, "whole_step", lambda self, by: Poisoned(self.config, self.model, by, Again()))
     if what == "loss":
-        wanted = rf"the loss became nan at step {at} \(epoch {at // 6}\); what was saved before is kept"
+        wanted = rf"the loss became nan at step {at} \(epoch {at // 6 + 1}\); what was saved before is kept"
     else:
-        wanted = rf"the gradient became (inf|nan) at step {at} \(epoch {at // 6}\); what was saved before is kept"
+        wanted = rf"the gradient became (inf|nan) at step {at} \(epoch {at // 6 + 1}\); what was saved before is kept"
     with pytest.raises(NonFiniteLoss, match=wanted):
         train(CAPSNET, tmp_path / "a", progress="none", checkpoint_seconds=checkpoint_seconds)
     run = Run(tmp_path / "a")
@@ -285,7 +285,7 @@ def test_nan_is_looked_for_every_now_and_then(tmp_path: Path, monkeypatch: pytes
     in_one_piece(monkeypatch, Again())
     monkeypatch.setattr("torchcaps.training.module._SECONDS", 0)
     config = replace(CAPSNET, optim=Optim(lr=1e30, schedule="constant"))
-    with pytest.raises(NonFiniteLoss, match=r"became (nan|inf) at step [12] \(epoch 0\)"):
+    with pytest.raises(NonFiniteLoss, match=r"became (nan|inf) at step [12] \(epoch 1\)"):
         train(config, tmp_path, progress="none")
     assert not Run(tmp_path).checkpoint.exists()
 

@@ -171,7 +171,7 @@ class TrainingModule(L.LightningModule):
             NonFiniteLoss: saying which and when.
         """
         if not math.isfinite(value):
-            epoch = self.current_epoch if step is None else step // len(self.train_batches)
+            epoch = 1 + (self.current_epoch if step is None else step // len(self.train_batches))  # from 1, as in logs
             raise NonFiniteLoss(
                 f"the {name} became {value} at step {self.global_step if step is None else step} (epoch {epoch}); "
                 f"what was saved before is kept. A lower optim.lr or optim.clip may help."

@@ -11,21 +11,21 @@ from tqdm import tqdm
 
 T = TypeVar("T")
 
-#: Seconds between two lines in a log.
-SECONDS = 60.0
+#: Seconds before the first line in a log, and the most between two.
+_FIRST, _MOST = 10.0, 300.0
 
 
-def with_time_left(steps: Iterable[T], what: str, n: int | None = None, *, seconds: float = SECONDS) -> Iterator[T]:
+def with_time_left(steps: Iterable[T], what: str, n: int | None = None, *, seconds: float = _FIRST) -> Iterator[T]:
     """Pass on what is iterated over, and show on the error output how much of it is done.
 
-    A bar in a terminal goes away at the end. Elsewhere a line is written at most every ``seconds``, none of a short
-    command.
+    A bar in a terminal goes away at the end. Elsewhere lines are written, each after twice the time, so that a short
+    command has none and a long one few.
 
     Args:
         steps: what takes long.
         what: what is done, in a word or two.
         n: how many steps there are; None to ask them.
-        seconds: between two lines.
+        seconds: before the first line.
 
     Example:
         >>> list(with_time_left([1, 2, 3], "count"))
@@ -41,7 +41,7 @@ def with_time_left(steps: Iterable[T], what: str, n: int | None = None, *, secon
         yield step
         now = time.monotonic()
         if now - said >= seconds and done != n:
-            said = now
+            said, seconds = now, min(2 * seconds, _MOST)
             print(_line(what, done, n, now - began), file=sys.stderr, flush=True)
 
 

@@ -188,3 +188,14 @@ def test_numbers_are_put_together_by_hand() -> None:
     assert in_words(folds) == "20.0 ± 14.1 % at 1.50 ± 0.71"
     assert in_words([per_cent(0.5), per_cent(None)]) == "–" == in_words([mean([per_cent(0.5), per_cent(None)])])
     assert in_words([Said("yes"), Said("yes")]) == "yes" and in_words([Said("yes"), Said("no")]) == "yes, no"
+
+
+def test_several_labels_an_image_are_refused(folder, tmp_path):
+    shutil.copytree(folder / "caps", tmp_path / "caps")
+    config = tmp_path / "caps" / "config.json"
+    content = json.loads(config.read_text())
+    content["data"]["multi_label"] = True
+    config.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="run must be of one label an image for a measure, got one of several"):
+        record("robustness", tmp_path / "caps")
+    assert not (tmp_path / "caps" / "measures").exists()
