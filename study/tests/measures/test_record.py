@@ -197,5 +197,5 @@ def test_several_labels_an_image_are_refused(folder, tmp_path):
     content["data"]["multi_label"] = True
     config.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="run must be of one label an image for a measure, got one of several"):
-        record("robustness", tmp_path / "caps")
+        record.record("robustness", tmp_path / "caps")
     assert not (tmp_path / "caps" / "measures").exists()
