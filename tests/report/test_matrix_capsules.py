@@ -60,6 +60,8 @@ def test_every_section_is_there_and_its_picture_too(make):
     assert titles(html) == [
         "Training",
         "Confusion matrix",
+        "Classes one by one",
+        "Calibration",
         "Mistakes",
         "What a class is made of",
         "Votes that agree",
@@ -68,7 +70,7 @@ def test_every_section_is_there_and_its_picture_too(make):
     ]
     names = {file.name for file in (path / "pictures").iterdir()}
     assert names >= {"confusion.png", "curves.png", "mistakes.png", "parts.png", "votes.png"}
-    assert len(names) == 6 and any(re.fullmatch(r"views-[01]\.png", name) for name in names)
+    assert len(names) == 7 and any(re.fullmatch(r"views-[01]\.png", name) for name in names)
     for name in names:
         with Image.open(path / "pictures" / name) as picture:
             grey = picture.convert("L").getextrema()
@@ -108,7 +110,7 @@ def test_without_viewpoints_the_section_says_why_it_is_empty(make):
 def test_dynamic_routing_has_no_clusters_to_show(make):
     path = make(objects(), loss="margin", routing="dynamic")
     html = write_report(path).read_text(encoding="utf-8")
-    assert titles(html)[3:-1] == ["What a class is made of", "Votes that agree", "Seen from all sides"]
+    assert titles(html)[5:-1] == ["What a class is made of", "Votes that agree", "Seen from all sides"]
     assert "Not shown: EM does not route this network&#x27;s class capsules" in html
     assert not (path / "pictures" / "votes.png").exists()
 
