@@ -152,3 +152,13 @@ assert scores(x[:1]).shape == (1, 10)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["capsnet_small", "capsnet_stacked", "matrix_capsnet_small"])
+def test_programs_have_what_other_runtimes_read(name: str) -> None:
+    """No more than six axes, and no scattered sums: ExecuTorch and OpenVINO refuse them."""
+    model, given = network(name, backend="reference"), inputs(name, EXPORTED)
+    nodes = torch.export.export(model, given, dynamic_shapes=batch_of(given, free=True)).graph.nodes
+    values = [node.meta["val"] for node in nodes if isinstance(node.meta.get("val"), Tensor)]
+    assert max(value.dim() for value in values) <= 6
+    assert not [node for node in nodes if "scatter" in str(node.target) or "index_add" in str(node.target)]

@@ -65,7 +65,11 @@ def matrix_votes(pose: Tensor, weight: Tensor) -> Tensor:
         raise ValueError(
             f"pose must be [..., I={sizes['I']}, rows, d={sizes['d']}] as weight says, got shape {list(pose.shape)}"
         )
-    return torch.einsum("...irk,ijkc->...ijrc", pose, weight)
+    if pose.dim() == 3:
+        return torch.einsum("irk,ijkc->ijrc", pose, weight)
+    # One axis in front, whatever there are: some runtimes read no tensor of more than six axes.
+    votes = torch.einsum("birk,ijkc->bijrc", pose.flatten(0, -4), weight)
+    return votes.unflatten(0, pose.shape[:-3])
 
 
 def receptive_fields(capsules: Tensor, kernel_size: tuple[int, int], stride: tuple[int, int]) -> Tensor:
@@ -92,9 +96,11 @@ def receptive_fields(capsules: Tensor, kernel_size: tuple[int, int], stride: tup
     check_two("kernel_size", kernel_size, 1)
     check_two("stride", stride, 1)
     check_fields((sizes["H"], sizes["W"]), kernel_size, stride)
-    fields = capsules.unfold(2, kernel_size[0], stride[0]).unfold(3, kernel_size[1], stride[1])
-    # [B, T, H', W', D, K_h, K_w]
-    return fields.permute(0, 2, 3, 1, 5, 6, 4).flatten(3, 5)  # [B, H', W', I, D]
+    d = sizes["D"]
+    # Columns and D as one axis: some runtimes read no tensor of more than six axes.
+    rows = capsules.flatten(3).unfold(3, kernel_size[1] * d, stride[1] * d)  # [B, T, H, W', K_w·D]
+    fields = rows.unfold(2, kernel_size[0], stride[0])  # [B, T, H', W', K_w·D, K_h]
+    return fields.permute(0, 2, 3, 1, 5, 4).flatten(3, 4).unflatten(4, (kernel_size[1], d)).flatten(3, 4)
 
 
 def check_fields(map_size: Sequence[int], kernel_size: Sequence[int], stride: Sequence[int]) -> None:
@@ -256,29 +262,42 @@ class Fields:
     def _overlaid(self, x: Tensor, join: Callable[[Tensor, Tensor], Tensor], nothing: float) -> Tensor:
         """Lay out ``[B, P, N, J]`` as maps ``[B, T, h, w, J]`` that reach as far as fields do, or a little further."""
         n_types, (height, width), (rows, columns) = self.map_shape[0], self.places, self.kernel_size
-        x = x.unflatten(2, (n_types, rows, columns)).unflatten(1, (height, width))
-        x = x.movedim(3, 1)  # [B, T, H', W', K_h, K_w, J]
-        x = _along(x.movedim(4, 3), self.stride[0], join, nothing)  # [B, T, h, W', K_w, J]
-        return _along(x.movedim(2, 4), self.stride[1], join, nothing).movedim(3, 2)
+        n_parents = x.shape[-1]
+        # Never more than six axes, which some runtimes cannot read: K_w and J are one until rows are done.
+        x = x.flatten(2).unflatten(2, (n_types, rows, columns * n_parents)).unflatten(1, (height, width))
+        x = _along(x, 1, 4, self.stride[0], join, nothing)  # [B, h, W', T, K_w·J]
+        x = _along(x.unflatten(4, (columns, n_parents)), 2, 4, self.stride[1], join, nothing)  # [B, h, w, T, J]
+        return x.movedim(3, 1)
 
 
-def _along(x: Tensor, step: int, join: Callable[[Tensor, Tensor], Tensor], nothing: float) -> Tensor:
-    """Lay fields of K that lie a step apart over each other: ``[B, T, P, K, ...]`` to ``[B, T, n, ...]``.
+def _along(
+    x: Tensor, at: int, kernel_at: int, step: int, join: Callable[[Tensor, Tensor], Tensor], nothing: float
+) -> Tensor:
+    """Lay fields that lie a step apart over each other: of P fields, K places each, P'·step places.
 
     Place s·p + k, the k-th of field p, is the r-th of the (p + a)-th group of s places, where k = s·a + r.
+
+    Args:
+        x: any axes.
+        at: the axis of the fields, P; then that of the places.
+        kernel_at: the axis of the places of a field, K, behind ``at``; it goes.
+        step: s.
+        join: joins what two fields say of one place.
+        nothing: what a place has of which no field says anything.
     """
-    behind = (0, 0) * (x.dim() - 4)
-    if x.shape[3] < step:  # places between fields, which nothing sees
-        x = F.pad(x, (*behind, 0, step - x.shape[3]), value=nothing)
-    kernel = x.shape[3]
+    kernel = x.shape[kernel_at]
     last = (kernel - 1) // step
+    behind = (0, 0) * (x.dim() - 2 - at)  # of an axis less
+    unseen = x.select(kernel_at, 0).new_full((), nothing)  # a place between fields
 
     def places(r: int) -> Tensor:
-        parts = (x[:, :, :, k] for k in range(r, kernel, step))
+        if r >= kernel:
+            return unseen.expand(x.select(kernel_at, 0).shape)
+        parts = (x.select(kernel_at, k) for k in range(r, kernel, step))
         moved = (F.pad(part, (*behind, a, last - a), value=nothing) for a, part in enumerate(parts))
-        return functools.reduce(join, moved)  # [B, T, P + A, ...]
+        return functools.reduce(join, moved)
 
-    return torch.stack([places(r) for r in range(step)], dim=3).flatten(2, 3)
+    return torch.stack([places(r) for r in range(step)], dim=at + 1).flatten(at, at + 1)
 
 
 def _seen(extent: int, kernel: int, stride: int, device: torch.device | str) -> Tensor:
