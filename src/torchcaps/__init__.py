@@ -7,7 +7,8 @@ Mathematics: :func:`squash`, :func:`dynamic_routing`, :func:`dynamic_routing_fro
 :func:`spread_loss`, :func:`reconstruction_loss`, :class:`Capsules`. Layers: :class:`PrimaryCaps`,
 :class:`MatrixPrimaryCaps`, :class:`ConvCaps`, :class:`DenseCaps`, :class:`ClassCaps`, :class:`Decoder`,
 :class:`Standardize`; their routings: :class:`DynamicRouting`, :class:`EMRouting`. Models and data: :func:`build`,
-:func:`load`. Training: :func:`recipe`, :func:`train`, :func:`load_model`, :func:`predict`.
+:func:`load`. Training: :func:`recipe`, :func:`train`, :func:`load_model`, :func:`predict`,
+:func:`export`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from torchcaps.ops import spread_loss as spread_loss
     from torchcaps.ops import squash as squash
     from torchcaps.training.checkpoint import load_model as load_model
+    from torchcaps.training.export import export as export
     from torchcaps.training.predict import predict as predict
     from torchcaps.training.recipes import recipe as recipe
     from torchcaps.training.train import train as train
@@ -63,6 +65,7 @@ _HOME = {
     "dynamic_routing_from_votes": "ops",
     "em_routing": "ops",
     "em_routing_from_votes": "ops",
+    "export": "training.export",
     "load": "data",
     "load_model": "training.checkpoint",
     "predict": "training.predict",

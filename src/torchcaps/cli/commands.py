@@ -166,6 +166,18 @@ def predict_command(parsed: argparse.Namespace) -> None:
         raise ValueError(f"{broken} of {len(files)} files could not be read")
 
 
+def export_command(parsed: argparse.Namespace) -> None:
+    """Write a trained classifier as a file that runs without torchcaps."""
+    from torchcaps.training.export import default_path, export
+
+    path = Path(parsed.out) if parsed.out is not None else default_path(parsed.run, parsed.format)
+    try:
+        done = export(parsed.run, path, format=parsed.format, root=parsed.root, overwrite=parsed.force)
+    except ValueError as error:
+        raise ValueError(str(error).replace("overwrite=True", "--force")) from error
+    print(f"wrote {done.path}; its scores of {done.n_images} images differ by at most {done.error:.1e} from the run's")
+
+
 def doctor_command(parsed: argparse.Namespace) -> int:
     """Say what is installed, what runs where and whether it is right, and what to do."""
     from pathlib import Path

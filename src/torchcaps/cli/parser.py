@@ -98,6 +98,12 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
         "--invert", action="store_true", help="for dark ink on light ground, where the model learned light on dark"
     )
     made.add_argument("--top", type=int, default=3, help="how many classes are named for each image (default: 3)")
+    made = command("export", commands.export_command, "runs/digits --format onnx")
+    made.add_argument("run", metavar="RUN", help=run_help)
+    made.add_argument("--format", required=True, choices=("onnx", "pt2", "openvino", "safetensors"))
+    made.add_argument("--out", type=place, metavar="FILE", help="default: model.onnx and the like in the run's folder")
+    made.add_argument("--force", action="store_true", help="replace a file that is there")
+    made.add_argument("--data.root", dest="root", type=place, help=ROOT)
     made = command("doctor", commands.doctor_command, "--json doctor.json")
     made.add_argument("--json", type=place, metavar="FILE", help="also write all of it there, to attach to a report")
     if further is not None:

@@ -1,0 +1,280 @@
+"""A trained classifier as a file that runs where torchcaps is not installed."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps import __version__
+from torchcaps.checks import check_choice, check_shapes
+from torchcaps.data import Dataset
+from torchcaps.models import Scores
+from torchcaps.training.batches import split
+from torchcaps.training.checkpoint import data_for, load_model
+from torchcaps.training.files import write_atomically
+from torchcaps.training.run import Run, with_data_in
+
+#: The largest difference of a score from the network's own with which a file is written.
+TOLERANCE = 1e-5
+#: Images that it is compared on.
+_COMPARED = 64
+Metadata = dict[str, Any]
+
+
+class Exported(NamedTuple):
+    """What was written.
+
+    Attributes:
+        path: the file.
+        error: the largest difference between a score of the file and the network's own.
+        n_images: how many images they were compared on.
+    """
+
+    path: Path
+    error: float
+    n_images: int
+
+
+class _Content(NamedTuple):
+    """What goes into a file: a network of scores, images to compare on, and what is said of them."""
+
+    model: Scores
+    images: Tensor
+    metadata: Metadata
+
+    def program(self) -> torch.export.ExportedProgram:
+        """Export with any number of images, though an example of one would fix it."""
+        return torch.export.export(self.model, (self.example(),), dynamic_shapes=_any_number())
+
+    def example(self) -> Tensor:
+        return self.images[:1].repeat(2, 1, 1, 1)
+
+    def as_json(self) -> str:
+        return json.dumps(self.metadata)
+
+
+def _any_number() -> tuple[dict[int, Any]]:
+    return ({0: torch.export.Dim("batch", min=0)},)
+
+
+class _Format(NamedTuple):
+    """How a format is written and read.
+
+    Attributes:
+        suffixes: of its files, in the order in which they are put in place.
+        packages: that it needs.
+        write: puts the content into the file of this path, the last of the suffixes.
+        read: returns the scores that the file gives for the content's images.
+    """
+
+    suffixes: tuple[str, ...]
+    packages: tuple[str, ...]
+    write: Callable[[_Content, Path], None]
+    read: Callable[[_Content, Path], Tensor]
+
+
+def export(
+    source: nn.Module | Run | str | Path,
+    path: str | Path,
+    *,
+    format: str,  # noqa: A002
+    images: Tensor | None = None,
+    classes: Sequence[str] = (),
+    root: str | Path | None = None,
+    overwrite: bool = False,
+) -> Exported:
+    """Write a classifier's scores as a program, or its weights; compare them with the network's before that.
+
+    The file takes images ``[B, C, H, W]`` in float32, 0 … 1, of the network's own size, and any number of them, none
+    too. What else is done to images, such as standardisation, is within it. Its metadata says so, under the name
+    "torchcaps", as JSON.
+
+    Args:
+        source: a network that returns scores, or a finished run, or its folder.
+        path: the file; its ending must be the format's. OpenVINO puts its weights beside it, in a ``.bin``.
+        format: "onnx", "pt2" (a program of :mod:`torch.export`), "openvino", or "safetensors" (weights alone).
+        images: ``[B, C, H, W]``, to compare on; for a run, 64 of its test images unless they are given.
+        classes: names of the scores; of a run its own.
+        root: of a run's data, where they lie elsewhere by now.
+        overwrite: replace a file that is there.
+
+    Returns:
+        What was written, and how far its scores are from the network's.
+
+    Raises:
+        ValueError: an unknown format, another ending, a file that is there, a package that is not, no classifier, no
+            images of a network, or scores that differ by more than 1e-5. Nothing is written then.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from torchcaps import build, export
+        >>> model = build("capsnet_small", (1, 20, 20), 3, channels=4)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     done = export(model, f"{folder}/model.pt2", format="pt2", images=torch.rand(4, 1, 20, 20))
+        >>> done.n_images, done.error < 1e-5
+        (4, True)
+    """
+    check_choice("format", format, FORMATS)
+    form, path = FORMATS[format], Path(path).expanduser()
+    _check_place(path, format, overwrite)
+    _check_packages(format)
+    extra: Metadata = {}
+    if isinstance(source, nn.Module):
+        if images is None:
+            raise ValueError("images must be given with a network, to compare its scores on; got None")
+        model = source
+    else:
+        model, images, classes, extra = _of_run(source, images, root)
+    check_shapes(images=(images, "B C H W"))
+    if len(images) == 0:
+        raise ValueError("images must hold at least one image to compare on, got 0")
+    plain, images = _plain(model), images.detach().float().cpu()
+    content = _Content(plain, images, _metadata(plain, images, classes) | extra)
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        wanted, made = plain(images), Path(folder) / f"model{form.suffixes[-1]}"
+        form.write(content, made)
+        found = form.read(content, made)
+        error = (found - wanted).abs().max().item()
+        if not error <= TOLERANCE:  # NaN too
+            raise ValueError(f"format {format} must give the network's scores to {TOLERANCE}, got a difference {error}")
+        for suffix in form.suffixes:
+            write_atomically(path.with_suffix(suffix), functools.partial(shutil.copyfile, made.with_suffix(suffix)))
+    return Exported(path, error, len(images))
+
+
+def _check_place(path: Path, format: str, overwrite: bool) -> None:  # noqa: A002
+    suffixes = FORMATS[format].suffixes
+    if path.suffix != suffixes[-1]:
+        raise ValueError(f"path must end in {suffixes[-1]} for {format}, got {path}")
+    for file in (path.with_suffix(suffix) for suffix in suffixes):
+        if file.exists() and (file.is_dir() or not overwrite):
+            raise ValueError(f"path must not exist, got {file}: overwrite=True replaces a file")
+
+
+def _check_packages(format: str) -> None:  # noqa: A002
+    for name in FORMATS[format].packages:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ValueError(f"format {format} needs {name}: pip install 'torchcaps[export]' ({error})") from error
+
+
+def _of_run(
+    source: Run | str | Path, images: Tensor | None, root: str | Path | None
+) -> tuple[nn.Module, Tensor, tuple[str, ...], Metadata]:
+    """Return the model, images of its test data (of a trial's validation data), classes, and further metadata."""
+    run = source if isinstance(source, Run) else Run(source)
+    config = with_data_in(run.classifier(), root)
+    trained = load_model(run)
+    if images is None:
+        data: Dataset = data_for(config, trained, run.path)
+        batches = split(config, data, "val" if config.trial else "test", torch.device("cpu"))
+        images = next(iter(batches)).images[:_COMPARED]
+    extra = {"recipe": config.recipe, "resized_to": list(trained.uncropped), "central_window": trained.image_shape[1:]}
+    return trained.model, images, trained.classes, extra
+
+
+def _plain(model: nn.Module) -> Scores:
+    """Return a copy on the CPU that gives scores by plain PyTorch, which every runtime reads."""
+    plain = Scores(copy.deepcopy(model)).cpu().float().eval()
+    for layer in plain.modules():
+        routing: Any = getattr(layer, "routing", None)
+        if hasattr(routing, "backend"):
+            layer.routing = replace(routing, backend="reference")
+    return plain.requires_grad_(False)
+
+
+def _metadata(model: nn.Module, images: Tensor, classes: Sequence[str]) -> Metadata:
+    standardized = any(type(part).__name__ == "Standardize" for part in model.modules())
+    return {
+        "version": __version__,
+        "image_shape": list(images.shape[1:]),
+        "scale": "0 to 1: 8 bits divided by 255",
+        "standardisation": "each image, within the program" if standardized else "none",
+        "classes": list(classes),
+    }
+
+
+def _write_pt2(content: _Content, path: Path) -> None:
+    torch.export.save(content.program(), path, extra_files={"torchcaps": content.as_json()})
+
+
+def _read_pt2(content: _Content, path: Path) -> Tensor:
+    return torch.export.load(path).module()(content.images)
+
+
+def _write_onnx(content: _Content, path: Path) -> None:
+    import onnx  # pyright: ignore[reportMissingImports]
+
+    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["scores"]}
+    program = torch.onnx.export(
+        content.model, (content.example(),), dynamo=True, verbose=False, dynamic_shapes=_any_number(), **names
+    )
+    assert program is not None
+    proto = program.model_proto
+    onnx.helper.set_model_props(proto, {"torchcaps": content.as_json()})
+    onnx.save_model(proto, str(path))
+
+
+def _read_onnx(content: _Content, path: Path) -> Tensor:
+    import onnxruntime  # pyright: ignore[reportMissingImports]
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return torch.from_numpy(session.run(None, {"images": content.images.numpy()})[0])
+
+
+def _write_openvino(content: _Content, path: Path) -> None:
+    import openvino  # pyright: ignore[reportMissingImports]
+
+    converted = openvino.convert_model(content.program())
+    converted.set_rt_info(content.as_json(), ["torchcaps"])
+    openvino.save_model(converted, str(path), compress_to_fp16=False)
+
+
+def _read_openvino(content: _Content, path: Path) -> Tensor:
+    import openvino  # pyright: ignore[reportMissingImports]
+
+    core = openvino.Core()  # without the hint it computes in bfloat16 where the processor can
+    compiled = core.compile_model(core.read_model(str(path)), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return torch.from_numpy(compiled(content.images.numpy())[0].copy())
+
+
+def _write_safetensors(content: _Content, path: Path) -> None:
+    from safetensors.torch import save_model  # pyright: ignore[reportMissingImports]
+
+    save_model(content.model.model, str(path), {"torchcaps": content.as_json()})
+
+
+def _read_safetensors(content: _Content, path: Path) -> Tensor:
+    from safetensors.torch import load_model as load_weights  # pyright: ignore[reportMissingImports]
+
+    empty = copy.deepcopy(content.model)
+    for value in empty.parameters():
+        value.zero_()  # so that what is compared comes from the file
+    load_weights(empty.model, str(path))
+    return empty(content.images)
+
+
+FORMATS = {
+    "onnx": _Format((".onnx",), ("onnx", "onnxscript", "onnxruntime"), _write_onnx, _read_onnx),
+    "pt2": _Format((".pt2",), (), _write_pt2, _read_pt2),
+    "openvino": _Format((".bin", ".xml"), ("openvino",), _write_openvino, _read_openvino),
+    "safetensors": _Format((".safetensors",), ("safetensors",), _write_safetensors, _read_safetensors),
+}
+
+
+def default_path(run: str | Path, format: str) -> Path:  # noqa: A002
+    """Return where ``torchcaps export`` puts a file that is not named: in the run's folder."""
+    check_choice("format", format, FORMATS)
+    return Run(run).path / f"model{FORMATS[format].suffixes[-1]}"

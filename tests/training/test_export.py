@@ -1,0 +1,130 @@
+"""Files of trained networks: whole, right, and read where torchcaps is not installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.tiny import TINY
+from torchcaps.cli import main
+from torchcaps.models import build
+from torchcaps.training import export as module
+from torchcaps.training.export import FORMATS, export
+from torchcaps.training.train import train
+
+NAMES = {"onnx": "model.onnx", "pt2": "model.pt2", "openvino": "model.xml", "safetensors": "model.safetensors"}
+NETWORKS: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
+    "capsnet_small": ((1, 20, 20), {"channels": 4}),
+    "matrix_capsnet_small": ((2, 28, 28), {"n_iters": 2, "A": 4, "B": 3, "C": 3, "D": 3}),
+}
+#: Gives the scores of 0, 1 and 5 images by a file, where nothing of torchcaps can be imported.
+READER = """
+import json, sys
+sys.modules["torchcaps"] = None
+import numpy as np
+file, images = sys.argv[1], np.load(sys.argv[2])
+if file.endswith(".onnx"):
+    import onnxruntime
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    run = lambda x: session.run(["scores"], {"images": x})[0]
+    metadata = session.get_modelmeta().custom_metadata_map["torchcaps"]
+elif file.endswith(".pt2"):
+    import torch
+    extra = {"torchcaps": ""}
+    program = torch.export.load(file, extra_files=extra).module()
+    run, metadata = lambda x: program(torch.from_numpy(x)).numpy(), extra["torchcaps"]
+else:
+    import openvino
+    model = openvino.Core().read_model(file)
+    compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    run, metadata = lambda x: compiled(x)[0], model.get_rt_info("torchcaps").value
+scores = [np.asarray(run(images[:n])).tolist() for n in (0, 1, 5)]
+print(json.dumps([scores, json.loads(metadata)]))
+"""
+
+
+def require(format: str) -> None:  # noqa: A002
+    for package in FORMATS[format].packages:
+        pytest.importorskip(package, reason=f"{package} is not installed")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("format", ["onnx", "pt2", "openvino"])
+def test_programs_run_without_torchcaps(name: str, format: str, tmp_path: Path) -> None:  # noqa: A002
+    """Of none, one and several images; the file says how images are to be prepared."""
+    require(format)
+    import numpy as np
+
+    shape, options = NETWORKS[name]
+    model, images = build(name, shape, 3, **options).eval(), torch.rand(5, *shape)
+    file = tmp_path / NAMES[format]
+    done = export(model, file, format=format, images=images, classes=("a", "b", "c"))
+    assert done.path == file and done.n_images == 5 and done.error <= 1e-5
+    np.save(tmp_path / "images.npy", images.numpy())
+    command = [sys.executable, "-c", READER, str(file), str(tmp_path / "images.npy")]
+    read = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert read.returncode == 0, read.stderr
+    (none, one, several), metadata = json.loads(read.stdout.splitlines()[-1])
+    with torch.no_grad():
+        wanted = model(images).scores
+    assert none == []
+    torch.testing.assert_close(torch.tensor(one), wanted[:1], rtol=0, atol=1e-5)
+    torch.testing.assert_close(torch.tensor(several), wanted, rtol=0, atol=1e-5)
+    assert metadata["classes"] == ["a", "b", "c"] and metadata["image_shape"] == list(shape)
+    assert metadata["scale"] == "0 to 1: 8 bits divided by 255"
+    assert metadata["standardisation"].startswith("each image" if name.startswith("matrix") else "none")
+    assert {path.suffix for path in tmp_path.iterdir()} == {*FORMATS[format].suffixes, ".npy"}
+
+
+def test_weights_of_a_run_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require("safetensors")
+    from safetensors import safe_open
+
+    run = tmp_path / "run"
+    train(TINY, run)
+    capsys.readouterr()
+    command = ["export", str(run), "--format", "safetensors"]
+    assert main(command) == 0
+    assert "model.safetensors; its scores of 16 images differ by at most 0.0e+00" in capsys.readouterr().out
+    with safe_open(run / "model.safetensors", "pt") as file:
+        saved = torch.load(run / "model.pt", weights_only=True)["state_dict"]
+        assert all(torch.equal(file.get_tensor(name), value) for name, value in saved.items())
+        metadata = json.loads(file.metadata()["torchcaps"])
+    assert metadata["classes"] == [str(n) for n in range(10)] and metadata["recipe"] == "digits"
+    assert main(command) == 2
+    assert "path must not exist" in (said := capsys.readouterr().err) and "--force replaces a file" in said
+    assert main([*command, "--force"]) == 0
+
+
+def test_nothing_is_written_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images = build("capsnet_small", (1, 20, 20), 3, channels=4), torch.rand(2, 1, 20, 20)
+    wrong = FORMATS["pt2"]._replace(read=lambda content, path: content.model(content.images) + 2e-5)
+    monkeypatch.setitem(module.FORMATS, "pt2", wrong)
+    with pytest.raises(ValueError, match="format pt2 must give the network's scores to 1e-05, got a difference"):
+        export(model, tmp_path / "model.pt2", format="pt2", images=images)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_written_is_said_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images = nn.Flatten(), torch.rand(2, 1, 2, 2)
+    with pytest.raises(ValueError, match="format must be one of onnx, pt2, openvino, safetensors; got 'tflite'"):
+        export(model, tmp_path / "model.pt2", format="tflite", images=images)
+    with pytest.raises(ValueError, match=r"path must end in \.pt2 for pt2, got"):
+        export(model, tmp_path / "model.onnx", format="pt2", images=images)
+    with pytest.raises(ValueError, match="images must be given with a network"):
+        export(model, tmp_path / "model.pt2", format="pt2")
+    with pytest.raises(ValueError, match="images must hold at least one image"):
+        export(model, tmp_path / "model.pt2", format="pt2", images=images[:0])
+    with pytest.raises(ValueError, match="must be a run folder"):
+        export(tmp_path, tmp_path / "model.pt2", format="pt2")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ValueError, match=r"format onnx needs onnx: pip install 'torchcaps\[export\]'"):
+        export(model, tmp_path / "model.onnx", format="onnx", images=images)
+    assert not list(tmp_path.iterdir())
