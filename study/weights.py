@@ -35,8 +35,8 @@ def publish(run: Run, name: str, *, root: str | None = None, to: Path = FOLDER) 
         to: The folder of the weights.
 
     Raises:
-        ValueError: The run is not finished, or half precision moves its error by more than one image in ten thousand, or its loss by
-            such a share.
+        ValueError: The run is not finished, or half precision moves its error by more than one image in ten thousand,
+            or its loss by such a share.
     """
     from safetensors.torch import save
 
