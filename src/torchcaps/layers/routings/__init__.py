@@ -1,0 +1,28 @@
+"""The routings of the papers, as objects that layers are given; one file a family."""
+
+from __future__ import annotations
+
+from torchcaps.checks import check_choice
+from torchcaps.layers.routing import Routing
+from torchcaps.layers.routings.dynamic import DynamicRouting
+from torchcaps.layers.routings.em import POSES, EMRouting
+
+#: The routings that go by a name. Enter a class of your own to use it by name in configuration files.
+ROUTINGS: dict[str, type[Routing]] = {"dynamic": DynamicRouting, "em": EMRouting}
+
+
+def as_routing(routing: Routing | str) -> Routing:
+    """Return a routing, or the one of this name with its default options.
+
+    Raises:
+        ValueError: An unknown name, or something else.
+    """
+    if isinstance(routing, Routing):
+        return routing
+    if not isinstance(routing, str):
+        raise ValueError(f"routing must be a Routing or one of {', '.join(ROUTINGS)}, got {routing!r}")
+    check_choice("routing", routing, ROUTINGS)
+    return ROUTINGS[routing]()
+
+
+__all__ = ["POSES", "ROUTINGS", "DynamicRouting", "EMRouting", "as_routing"]
