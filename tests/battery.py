@@ -5,7 +5,7 @@ A new routing, layer or backend adds a line to :data:`SUBJECTS` and is tested at
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tests.backends import available
 from torchcaps import layers, models, ops
-from torchcaps.layers import DynamicRouting, EMRouting
+from torchcaps.layers import DynamicRouting, EMRouting, Routing
 from torchcaps.ops import Capsules
 from torchcaps.testing import Subject
 
@@ -24,7 +24,9 @@ B, I, J, D_IN, D_OUT = 3, 7, 4, 5, 6  # noqa: E741
 class Op(nn.Module):
     """An operation with its tensors as parameters."""
 
-    def __init__(self, function: Callable[..., Capsules], parameters: dict[str, Tensor | None], **options: Any) -> None:
+    def __init__(
+        self, function: Callable[..., Capsules], parameters: Mapping[str, Tensor | None], **options: Any
+    ) -> None:
         super().__init__()
         self.function, self.options = function, options
         self.tensors = nn.ParameterDict({k: nn.Parameter(v) for k, v in parameters.items() if v is not None})
@@ -118,6 +120,36 @@ def behind_a_backbone() -> nn.Module:
     """Capsules behind a backbone for oblong colour images."""
     backbone = nn.Sequential(nn.Conv2d(2, 4, 3, stride=2), nn.ReLU())
     return LastCapsules(models.BackboneCapsNet(backbone, (2, 9, 12), J, n_types=2, d_primary=4, d_class=5))
+
+
+def each_layer(
+    routing: Routing, name: str = "", *, d_in: int = D_IN, d_out: int = D_OUT, **properties: Any
+) -> list[Subject]:
+    """Dense, convolutional and class capsules of poses alone, as they are evaluated."""
+    makers: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
+        "DenseCaps": ((I, d_in), lambda: layers.DenseCaps(I, J, d_in, d_out, routing=routing)),
+        "ConvCaps": ((2, 5, 6, d_in), lambda: layers.ConvCaps(2, J, d_in, d_out, (2, 3), stride=2, routing=routing)),
+        "ClassCaps": ((2, 3, 4, d_in), lambda: layers.ClassCaps(2, J, d_in, d_out, routing=routing)),
+    }
+    return [
+        Subject(f"{layer}-{name or routing.name}", shape, lambda make=make: make().eval(), **properties)
+        for layer, (shape, make) in makers.items()
+    ]
+
+
+def fixed(n_in: int = I, **options: Any) -> Callable[[], nn.Module]:
+    """Fixed couplings, from poses."""
+
+    def make() -> nn.Module:
+        coupling = torch.rand(I, J) + 0.1 if "coupling" in options else None
+        parameters = {
+            "weight": torch.randn(n_in, J, D_IN, D_OUT),
+            "bias": torch.randn(J, D_OUT),
+            "coupling": None if coupling is None else coupling / coupling.sum(dim=1, keepdim=True),
+        }
+        return Op(ops.fixed_routing, parameters)
+
+    return make
 
 
 def small_capsnet(**options: Any) -> nn.Module:
@@ -237,6 +269,14 @@ SUBJECTS = [
         (2, 3, 4, D_IN),
         lambda: layers.ClassCaps(2, J, D_IN, D_OUT, routing=DynamicRouting(learned_logits=True)),
     ),
+    Subject("fixed", (I, D_IN), fixed(), permutes=True),
+    Subject("fixed-drawn", (I, D_IN), fixed(coupling=True), permutes=True),
+    Subject("fixed-shared", (I, D_IN), fixed(n_in=1)),
+    Subject("fixed-shared-drawn", (I, D_IN), fixed(n_in=1, coupling=True)),
+    *each_layer(layers.UniformRouting()),
+    *each_layer(layers.UniformRouting(shared=True), "shared"),
+    *each_layer(layers.RandomRouting(0.1, 2.0)),
+    *each_layer(layers.ElementwiseRouting(), d_in=D_OUT, lengths=False, couplings="other"),
     Subject("MatrixCapsNet", (2, 21, 25), small_matrix_capsnet, lengths=False),
     Subject("MatrixCapsNet-normalized", (2, 21, 25), normalized_matrix_capsnet, lengths=False),
 ]

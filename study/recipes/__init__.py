@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from study.recipes import affine, mnist_rows, other_images, viewpoints
+from study.recipes import affine, controls, mnist_rows, other_images, viewpoints
 from study.recipes import dynamic_routing as capsnet
 from study.recipes import matrix_capsules as matrix
 from study.recipes import transforming_autoencoders as transforming
@@ -16,6 +16,7 @@ _ROWS: dict[str, Callable[[], Experiment]] = {
     "cifar10-em": matrix.cifar10_em,
     "expanded-mnist": affine.expanded_mnist,
     "expanded-mnist-cnn": affine.expanded_mnist_cnn,
+    "expanded-mnist-shared": controls.expanded_mnist_shared,
     "faces": capsnet.faces,
     "faces-cnn": capsnet.faces_cnn,
     "fashion-mnist-affine": transforming.fashion_mnist_affine,
@@ -37,6 +38,7 @@ _ROWS: dict[str, Callable[[], Experiment]] = {
     "mnist-cnn-100-labels": mnist_rows.mnist_cnn_100_labels,
     "mnist-cnn-1000-labels": mnist_rows.mnist_cnn_1000_labels,
     "mnist-cnn-10000-labels": mnist_rows.mnist_cnn_10000_labels,
+    "mnist-elementwise": controls.mnist_elementwise,
     "mnist-heavy-reconstruction": capsnet.mnist_heavy_reconstruction,
     "mnist-matched-cnn": capsnet.mnist_matched_cnn,
     "mnist-matched-cnn-100-labels": mnist_rows.mnist_matched_cnn_100_labels,
@@ -45,7 +47,9 @@ _ROWS: dict[str, Callable[[], Experiment]] = {
     "mnist-no-reconstruction": mnist_rows.mnist_no_reconstruction,
     "mnist-plain-autoencoder": transforming.mnist_plain_autoencoder,
     "mnist-primary-scale": capsnet.mnist_primary_scale,
+    "mnist-random": controls.mnist_random,
     "mnist-retrained": capsnet.mnist_retrained,
+    "mnist-shared": controls.mnist_shared,
     "mnist-muon-augmented": capsnet.mnist_muon_augmented,
     "mnist-translation-consistent": transforming.mnist_translation_consistent,
     "multimnist": capsnet.multimnist,

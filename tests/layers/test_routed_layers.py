@@ -69,7 +69,7 @@ def test_a_call_is_refused_what_its_routing_does_not_know() -> None:
         layer(x, n_iters=0)
     with pytest.raises(ValueError, match="n_in must be given for dynamic routing, got None"):
         DenseCaps(None, 3, 4, 5)
-    with pytest.raises(ValueError, match="routing must be a Routing or one of dynamic, em, got 3"):
+    with pytest.raises(ValueError, match=f"routing must be a Routing or one of {', '.join(ROUTINGS)}, got 3"):
         DenseCaps(6, 3, 4, 5, routing=3)  # type: ignore[arg-type]
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from torchcaps.data import load
 from torchcaps.data.images import to_float
-from torchcaps.layers import ClassCaps, DynamicRouting, Standardize
+from torchcaps.layers import ROUTINGS, ClassCaps, DynamicRouting, Standardize
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.convolution import ReLUConv2d
 from torchcaps.layers.init import truncated_normal_
@@ -369,7 +369,12 @@ def test_they_are_of_every_routing() -> None:
         ("capsnet", (1, 28, 28), {"padding": "same"}, "padding must be an integer of at least 0, got 'same'"),
         ("plain_autoencoder", (1, 28, 28), {"hidden": 5}, "hidden must be the widths of layers, got 5"),
         ("template_autoencoder", (1, 28, 28), {"most_scale": "2"}, "most_scale must be a number, got '2'"),
-        ("matrix_capsnet", (1, 28, 28), {"routing": "mine"}, "routing must be one of dynamic, em; got 'mine'"),
+        (
+            "matrix_capsnet",
+            (1, 28, 28),
+            {"routing": "mine"},
+            f"routing must be one of {', '.join(ROUTINGS)}; got 'mine'",
+        ),
         (
             "matrix_capsnet",
             (1, 28, 28),

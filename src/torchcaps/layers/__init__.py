@@ -11,7 +11,14 @@ from torchcaps.layers.decoder import Decoder
 from torchcaps.layers.dense import DenseCaps
 from torchcaps.layers.primary import MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.routing import Init, Part, Routing, Sizes
-from torchcaps.layers.routings import ROUTINGS, DynamicRouting, EMRouting
+from torchcaps.layers.routings import (
+    ROUTINGS,
+    DynamicRouting,
+    ElementwiseRouting,
+    EMRouting,
+    RandomRouting,
+    UniformRouting,
+)
 
 __all__ = [
     "ROUTINGS",
@@ -22,11 +29,14 @@ __all__ = [
     "DenseCaps",
     "DynamicRouting",
     "EMRouting",
+    "ElementwiseRouting",
     "Init",
     "MatrixPrimaryCaps",
     "Part",
     "PrimaryCaps",
+    "RandomRouting",
     "Routing",
     "Sizes",
     "Standardize",
+    "UniformRouting",
 ]

@@ -78,11 +78,13 @@ class RoutedLayer(Scaled):
         # not among its parameters.
         self._names = tuple(parts)
         self._initial = {name: part for name, part in parts.items() if isinstance(part, Init)}
-        #: Names of the parameters whose first axis is the lower capsules.
+        #: Names of the parameters and buffers whose first axis is the lower capsules.
         self.per_child = tuple(name for name, initial in self._initial.items() if initial.per_child)
         for name, part in parts.items():
             if part is None:
                 self.register_parameter(name, None)
+            elif isinstance(part, Init) and not part.learned:
+                self.register_buffer(name, torch.empty(part.shape))
             elif isinstance(part, Init):
                 self.register_parameter(name, nn.Parameter(torch.empty(part.shape)))
             else:

@@ -21,11 +21,13 @@ class Init(NamedTuple):
         fill: Gives it its initial values, in place.
         per_child: Its first axis is the lower capsules. :class:`~torchcaps.layers.ClassCaps` then repeats the values of
             a type at every place of the map.
+        learned: It is a parameter; else a buffer, which is saved with the weights and stays as it was drawn.
     """
 
     shape: tuple[int, ...]
     fill: Callable[[Tensor], object]
     per_child: bool = False
+    learned: bool = True
 
     @staticmethod
     def constant(shape: tuple[int, ...], value: float) -> Init:

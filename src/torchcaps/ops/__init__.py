@@ -10,6 +10,7 @@ from torchcaps.ops.conv import conv2d
 from torchcaps.ops.dynamic.routing import dynamic_routing, dynamic_routing_from_votes
 from torchcaps.ops.em.routing import conv_em_routing, em_routing, em_routing_from_votes
 from torchcaps.ops.em.settings import EM_SETTINGS, EMSettings
+from torchcaps.ops.fixed.routing import elementwise_sum, fixed_routing
 from torchcaps.ops.losses import margin_loss, mask_capsules, pose_loss, reconstruction_loss, spread_loss, spread_margin
 from torchcaps.ops.squash import safe_norm, squash
 from torchcaps.ops.votes import coordinate_offset, dense_votes, matrix_votes, receptive_fields
@@ -29,8 +30,10 @@ __all__ = [
     "dense_votes",
     "dynamic_routing",
     "dynamic_routing_from_votes",
+    "elementwise_sum",
     "em_routing",
     "em_routing_from_votes",
+    "fixed_routing",
     "margin_loss",
     "mask_capsules",
     "matrix_votes",

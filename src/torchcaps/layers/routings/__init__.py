@@ -5,10 +5,18 @@ from __future__ import annotations
 from torchcaps.checks import check_choice
 from torchcaps.layers.routing import Routing
 from torchcaps.layers.routings.dynamic import DynamicRouting
+from torchcaps.layers.routings.elementwise import ElementwiseRouting
 from torchcaps.layers.routings.em import POSES, EMRouting
+from torchcaps.layers.routings.fixed import RandomRouting, UniformRouting
 
 #: The routings that go by a name. Enter a class of your own to use it by name in configuration files.
-ROUTINGS: dict[str, type[Routing]] = {"dynamic": DynamicRouting, "em": EMRouting}
+ROUTINGS: dict[str, type[Routing]] = {
+    "dynamic": DynamicRouting,
+    "elementwise": ElementwiseRouting,
+    "em": EMRouting,
+    "random": RandomRouting,
+    "uniform": UniformRouting,
+}
 
 
 def as_routing(routing: Routing | str) -> Routing:
@@ -25,4 +33,13 @@ def as_routing(routing: Routing | str) -> Routing:
     return ROUTINGS[routing]()
 
 
-__all__ = ["POSES", "ROUTINGS", "DynamicRouting", "EMRouting", "as_routing"]
+__all__ = [
+    "POSES",
+    "ROUTINGS",
+    "DynamicRouting",
+    "EMRouting",
+    "ElementwiseRouting",
+    "RandomRouting",
+    "UniformRouting",
+    "as_routing",
+]
