@@ -152,6 +152,25 @@ def fixed(n_in: int = I, **options: Any) -> Callable[[], nn.Module]:
     return make
 
 
+def self_attention(prior_bias: bool = True, **options: Any) -> Callable[[], nn.Module]:
+    """Self-attention routing from poses."""
+
+    def make() -> nn.Module:
+        # Small votes: of long ones its squash rounds lengths to 1.
+        parameters = {
+            "weight": 0.1 * torch.randn(I, J, D_IN, D_OUT),
+            "prior_bias": torch.randn(I, J) if prior_bias else None,
+        }
+        return Op(ops.self_attention_routing, parameters, **options)
+
+    return make
+
+
+def efficient_capsnet(trunk: str) -> nn.Module:
+    """An Efficient-CapsNet for oblong colour images, as evaluated."""
+    return LastCapsules(models.EfficientCapsNet((2, 23, 25), J, trunk=trunk, d_class=5, decoder=(6,))).eval()
+
+
 def small_capsnet(**options: Any) -> nn.Module:
     """A CapsNet for oblong colour images."""
     sizes = {"channels": 4, "kernel_size": 3, "n_types": 2, "d_primary": 4, "d_class": 5, "decoder": (6,)}
@@ -277,6 +296,21 @@ SUBJECTS = [
     *each_layer(layers.UniformRouting(shared=True), "shared"),
     *each_layer(layers.RandomRouting(0.1, 2.0)),
     *each_layer(layers.ElementwiseRouting(), d_in=D_OUT, lengths=False, couplings="other"),
+    Subject("self-attention", (I, D_IN), self_attention(), couplings="other", permutes=True),
+    Subject("self-attention-lower", (I, D_IN), self_attention(prior_bias=False, scale="lower"), permutes=True),
+    *each_layer(layers.SelfAttentionRouting(weight_std=0.05), couplings="other"),
+    Subject(
+        "DepthwisePrimaryCaps",
+        (6, 6, 9),
+        lambda: layers.DepthwisePrimaryCaps(6, 3, (3, 2), stride=(2, 1)),
+        couplings="other",
+    ),
+    *(
+        Subject(
+            f"EfficientCapsNet-{trunk}", (2, 23, 25), lambda trunk=trunk: efficient_capsnet(trunk), couplings="other"
+        )
+        for trunk in ("mnist", "smallnorb")
+    ),
     Subject("MatrixCapsNet", (2, 21, 25), small_matrix_capsnet, lengths=False),
     Subject("MatrixCapsNet-normalized", (2, 21, 25), normalized_matrix_capsnet, lengths=False),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from study.recipes import affine, controls, mnist_rows, other_images, viewpoints
+from study.recipes import affine, controls, efficient_capsnet, mnist_rows, other_images, viewpoints
 from study.recipes import dynamic_routing as capsnet
 from study.recipes import matrix_capsules as matrix
 from study.recipes import transforming_autoencoders as transforming
@@ -38,6 +38,9 @@ _ROWS: dict[str, Callable[[], Experiment]] = {
     "mnist-cnn-100-labels": mnist_rows.mnist_cnn_100_labels,
     "mnist-cnn-1000-labels": mnist_rows.mnist_cnn_1000_labels,
     "mnist-cnn-10000-labels": mnist_rows.mnist_cnn_10000_labels,
+    "mnist-efficient": efficient_capsnet.mnist_efficient,
+    "mnist-efficient-dynamic": efficient_capsnet.mnist_efficient_dynamic,
+    "mnist-efficient-uniform": efficient_capsnet.mnist_efficient_uniform,
     "mnist-elementwise": controls.mnist_elementwise,
     "mnist-heavy-reconstruction": capsnet.mnist_heavy_reconstruction,
     "mnist-matched-cnn": capsnet.mnist_matched_cnn,
@@ -54,6 +57,7 @@ _ROWS: dict[str, Callable[[], Experiment]] = {
     "mnist-translation-consistent": transforming.mnist_translation_consistent,
     "multimnist": capsnet.multimnist,
     "multimnist-adam": capsnet.multimnist_adam,
+    "multimnist-efficient": efficient_capsnet.multimnist_efficient,
     "multimnist-cnn": capsnet.multimnist_cnn,
     "smallnorb": matrix.smallnorb,
     "smallnorb-1-iteration": matrix.smallnorb_1_iteration,
@@ -70,6 +74,7 @@ _ROWS: dict[str, Callable[[], Experiment]] = {
     "smallnorb-cnn": matrix.smallnorb_cnn,
     "smallnorb-cnn-small": matrix.smallnorb_cnn_small,
     "smallnorb-cross-entropy": matrix.smallnorb_cross_entropy,
+    "smallnorb-efficient": efficient_capsnet.smallnorb_efficient,
     "smallnorb-elevation": viewpoints.smallnorb_elevation,
     "smallnorb-elevation-fold-0": viewpoints.smallnorb_elevation_fold_0,
     "smallnorb-elevation-cnn": viewpoints.smallnorb_elevation_cnn,

@@ -9,6 +9,7 @@ from torchcaps.layers.conv import ConvCaps
 from torchcaps.layers.convolution import Conv2d, Standardize
 from torchcaps.layers.decoder import Decoder
 from torchcaps.layers.dense import DenseCaps
+from torchcaps.layers.depthwise import DepthwisePrimaryCaps
 from torchcaps.layers.primary import MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.layers.routings import (
@@ -17,6 +18,7 @@ from torchcaps.layers.routings import (
     ElementwiseRouting,
     EMRouting,
     RandomRouting,
+    SelfAttentionRouting,
     UniformRouting,
 )
 
@@ -27,6 +29,7 @@ __all__ = [
     "ConvCaps",
     "Decoder",
     "DenseCaps",
+    "DepthwisePrimaryCaps",
     "DynamicRouting",
     "EMRouting",
     "ElementwiseRouting",
@@ -36,6 +39,7 @@ __all__ = [
     "PrimaryCaps",
     "RandomRouting",
     "Routing",
+    "SelfAttentionRouting",
     "Sizes",
     "Standardize",
     "UniformRouting",

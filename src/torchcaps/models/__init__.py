@@ -20,6 +20,7 @@ from torchcaps.layers.routings import as_routing
 from torchcaps.models.backbone import BackboneCapsNet, capsnet_backbone
 from torchcaps.models.baselines import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
+from torchcaps.models.efficient_capsnet import EfficientCapsNet, efficient_capsnet
 from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_deep, matrix_capsnet_small
 from torchcaps.models.plain_autoencoder import PlainAutoencoder, plain_autoencoder
 from torchcaps.models.pretrained import Card, cards, choose_card, fill
@@ -45,6 +46,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "capsnet_deep": capsnet_deep,
     "capsnet_small": capsnet_small,
     "capsnet_stacked": capsnet_stacked,
+    "efficient_capsnet": efficient_capsnet,
     "local_autoencoder": local_autoencoder,
     "matched_cnn": matched_cnn,
     "matrix_capsnet": matrix_capsnet,
@@ -158,6 +160,7 @@ __all__ = [
     "BackboneCapsNet",
     "CapsNet",
     "Card",
+    "EfficientCapsNet",
     "HiddenCaps",
     "HiddenConv",
     "MatrixCapsNet",
@@ -177,6 +180,7 @@ __all__ = [
     "capsnet_small",
     "capsnet_stacked",
     "cards",
+    "efficient_capsnet",
     "local_autoencoder",
     "matched_cnn",
     "matrix_capsnet",

@@ -12,7 +12,8 @@ from torchcaps.ops.em.routing import conv_em_routing, em_routing, em_routing_fro
 from torchcaps.ops.em.settings import EM_SETTINGS, EMSettings
 from torchcaps.ops.fixed.routing import elementwise_sum, fixed_routing
 from torchcaps.ops.losses import margin_loss, mask_capsules, pose_loss, reconstruction_loss, spread_loss, spread_margin
-from torchcaps.ops.squash import safe_norm, squash
+from torchcaps.ops.self_attention.routing import self_attention_routing
+from torchcaps.ops.squash import exponential_squash, safe_norm, squash
 from torchcaps.ops.votes import coordinate_offset, dense_votes, matrix_votes, receptive_fields
 from torchcaps.types import Capsules
 
@@ -33,6 +34,7 @@ __all__ = [
     "elementwise_sum",
     "em_routing",
     "em_routing_from_votes",
+    "exponential_squash",
     "fixed_routing",
     "margin_loss",
     "mask_capsules",
@@ -41,6 +43,7 @@ __all__ = [
     "receptive_fields",
     "reconstruction_loss",
     "safe_norm",
+    "self_attention_routing",
     "spread_loss",
     "spread_margin",
     "squash",

@@ -99,3 +99,56 @@ def squash_with_length(s: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
     square = torch.where(long, 1 / norm.clamp_min(1), norm).square()
     length = torch.where(long, 1.0, square) / (1 + square)
     return (direction * length).to(s.dtype), length.squeeze(dim).to(s.dtype)
+
+
+def exponential_squash(s: Tensor, dim: int = -1) -> Tensor:
+    """Shrink each vector to a length in 0 … 1 that rises in proportion to it at first, keeping its direction.
+
+    v = (1 − e^(−‖s‖)) · s / ‖s‖
+
+    Short vectors keep their length, which :func:`squash` squares: of 0.1 remain 0.095 here, and 0.0099 there. So the
+    gradient at the zero vector is 1 in all directions, not 0. Exact, with no ε in it; half-precision input is computed
+    in float32.
+
+    Args:
+        s: any shape.
+        dim: the axis of the pose.
+
+    Returns:
+        v, of the shape and dtype of ``s``.
+
+    Raises:
+        ValueError: no tensor of floating-point numbers, or no axis of it, or one of size 0.
+
+    Example:
+        >>> import torch
+        >>> exponential_squash(torch.tensor([[0.6, 0.8], [0.0, 0.0]]))  # of length 1: 1 − 1/e remain
+        tensor([[0.3793, 0.5057],
+                [0.0000, 0.0000]])
+
+    Source: Mazzia, Salvetti, Chiaberge 2021, arXiv 2101.12491.
+    """
+    return exponential_squash_with_length(s, dim)[0]
+
+
+def exponential_squash_with_length(s: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
+    """Squash vectors by :func:`exponential_squash`, and return their lengths too.
+
+    Args:
+        s: any shape.
+        dim: the axis of the pose.
+
+    Returns:
+        v, of the shape of ``s``, and ‖v‖, without the axis ``dim``; both of the dtype of ``s``.
+
+    Raises:
+        ValueError: as :func:`squash`.
+    """
+    check_floating("s", s)
+    check_axis("dim", dim, s)
+    wide = at_least_float32(s)
+    direction, norm = _direction_and_norm(wide, dim)
+    length = -torch.expm1(-norm)
+    # There v = s to first order, which the product of direction and length does not say.
+    v = torch.where(norm == 0, wide, direction * length)
+    return v.to(s.dtype), length.squeeze(dim).to(s.dtype)

@@ -8,6 +8,7 @@ from torchcaps.layers.routings.dynamic import DynamicRouting
 from torchcaps.layers.routings.elementwise import ElementwiseRouting
 from torchcaps.layers.routings.em import POSES, EMRouting
 from torchcaps.layers.routings.fixed import RandomRouting, UniformRouting
+from torchcaps.layers.routings.self_attention import SelfAttentionRouting
 
 #: The routings that go by a name. Enter a class of your own to use it by name in configuration files.
 ROUTINGS: dict[str, type[Routing]] = {
@@ -15,6 +16,7 @@ ROUTINGS: dict[str, type[Routing]] = {
     "elementwise": ElementwiseRouting,
     "em": EMRouting,
     "random": RandomRouting,
+    "self_attention": SelfAttentionRouting,
     "uniform": UniformRouting,
 }
 
@@ -40,6 +42,7 @@ __all__ = [
     "EMRouting",
     "ElementwiseRouting",
     "RandomRouting",
+    "SelfAttentionRouting",
     "UniformRouting",
     "as_routing",
 ]
