@@ -166,6 +166,17 @@ def self_attention(prior_bias: bool = True, **options: Any) -> Callable[[], nn.M
     return make
 
 
+def inverted_attention(**options: Any) -> Callable[[], nn.Module]:
+    """Inverted attention from vectors; normalization and scores are the same for all upper capsules."""
+    return lambda: Op(ops.inverted_attention_routing, {"weight": torch.randn(I, J, D_IN, D_OUT)}, **options)
+
+
+def attention_capsnet(schedule: str) -> nn.Module:
+    """A small network of inverted attention for oblong images, as evaluated."""
+    sizes = {"trunk": "simple", "channels": 16, "n_types": 2, "dense": (3,)}
+    return LastCapsules(models.AttentionCapsNet((2, 19, 17), J, schedule=schedule, **sizes)).eval()
+
+
 def efficient_capsnet(trunk: str) -> nn.Module:
     """An Efficient-CapsNet for oblong colour images, as evaluated."""
     return LastCapsules(models.EfficientCapsNet((2, 23, 25), J, trunk=trunk, d_class=5, decoder=(6,))).eval()
@@ -299,6 +310,27 @@ SUBJECTS = [
     Subject("self-attention", (I, D_IN), self_attention(), couplings="other", permutes=True),
     Subject("self-attention-lower", (I, D_IN), self_attention(prior_bias=False, scale="lower"), permutes=True),
     *each_layer(layers.SelfAttentionRouting(weight_std=0.05), couplings="other"),
+    *(
+        Subject(
+            f"inverted-attention-{n_iters}",
+            (I, D_IN),
+            inverted_attention(n_iters=n_iters),
+            lengths=False,
+            permutes=True,
+        )
+        for n_iters in (1, 3)
+    ),
+    *each_layer(layers.InvertedAttentionRouting(2), d_in=16, d_out=16, lengths=False),
+    *each_layer(layers.InvertedAttentionRouting(2, pose="vector"), "inverted-vectors", lengths=False),
+    *(
+        Subject(
+            f"AttentionCapsNet-{schedule}",
+            (2, 19, 17),
+            lambda schedule=schedule: attention_capsnet(schedule),
+            lengths=False,
+        )
+        for schedule in ("concurrent", "sequential")
+    ),
     Subject(
         "DepthwisePrimaryCaps",
         (6, 6, 9),

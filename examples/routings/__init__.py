@@ -1,1 +1,1 @@
-"""Routings of other papers, each written as one class in one file."""
+"""A routing of another paper, written as one class in one file."""

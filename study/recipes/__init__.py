@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from study.recipes import affine, controls, efficient_capsnet, mnist_rows, other_images, viewpoints
+from study.recipes import affine, controls, efficient_capsnet, inverted_attention, mnist_rows, other_images, viewpoints
 from study.recipes import dynamic_routing as capsnet
 from study.recipes import matrix_capsules as matrix
 from study.recipes import transforming_autoencoders as transforming
@@ -13,6 +13,8 @@ from torchcaps.training.recipes import RECIPES, recipe
 
 #: Recipes that are rows of tables; importing this enters them among the library's.
 _ROWS: dict[str, Callable[[], Experiment]] = {
+    "cifar10-attention": inverted_attention.cifar10_attention,
+    "cifar10-attention-1-pass": inverted_attention.cifar10_attention_1_pass,
     "cifar10-em": matrix.cifar10_em,
     "expanded-mnist": affine.expanded_mnist,
     "expanded-mnist-cnn": affine.expanded_mnist_cnn,

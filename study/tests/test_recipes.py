@@ -32,6 +32,7 @@ SHAPES = {
 }
 #: Networks whose first step takes many seconds, made smaller for this test alone.
 SMALLER = {
+    "attention_capsnet": {"trunk": "simple", "channels": 4, "n_types": 2},
     "capsnet": {"channels": 16, "n_types": 4, "decoder": (8,)},
     "matrix_capsnet": {"A": 4, "B": 2, "C": 3, "D": 2},
     "matched_cnn": {"n_parameters": 5000},

@@ -1,4 +1,4 @@
-"""Two routings that fit least, written outside the library: right, and at home in every layer and network."""
+"""A routing written outside the library: right, and at home in every layer and network."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from examples.routings.inverted_attention import InvertedAttention, concurrent
 from examples.routings.self_routing import SelfRouting
-from torchcaps import Capsules, ClassCaps, ConvCaps, DenseCaps
+from torchcaps import Capsules, ClassCaps, DenseCaps
 from torchcaps.layers import Routing
 from torchcaps.models import CapsNet, MatrixCapsNet
 
@@ -57,61 +56,6 @@ def test_self_routing_shares_equally_at_first_and_where_nothing_is_active() -> N
     assert not black.pose.any()
 
 
-@pytest.mark.parametrize("side", [4, 6])
-@pytest.mark.parametrize("n_iters", [1, 2, 3])
-def test_inverted_attention_is_the_papers(side: int, n_iters: int) -> None:
-    """A loop over single capsules; matrices of any size."""
-    d = side * side
-    layer, x = drawn(DenseCaps(I, J, d, d, routing=InvertedAttention(n_iters))), lower(I, d=d)
-    got = layer(x)
-    for b in range(B):
-        votes = [[x.pose[b, i].view(side, side) @ layer.weight[i, j] for j in range(J)] for i in range(I)]
-        upper: list[Tensor] | None = None
-        for _ in range(n_iters):
-            share = torch.full((I, J), 1 / J, dtype=torch.double)
-            if upper is not None:
-                for i in range(I):
-                    share[i] = torch.stack([(votes[i][j] * upper[j]).sum() / d**0.5 for j in range(J)]).exp()
-                    share[i] /= share[i].sum()
-            upper = []
-            for j in range(J):
-                s = sum(share[i, j] * votes[i][j] for i in range(I)).flatten()  # type: ignore[union-attr]
-                centred = s - s.mean()
-                normed = centred / (centred.square().mean() + 1e-5).sqrt()
-                upper.append((normed * layer.norm.weight + layer.norm.bias).view(side, side))
-        torch.testing.assert_close(got.pose[b], torch.stack(upper))
-        logits = torch.stack([p.flatten() @ layer.score_weight + layer.score_bias for p in upper])
-        torch.testing.assert_close(got.activation[b], logits)
-
-
-def test_a_state_goes_on_from_the_pass_before() -> None:
-    """In maps too, where each field has a state of its own."""
-    for layer, x in (
-        (DenseCaps(I, J, 16, 16, routing=InvertedAttention()), lower(I)),
-        (ConvCaps(2, J, 16, 16, 3, routing=InvertedAttention()), lower(2, 5, 4)),
-        (ClassCaps(2, J, 16, 16, routing=InvertedAttention()), lower(2, 3, 4)),
-    ):
-        drawn(layer)
-        twice = layer(x, n_iters=2)
-        torch.testing.assert_close(layer(x, state=layer(x)).pose, twice.pose)
-        assert not torch.allclose(layer(x).pose, twice.pose)
-
-
-def test_concurrent_and_sequential_passes() -> None:
-    """Equal with one layer; with two they part from the second pass on."""
-    x = lower(2, 5, 5)
-    hidden, top = (
-        drawn(ConvCaps(2, 4, 16, 16, 3, routing=InvertedAttention())),
-        drawn(DenseCaps(4 * 9, J, 16, 16, routing=InvertedAttention())),
-    )
-    (alone,) = concurrent([hidden], x, 3)
-    torch.testing.assert_close(alone.pose, hidden(x, n_iters=3).pose)
-    one, two = concurrent([hidden, top], x, 1), concurrent([hidden, top], x, 2)
-    torch.testing.assert_close(one[1].pose, top(hidden(x)).pose)
-    torch.testing.assert_close(two[1].pose, top(hidden(x), n_iters=2).pose)  # from the lower layer's first pass
-    assert not torch.allclose(two[1].pose, top(hidden(x, n_iters=2), n_iters=2).pose)
-
-
 NETWORKS: dict[str, Callable[[Routing], nn.Module]] = {
     "CapsNet": lambda r: CapsNet(
         (1, 20, 20),
@@ -128,7 +72,7 @@ NETWORKS: dict[str, Callable[[Routing], nn.Module]] = {
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("routing", [SelfRouting(), InvertedAttention(2)])
+@pytest.mark.parametrize("routing", [SelfRouting()])
 def test_networks_train(network: str, routing: Routing) -> None:
     """A few steps on one batch, from the scores by cross-entropy; weights are saved and loaded."""
     model = NETWORKS[network](routing)
@@ -153,5 +97,3 @@ def test_networks_train(network: str, routing: Routing) -> None:
 def test_they_refuse_what_they_do_not_know() -> None:
     with pytest.raises(ValueError, match="n_iters must be None with self routing, got 2"):
         DenseCaps(I, J, 4, 6, routing=SelfRouting())(Capsules(torch.zeros(B, I, 4), torch.zeros(B, I)), n_iters=2)
-    with pytest.raises(ValueError, match="d_in and d_out must be one square number, got 12 and 12"):
-        DenseCaps(I, J, 12, 12, routing=InvertedAttention())

@@ -23,7 +23,7 @@ from torchcaps.models import MODELS, CapsNet, HiddenConv, build
 from torchcaps.models.baselines import BaselineCNN, count_parameters
 
 #: Those that take long to build.
-BIG = ("capsnet", "baseline_cnn", "matrix_capsnet", "multimnist_cnn")
+BIG = ("capsnet", "attention_capsnet", "baseline_cnn", "matrix_capsnet", "multimnist_cnn")
 
 
 def test_options_reach_every_layer_that_routes() -> None:

@@ -5,6 +5,7 @@ poses) and returns a ``Capsules``, so that layers stack in a ``torch.nn.Sequenti
 """
 
 from torchcaps.layers.class_caps import ClassCaps
+from torchcaps.layers.concurrent import route_concurrently
 from torchcaps.layers.conv import ConvCaps
 from torchcaps.layers.convolution import Conv2d, Standardize
 from torchcaps.layers.decoder import Decoder
@@ -17,6 +18,7 @@ from torchcaps.layers.routings import (
     DynamicRouting,
     ElementwiseRouting,
     EMRouting,
+    InvertedAttentionRouting,
     RandomRouting,
     SelfAttentionRouting,
     UniformRouting,
@@ -34,6 +36,7 @@ __all__ = [
     "EMRouting",
     "ElementwiseRouting",
     "Init",
+    "InvertedAttentionRouting",
     "MatrixPrimaryCaps",
     "Part",
     "PrimaryCaps",
@@ -43,4 +46,5 @@ __all__ = [
     "Sizes",
     "Standardize",
     "UniformRouting",
+    "route_concurrently",
 ]

@@ -69,7 +69,7 @@ class Routing(ABC):
 
     A routing holds its options and no tensors, so that one object serves many layers. Write your own as a frozen
     dataclass with two methods, :meth:`parts` and :meth:`route`; every layer then takes it as ``routing=``.
-    ``examples/routings`` holds two.
+    ``examples/routings`` holds one.
 
     Besides ``return_coupling``, a call of a layer may hand over any of ``n_iters``, ``offset``, ``mask`` and ``state``.
     A routing names those it understands as keyword arguments of :meth:`route`. Layers refuse the others.

@@ -17,6 +17,7 @@ from torch import nn
 
 from torchcaps.checks import check_choice
 from torchcaps.layers.routings import as_routing
+from torchcaps.models.attention_capsnet import AttentionCapsNet, attention_capsnet
 from torchcaps.models.backbone import BackboneCapsNet, capsnet_backbone
 from torchcaps.models.baselines import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
@@ -40,6 +41,7 @@ from torchcaps.types import ModelOutput, Reconstruction
 #: Every model, by the name under which ``build`` and the experiments take it.
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "affine_autoencoder": affine_autoencoder,
+    "attention_capsnet": attention_capsnet,
     "baseline_cnn": baseline_cnn,
     "capsnet": capsnet,
     "capsnet_backbone": capsnet_backbone,
@@ -157,6 +159,7 @@ def options_of(function: Callable[..., nn.Module]) -> dict[str, Any]:
 
 __all__ = [
     "MODELS",
+    "AttentionCapsNet",
     "BackboneCapsNet",
     "CapsNet",
     "Card",
@@ -172,6 +175,7 @@ __all__ = [
     "Transforming",
     "TransformingAutoencoder",
     "affine_autoencoder",
+    "attention_capsnet",
     "baseline_cnn",
     "build",
     "capsnet",

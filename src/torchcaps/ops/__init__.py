@@ -11,6 +11,7 @@ from torchcaps.ops.dynamic.routing import dynamic_routing, dynamic_routing_from_
 from torchcaps.ops.em.routing import conv_em_routing, em_routing, em_routing_from_votes
 from torchcaps.ops.em.settings import EM_SETTINGS, EMSettings
 from torchcaps.ops.fixed.routing import elementwise_sum, fixed_routing
+from torchcaps.ops.inverted_attention.routing import inverted_attention_routing
 from torchcaps.ops.losses import margin_loss, mask_capsules, pose_loss, reconstruction_loss, spread_loss, spread_margin
 from torchcaps.ops.self_attention.routing import self_attention_routing
 from torchcaps.ops.squash import exponential_squash, safe_norm, squash
@@ -36,6 +37,7 @@ __all__ = [
     "em_routing_from_votes",
     "exponential_squash",
     "fixed_routing",
+    "inverted_attention_routing",
     "margin_loss",
     "mask_capsules",
     "matrix_votes",

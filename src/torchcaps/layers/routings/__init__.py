@@ -8,6 +8,7 @@ from torchcaps.layers.routings.dynamic import DynamicRouting
 from torchcaps.layers.routings.elementwise import ElementwiseRouting
 from torchcaps.layers.routings.em import POSES, EMRouting
 from torchcaps.layers.routings.fixed import RandomRouting, UniformRouting
+from torchcaps.layers.routings.inverted_attention import InvertedAttentionRouting
 from torchcaps.layers.routings.self_attention import SelfAttentionRouting
 
 #: The routings that go by a name. Enter a class of your own to use it by name in configuration files.
@@ -15,6 +16,7 @@ ROUTINGS: dict[str, type[Routing]] = {
     "dynamic": DynamicRouting,
     "elementwise": ElementwiseRouting,
     "em": EMRouting,
+    "inverted_attention": InvertedAttentionRouting,
     "random": RandomRouting,
     "self_attention": SelfAttentionRouting,
     "uniform": UniformRouting,
@@ -41,6 +43,7 @@ __all__ = [
     "DynamicRouting",
     "EMRouting",
     "ElementwiseRouting",
+    "InvertedAttentionRouting",
     "RandomRouting",
     "SelfAttentionRouting",
     "UniformRouting",

@@ -1,0 +1,1 @@
+"""Inverted dot-product attention routing (Tsai, Srivastava, Goh, Salakhutdinov 2020)."""
