@@ -177,6 +177,33 @@ def attention_capsnet(schedule: str) -> nn.Module:
     return LastCapsules(models.AttentionCapsNet((2, 19, 17), J, schedule=schedule, **sizes)).eval()
 
 
+class OwnRouting(Op):
+    """Self-routing with its tensors as parameters."""
+
+    def forward(self, x: Tensor, **options: Any) -> Capsules:
+        return self.function(x[..., :-1], x[..., -1].sigmoid(), **self.tensors, **self.options, **options)
+
+
+def own_routing(poses: bool = True) -> Callable[[], nn.Module]:
+    """Self-routing from poses and the logits of activations."""
+
+    def make() -> nn.Module:
+        parameters = {
+            "weight": torch.randn(I, J, D_IN, D_OUT) if poses else None,
+            "route_weight": torch.randn(I, J, D_IN),
+            "route_bias": torch.randn(I, J),
+        }
+        return OwnRouting(ops.self_routing, parameters, **({} if poses else {"weight": None}))
+
+    return make
+
+
+def self_routing_resnet() -> nn.Module:
+    """A small one for oblong images, as evaluated."""
+    sizes = {"n_types": 2, "d_pose": 5, "width": 2, "depth": 2}
+    return LastCapsules(models.SelfRoutingResNet((2, 11, 13), J, **sizes)).eval()
+
+
 def efficient_capsnet(trunk: str) -> nn.Module:
     """An Efficient-CapsNet for oblong colour images, as evaluated."""
     return LastCapsules(models.EfficientCapsNet((2, 23, 25), J, trunk=trunk, d_class=5, decoder=(6,))).eval()
@@ -331,6 +358,20 @@ SUBJECTS = [
         )
         for schedule in ("concurrent", "sequential")
     ),
+    *(
+        Subject(f"self-routing{name}", (I, D_IN + 1), own_routing(**options), lengths=False, permutes=True)
+        for name, options in {"": {}, "-without-poses": {"poses": False}}.items()
+    ),
+    *(
+        Subject(
+            subject.name,
+            (*subject.shape[:-1], D_IN + 1),
+            lambda make=subject.make: FromNumbers(make(), matrix=False),
+            lengths=False,
+        )
+        for subject in each_layer(layers.SelfRouting())
+    ),
+    Subject("SelfRoutingResNet", (2, 11, 13), self_routing_resnet, lengths=False),
     Subject(
         "DepthwisePrimaryCaps",
         (6, 6, 9),

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from study.recipes import affine, controls, efficient_capsnet, inverted_attention, mnist_rows, other_images, viewpoints
+from study.recipes import (
+    affine,
+    controls,
+    efficient_capsnet,
+    inverted_attention,
+    mnist_rows,
+    other_images,
+    self_routing,
+    viewpoints,
+)
 from study.recipes import dynamic_routing as capsnet
 from study.recipes import matrix_capsules as matrix
 from study.recipes import transforming_autoencoders as transforming
@@ -15,6 +24,9 @@ from torchcaps.training.recipes import RECIPES, recipe
 _ROWS: dict[str, Callable[[], Experiment]] = {
     "cifar10-attention": inverted_attention.cifar10_attention,
     "cifar10-attention-1-pass": inverted_attention.cifar10_attention_1_pass,
+    "cifar10-average-pool": self_routing.cifar10_average_pool,
+    "cifar10-self-routing": self_routing.cifar10_self_routing,
+    "cifar10-self-routing-2": self_routing.cifar10_self_routing_2,
     "cifar10-em": matrix.cifar10_em,
     "expanded-mnist": affine.expanded_mnist,
     "expanded-mnist-cnn": affine.expanded_mnist_cnn,

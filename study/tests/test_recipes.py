@@ -32,6 +32,7 @@ SHAPES = {
 }
 #: Networks whose first step takes many seconds, made smaller for this test alone.
 SMALLER = {
+    "self_routing_resnet": {"n_types": 2, "d_pose": 4, "width": 2},
     "attention_capsnet": {"trunk": "simple", "channels": 4, "n_types": 2},
     "capsnet": {"channels": 16, "n_types": 4, "decoder": (8,)},
     "matrix_capsnet": {"A": 4, "B": 2, "C": 3, "D": 2},

@@ -2,98 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import nn
 
-from examples.routings.self_routing import SelfRouting
-from torchcaps import Capsules, ClassCaps, DenseCaps
-from torchcaps.layers import Routing
-from torchcaps.models import CapsNet, MatrixCapsNet
+from examples.routings.degree_routing import DegreeRouting
+from torchcaps import ClassCaps, ConvCaps, DenseCaps, build
+from torchcaps.testing import Subject, assert_capsule_properties
 
 B, I, J = 2, 5, 3  # noqa: E741
 
 
-def lower(*places: int, d: int = 16) -> Capsules:
-    return Capsules(torch.randn(B, *places, d, dtype=torch.double), torch.rand(B, *places, dtype=torch.double))
-
-
-def drawn(layer: nn.Module) -> nn.Module:
-    for parameter in layer.parameters():
-        nn.init.normal_(parameter)
-    return layer.double()
+def test_degree_routing_worked_by_hand() -> None:
+    """Votes (1, 0), (0, 2), (1, 1) have degrees 2, 1.5 and 2.5; their shares sum to one over the lower capsules."""
+    layer = DenseCaps(3, 1, 1, 2, routing=DegreeRouting()).double()
+    votes = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.double)
+    with torch.no_grad():
+        layer.weight.copy_(votes.view(3, 1, 1, 2))
+    got = layer(torch.ones(1, 3, 1, dtype=torch.double), return_coupling=True)
+    share = torch.tensor([0.307196, 0.186324, 0.506480], dtype=torch.double)
+    torch.testing.assert_close(got.coupling[0, :, 0], share, rtol=0, atol=1e-6)
+    pose = torch.tensor([0.400295, 0.432495], dtype=torch.double)
+    torch.testing.assert_close(got.pose[0, 0], pose, rtol=0, atol=1e-6)
 
 
 @torch.no_grad()
-def test_self_routing_is_the_papers() -> None:
-    """A loop over single numbers."""
-    layer, x = drawn(DenseCaps(I, J, 4, 6, routing=SelfRouting())), lower(I, d=4)
-    got = layer(x, return_coupling=True)
+def test_degree_routing_is_that_of_the_graph() -> None:
+    """A loop over pairs of votes."""
+    layer = DenseCaps(I, J, 4, 6, routing=DegreeRouting()).double()
+    u = torch.randn(B, I, 4, dtype=torch.double)
+    got = layer(u, return_coupling=True).coupling
     for b in range(B):
-        share = torch.zeros(I, J, dtype=torch.double)
-        for i in range(I):
-            logit = [float(layer.route_weight[i, j] @ x.pose[b, i] + layer.route_bias[i, j]) for j in range(J)]
-            share[i] = torch.tensor(logit, dtype=torch.double).exp()
-            share[i] /= share[i].sum()
         for j in range(J):
-            mass = sum(float(share[i, j] * x.activation[b, i]) for i in range(I))
-            pose = torch.zeros(6, dtype=torch.double)
-            for i in range(I):
-                pose += share[i, j] * x.activation[b, i] * (x.pose[b, i] @ layer.weight[i, j]) / mass
-            torch.testing.assert_close(got.pose[b, j], pose)
-            torch.testing.assert_close(got.activation[b, j].item(), mass / float(x.activation[b].sum()))
-        torch.testing.assert_close(got.coupling[b], share)
+            votes = [u[b, i] @ layer.weight[i, j] for i in range(I)]
+            degrees = torch.stack([sum(x @ y / (x @ x) for y in votes) for x in votes])  # type: ignore[misc]
+            torch.testing.assert_close(got[b, :, j], degrees.softmax(dim=0))
 
 
-def test_self_routing_shares_equally_at_first_and_where_nothing_is_active() -> None:
-    layer = DenseCaps(I, J, 4, 6, routing=SelfRouting())
-    third = torch.full((B, J), 1 / 3)
-    torch.testing.assert_close(layer(Capsules(torch.randn(B, I, 4), torch.rand(B, I))).activation, third)
-    black = layer(Capsules(torch.zeros(B, I, 4), torch.zeros(B, I)))
-    torch.testing.assert_close(black.activation, third)
-    assert not black.pose.any()
+@pytest.mark.parametrize("layer", ["dense", "conv", "classes"])
+def test_it_has_the_properties_of_capsules(layer: str) -> None:
+    """Its couplings sum to one over the lower capsules, which the subject says."""
+    routing = DegreeRouting()
+    shape, make = {
+        "dense": ((7, 5), lambda: DenseCaps(7, 4, 5, 6, routing=routing)),
+        "conv": ((2, 5, 6, 5), lambda: ConvCaps(2, 4, 5, 6, (2, 3), stride=2, routing=routing)),
+        "classes": ((2, 3, 4, 5), lambda: ClassCaps(2, 4, 5, 6, routing=routing)),
+    }[layer]
+    checked = assert_capsule_properties(Subject(layer, shape, make, couplings="other"))
+    assert "derivatives_are_right" in checked
 
 
-NETWORKS: dict[str, Callable[[Routing], nn.Module]] = {
-    "CapsNet": lambda r: CapsNet(
-        (1, 20, 20),
-        J,
-        channels=4,
-        n_types=2,
-        d_primary=16,
-        kernel_size=5,
-        hidden=({"n_types": 2, "d_out": 16},),
-        routing=r,
-    ),
-    "MatrixCapsNet": lambda r: MatrixCapsNet((1, 24, 24), J, A=4, B=2, C=3, D=2, routing=r),
-}
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("routing", [SelfRouting()])
-def test_networks_train(network: str, routing: Routing) -> None:
-    """A few steps on one batch, from the scores by cross-entropy; weights are saved and loaded."""
-    model = NETWORKS[network](routing)
-    x, labels = torch.rand(6, 1, *((20, 20) if network == "CapsNet" else (24, 24))), torch.arange(6) % J
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    losses = []
-    for _ in range(30):
-        scores = model(x).scores
-        scores = scores.log() if isinstance(routing, SelfRouting) else scores
-        losses.append(nn.functional.cross_entropy(scores, labels))
-        optimizer.zero_grad()
-        losses[-1].backward()
-        optimizer.step()
-    assert float(losses[-1].detach()) < 0.8 * float(losses[0].detach())
-    other = NETWORKS[network](routing)
-    other.load_state_dict(model.state_dict())
-    assert torch.equal(model(x).scores, other(x).scores)
-    with pytest.raises(ValueError, match="coordinates must be None with"):
-        ClassCaps(2, J, 16, 16, routing=routing, coordinates="column")
-
-
-def test_they_refuse_what_they_do_not_know() -> None:
-    with pytest.raises(ValueError, match="n_iters must be None with self routing, got 2"):
-        DenseCaps(I, J, 4, 6, routing=SelfRouting())(Capsules(torch.zeros(B, I, 4), torch.zeros(B, I)), n_iters=2)
+def test_networks_take_it() -> None:
+    model = build("capsnet_small", (1, 20, 20), J, channels=4, routing=DegreeRouting())
+    model(torch.rand(2, 1, 20, 20)).scores.sum().backward()
+    with pytest.raises(ValueError, match="n_iters must be None with degree routing, got 2"):
+        model(torch.rand(2, 1, 20, 20), n_iters=2)

@@ -8,9 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from examples.routings.self_routing import SelfRouting
 from torchcaps import explain
-from torchcaps.layers import ClassCaps, ConvCaps, DenseCaps, EMRouting, MatrixPrimaryCaps, PrimaryCaps, Routing
+from torchcaps.layers import (
+    ClassCaps,
+    ConvCaps,
+    DenseCaps,
+    EMRouting,
+    MatrixPrimaryCaps,
+    PrimaryCaps,
+    Routing,
+    SelfRouting,
+)
 from torchcaps.models import CapsNet, MatrixCapsNet
 from torchcaps.types import Capsules, ModelOutput
 

@@ -21,6 +21,7 @@ from torchcaps.layers.routings import (
     InvertedAttentionRouting,
     RandomRouting,
     SelfAttentionRouting,
+    SelfRouting,
     UniformRouting,
 )
 
@@ -43,6 +44,7 @@ __all__ = [
     "RandomRouting",
     "Routing",
     "SelfAttentionRouting",
+    "SelfRouting",
     "Sizes",
     "Standardize",
     "UniformRouting",

@@ -26,6 +26,7 @@ from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matri
 from torchcaps.models.plain_autoencoder import PlainAutoencoder, plain_autoencoder
 from torchcaps.models.pretrained import Card, cards, choose_card, fill
 from torchcaps.models.scores import Scores
+from torchcaps.models.self_routing_resnet import SelfRoutingResNet, self_routing_resnet
 from torchcaps.models.specs import HiddenCaps, HiddenConv
 from torchcaps.models.template_autoencoder import TemplateAutoencoder, template_autoencoder
 from torchcaps.models.transforming_autoencoder import (
@@ -58,6 +59,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "norb_cnn": norb_cnn,
     "parts_autoencoder": parts_autoencoder,
     "plain_autoencoder": plain_autoencoder,
+    "self_routing_resnet": self_routing_resnet,
     "template_autoencoder": template_autoencoder,
     "translation_autoencoder": translation_autoencoder,
 }
@@ -171,6 +173,7 @@ __all__ = [
     "PlainAutoencoder",
     "Reconstruction",
     "Scores",
+    "SelfRoutingResNet",
     "TemplateAutoencoder",
     "Transforming",
     "TransformingAutoencoder",
@@ -194,6 +197,7 @@ __all__ = [
     "norb_cnn",
     "parts_autoencoder",
     "plain_autoencoder",
+    "self_routing_resnet",
     "template_autoencoder",
     "translation_autoencoder",
 ]

@@ -14,6 +14,7 @@ from torchcaps.ops.fixed.routing import elementwise_sum, fixed_routing
 from torchcaps.ops.inverted_attention.routing import inverted_attention_routing
 from torchcaps.ops.losses import margin_loss, mask_capsules, pose_loss, reconstruction_loss, spread_loss, spread_margin
 from torchcaps.ops.self_attention.routing import self_attention_routing
+from torchcaps.ops.self_routing.routing import self_routing
 from torchcaps.ops.squash import exponential_squash, safe_norm, squash
 from torchcaps.ops.votes import coordinate_offset, dense_votes, matrix_votes, receptive_fields
 from torchcaps.types import Capsules
@@ -46,6 +47,7 @@ __all__ = [
     "reconstruction_loss",
     "safe_norm",
     "self_attention_routing",
+    "self_routing",
     "spread_loss",
     "spread_margin",
     "squash",

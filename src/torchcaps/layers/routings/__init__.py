@@ -10,6 +10,7 @@ from torchcaps.layers.routings.em import POSES, EMRouting
 from torchcaps.layers.routings.fixed import RandomRouting, UniformRouting
 from torchcaps.layers.routings.inverted_attention import InvertedAttentionRouting
 from torchcaps.layers.routings.self_attention import SelfAttentionRouting
+from torchcaps.layers.routings.self_routing import SelfRouting
 
 #: The routings that go by a name. Enter a class of your own to use it by name in configuration files.
 ROUTINGS: dict[str, type[Routing]] = {
@@ -19,6 +20,7 @@ ROUTINGS: dict[str, type[Routing]] = {
     "inverted_attention": InvertedAttentionRouting,
     "random": RandomRouting,
     "self_attention": SelfAttentionRouting,
+    "self_routing": SelfRouting,
     "uniform": UniformRouting,
 }
 
@@ -46,6 +48,7 @@ __all__ = [
     "InvertedAttentionRouting",
     "RandomRouting",
     "SelfAttentionRouting",
+    "SelfRouting",
     "UniformRouting",
     "as_routing",
 ]
