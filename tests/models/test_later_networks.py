@@ -1,4 +1,4 @@
-"""Efficient-CapsNet: its parameters to the last one, and its layers one by one."""
+"""Networks of later works: Efficient-CapsNet, its parameters and layers; and all of them exported."""
 
 from __future__ import annotations
 
@@ -87,3 +87,22 @@ def test_what_does_not_fit_is_refused() -> None:
         DepthwisePrimaryCaps(6, 4, 3)
     with pytest.raises(ValueError, match="decoder must list layers, got 512"):
         EfficientCapsNet(decoder=512)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "options"),
+    [
+        ("efficient_capsnet", (2, 23, 25), {"trunk": "smallnorb", "decoder": None}),
+        ("attention_capsnet", (2, 19, 17), {"trunk": "simple", "channels": 4, "n_types": 2}),
+        ("self_routing_resnet", (2, 11, 13), {"n_types": 2, "d_pose": 4, "width": 2, "depth": 2}),
+    ],
+)
+def test_networks_of_later_works_are_exported(
+    name: str, shape: tuple[int, int, int], options: dict[str, object]
+) -> None:
+    model, x = build(name, shape, 3, **options).eval(), torch.rand(4, *shape)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},)).module()
+    for n in (1, 4, 9):
+        given = torch.rand(n, *shape)
+        torch.testing.assert_close(program(given).scores, model(given).scores)
