@@ -6,12 +6,16 @@ import io
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 from torchcaps.cli.parser import Adder, make_parser
 from torchcaps.cli.train_command import train_command
 from torchcaps.memory import keep_memory
 from torchcaps.training.own_code import import_file
+
+#: How long a process leaves it to the first one to say what is wrong.
+_SECONDS = 20.0
 
 
 def main(
@@ -53,6 +57,7 @@ def main(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as of a program that the closed pipe ends
     except (ValueError, OSError) as error:
+        _let_the_first_say_it()
         print(f"torchcaps: {_by_options(str(error))}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
@@ -64,10 +69,20 @@ def main(
         print(f"torchcaps: memory does not suffice ({error}); smaller images or batches need less", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        _let_the_first_say_it()
         resumed = bool({"train", "reproduce", "tune", "few-labels"} & set(arguments[:1]))
         more = "; the same command goes on from what was last saved, if anything was" * resumed
         print(f"torchcaps: stopped{more}", file=sys.stderr)
         return 130
+
+
+def _let_the_first_say_it() -> None:
+    """Wait, as one of torchrun's other processes, for the end that the first one's brings: what is wrong is said once.
+
+    It does not come where this process alone is wrong.
+    """
+    if os.environ.get("RANK", "0") != "0" and "WORLD_SIZE" in os.environ:
+        time.sleep(_SECONDS)
 
 
 def _own_code(arguments: list[str]) -> tuple[list[str], list[str]]:

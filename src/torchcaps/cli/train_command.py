@@ -24,6 +24,7 @@ def train_command(arguments: list[str]) -> None:
     from torchcaps.training.errors_in_words import further_errors, if_seen
     from torchcaps.training.more_epochs import epochs_before, going_on_in_words
     from torchcaps.training.per_class import error_words, lines_of, split_in_words
+    from torchcaps.training.processes import world_here
     from torchcaps.training.run import Run
     from torchcaps.training.train import default_folder, train
 
@@ -32,9 +33,12 @@ def train_command(arguments: list[str]) -> None:
     out = out or default_folder(config)
     before = epochs_before(Run(out), config)
     finished = Run(out).result.is_file() and before is None
-    if before is not None:
+    first = world_here().first
+    if before is not None and first:
         print(going_on_in_words(Run(out), config, before), flush=True)
     result = train(config, out, progress="bar" if sys.stderr.isatty() else "lines", more_epochs=True, logger=log)
+    if not first:  # of several processes one says it
+        return
     if finished:
         print(f"{out} holds the finished run; nothing was trained")
     where = f" on {config.data.root}" if config.data.name == "folder" else ""

@@ -83,7 +83,7 @@ class Metrics(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        loss = outputs["loss"]
+        loss = outputs.get("mean", outputs["loss"])  # over the processes, where there are several
         assert isinstance(loss, Tensor)
         self.total = self.total + loss.detach()  # on its device: reading it would wait for the step
         self.n += 1
@@ -103,6 +103,8 @@ class Metrics(L.Callback):
         self.total, self.n = 0.0, 0
         # An epoch whose end was reached twice, before and after a kill, has one row.
         self.rows = [old for old in self.rows if old["epoch"] != row["epoch"]] + [row]
+        if not trainer.is_global_zero:
+            return
         try:
             write_atomically(self.run.metrics, self._write)
         except PermissionError as error:  # on Windows, as long as another program shows it
@@ -333,7 +335,10 @@ class Checkpoints(L.Callback):
         task.require_sound()
         for name, value in task.model.named_parameters():
             task.require_finite(f"weight {name}", value.detach().abs().max().item())
-        write_atomically(self.run.checkpoint, trainer.save_checkpoint)
+        if trainer.is_global_zero:
+            write_atomically(self.run.checkpoint, trainer.save_checkpoint)
+        else:  # which takes part, and writes nothing
+            trainer.save_checkpoint(self.run.checkpoint)
         self.saved = time.monotonic()
 
     def on_train_batch_end(
@@ -341,8 +346,9 @@ class Checkpoints(L.Callback):
     ) -> None:
         if trainer.is_last_batch:
             return  # the end of the epoch saves
-        late = self.until is not None and time.monotonic() >= self.until
-        if late or time.monotonic() - self.saved >= self.every_seconds:
+        assert isinstance(pl_module, TrainingModule)
+        due, late = pl_module.world.decided(lambda: (self._due(), self._late()))
+        if late or due:
             self.save(trainer)
         if late:
             raise OutOfTime
@@ -350,5 +356,12 @@ class Checkpoints(L.Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.save(trainer)
         last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
-        if not last and self.until is not None and time.monotonic() >= self.until:
+        assert isinstance(pl_module, TrainingModule)
+        if not last and pl_module.world.decided(self._late):
             raise OutOfTime
+
+    def _due(self) -> bool:
+        return time.monotonic() - self.saved >= self.every_seconds
+
+    def _late(self) -> bool:
+        return self.until is not None and time.monotonic() >= self.until

@@ -201,10 +201,14 @@ class Experiment:
             validation loss, then the earliest; of an auto-encoder by the loss alone), instead of the last epoch's.
             Training goes on to its end all the same, and the checkpoint holds the last weights. Needs validation images
             that are held out. On the command line ``--keep-best`` will do.
-        batch_size: images in a step.
+        batch_size: images in a step, of all processes together.
         precision: "32", or "bf16" for autocast.
         compile: compile the capsule layers (takes half a minute, then routing is faster).
-        threads: threads on a CPU; 0 leaves torch's number, which is all cores unless it was set.
+        threads: threads on a CPU; 0 leaves torch's number, which is all cores unless it was set, and shares them
+            between several processes.
+        devices: processes on a machine that train together, one on each of its GPUs or each on a share of its cores.
+            torchrun says it itself.
+        nodes: machines, of which several are started by torchrun.
         device: "auto" takes a GPU where there is one.
         seed: of everything random.
         trial: look at no test image, but at the validation images alone: for settings that are yet to be chosen.
@@ -228,6 +232,8 @@ class Experiment:
     precision: Precision = "32"
     compile: bool = False
     threads: int = 0
+    devices: int = 1
+    nodes: int = 1
     device: Device = "auto"
     seed: int = 0
     trial: bool = False
@@ -264,9 +270,14 @@ def check_experiment(config: Experiment) -> None:
     check_choice("data.fill", data.fill, FILLS)
     check_choice("optim.name", optim.name, OPTIMIZERS)
     check_choice("optim.schedule", optim.schedule, SCHEDULES)
-    for name, least in {"epochs": 1, "batch_size": 1, "threads": 0, "seed": 0}.items():
+    for name, least in {"epochs": 1, "batch_size": 1, "threads": 0, "devices": 1, "nodes": 1, "seed": 0}.items():
         check_at_least(name, getattr(config, name), least)
     _within("threads", config.threads, 0, 1024)
+    if config.batch_size < config.devices * config.nodes:
+        raise ValueError(
+            f"batch_size must be at least the {config.devices * config.nodes} processes (devices · nodes), got "
+            f"{config.batch_size}"
+        )
     _within("seed", config.seed, 0, 2**32 - 1)
     for name in ("compile", "trial", "keep_best"):
         check_flag(name, getattr(config, name))

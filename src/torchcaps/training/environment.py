@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 import subprocess
 from collections.abc import Iterator
@@ -25,11 +24,16 @@ from torchcaps.training.config import DEVICES
 TF32_CAPABILITY = (8, 0)
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str, devices: int = 1, number: int = 0) -> torch.device:
     """Return the device that was named; "auto" is a GPU where there is one.
 
+    Args:
+        name: of the kind.
+        devices: how many of them this machine must have.
+        number: which of several GPUs.
+
     Raises:
-        ValueError: it is unknown, or not available.
+        ValueError: it is unknown, or not available, or there are fewer.
     """
     check_choice("device", name, DEVICES)
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -37,21 +41,12 @@ def choose_device(name: str) -> torch.device:
         name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
     if not there[name]:
         raise ValueError(f"device {name} is not there; there is: {', '.join(k for k, found in there.items() if found)}")
-    return torch.device(name)
-
-
-def require_one_process() -> None:
-    """See that no launcher of several processes started this one: all of them would train the same run.
-
-    Raises:
-        ValueError: ``WORLD_SIZE`` is above 1, as torchrun sets it.
-    """
-    n = os.environ.get("WORLD_SIZE", "1")
-    if n.isdecimal() and int(n) > 1:
-        raise ValueError(
-            f"training takes one process, got WORLD_SIZE={n} as torchrun sets it: start torchcaps train without it, or "
-            "call train without that variable; several seeds or settings can run side by side, each in its own folder"
-        )
+    if devices == 1:
+        return torch.device(name)
+    n = {"cuda": torch.cuda.device_count(), "mps": 1}.get(name, devices)
+    if devices > n:
+        raise ValueError(f"devices must be at most {n}, the GPUs here ({name}), got {devices}; device cpu takes any")
+    return torch.device(name, number) if name == "cuda" else torch.device(name)
 
 
 def seed(number: int, device: torch.device) -> None:

@@ -29,6 +29,7 @@ from torchcaps.data.augment import (
 )
 from torchcaps.data.sampling import balanced_weights
 from torchcaps.data.transformed import Limits, transformed_pairs
+from torchcaps.training.processes import Share, World, slice_of
 
 if TYPE_CHECKING:
     from torchcaps.training.config import Data
@@ -44,6 +45,7 @@ class Batch(NamedTuple):
         parts: ``[B, K, C, H, W]`` floats 0 … 1: what is to be reconstructed from each class's capsule.
         transformation: T of each image, ``[B, 3, 3]`` in pixels, where the parts are the transformed images.
         crops: in evaluation the other windows of the same images, each ``[B, C, H, W]``.
+        share: what part of a training batch this is, where several processes have one each.
     """
 
     images: Tensor
@@ -51,6 +53,20 @@ class Batch(NamedTuple):
     parts: Tensor
     transformation: Tensor | None = None
     crops: tuple[Tensor, ...] = ()
+    share: Share | None = None
+
+    def take(self, part: slice) -> Batch:
+        """Return some of its examples."""
+        told = None if self.transformation is None else self.transformation[part]
+        crops = tuple(images[part] for images in self.crops)
+        return Batch(self.images[part], self.labels[part], self.parts[part], told, crops)
+
+    def of(self, world: World) -> Batch:
+        """Return what this process has of the batch."""
+        if world.size == 1:
+            return self
+        part = slice_of(world, len(self.images))
+        return self.take(part)._replace(share=Share(world, part.start, len(self.images)))
 
     def views(self) -> list[Batch]:
         """Return all that an evaluation averages over: the images themselves, then every other window of them."""

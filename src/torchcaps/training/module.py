@@ -73,7 +73,7 @@ class TrainingModule(L.LightningModule):
     ) -> None:
         super().__init__()
         self.config, self.model, self.own_loss = config, model, own_loss
-        self.train_batches, self.val_batches = train, val
+        self.train_batches, self.val_batches, self.world = train, val, train.world
         self.n_steps = config.epochs * len(train)
         self.whole: WholeStep | None = None
         self.loss: Tensor | None = None  #: of the last whole step
@@ -101,8 +101,11 @@ class TrainingModule(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def whole_step(self, optimizer: torch.optim.Optimizer) -> WholeStep | None:
-        """Return the step in one piece, on a GPU; a CPU and others would not gain by it."""
-        if self.device.type != "cuda":
+        """Return the step in one piece, on one GPU; a CPU and others would not gain by it.
+
+        Of several processes Lightning sums the gradients between backward pass and step.
+        """
+        if self.device.type != "cuda" or self.world.size > 1:
             return None
         recorder = cuda_graph.CudaGraph(self.device) if cuda_graph.wanted() else None
         return WholeStep(self.config, self.model, optimizer, recorder, self.own_loss)
@@ -120,8 +123,9 @@ class TrainingModule(L.LightningModule):
     def on_train_epoch_start(self) -> None:
         self.train_batches.epoch = self.current_epoch
 
-    def training_step(self, batch: Batch, _: int) -> Tensor:
-        seed(mixed_seed(self.config.seed, 2, self.global_step), self.device)  # dropout, reproducibly
+    def training_step(self, batch: Batch, _: int) -> Tensor | dict[str, Tensor]:
+        rank = [self.world.rank] if self.world.rank else []  # for other noise in other images
+        seed(mixed_seed(self.config.seed, 2, self.global_step, *rank), self.device)  # dropout, reproducibly
         progress = self.global_step / self.n_steps
         if self.whole is not None:
             self.loss = self.whole(batch, self.global_step, progress)
@@ -130,9 +134,15 @@ class TrainingModule(L.LightningModule):
             return self.loss
         output = answer(self.model, batch)
         loss = total_loss(self.config, self.model, output, batch, progress=progress, loss=self.own_loss)
-        self.require_finite("loss", loss.item())
-        self.log("loss", loss, prog_bar=True, logger=False)
-        return loss
+        if batch.share is None:
+            self.require_finite("loss", loss.item())
+            self.log("loss", loss, prog_bar=True, logger=False)
+            return loss
+        loss = loss * batch.share.weight(len(batch.images))  # gradients are averaged over processes
+        mean = self.world.mean(loss.detach())
+        self.require_finite("loss", mean.item())  # in all, or in none
+        self.log("loss", mean, prog_bar=True, logger=False)
+        return {"loss": loss, "mean": mean}
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.require_finite("gradient", clip_gradients(self.model, self.config.optim.clip).item())
@@ -186,6 +196,11 @@ class TrainingModule(L.LightningModule):
         self._n += len(batch.images)
 
     def on_validation_epoch_end(self) -> None:
+        if self.world.size > 1:
+            parts = self.world.gathered((self._sums, self._n))
+            self._sums, self._n = Counter[str](), sum(n for _, n in parts)
+            for sums, _ in parts:
+                self._sums.update(sums)
         self.require_finite("validation loss", self._sums["loss"] / self._n)
         for name, total in self._sums.items():
             self.log(f"val_{name}", total / self._n, prog_bar=True, logger=False)

@@ -15,6 +15,7 @@ from torchcaps.ops import spread_margin
 from torchcaps.training.config import Experiment
 from torchcaps.training.examples import Batch
 from torchcaps.training.per_class import class_scores, label_scores, probability_scores
+from torchcaps.training.processes import ALONE, World
 from torchcaps.training.progress import with_time_left
 from torchcaps.training.tasks import Classification
 from torchcaps.types import as_output
@@ -60,6 +61,8 @@ def judge(
         answers: of a classifier what it said is added to these.
         loss: in place of the experiment's.
     """
+    if not len(views[0].images):  # of a process that has no part of the last batches
+        return {}
     outputs = [answer(model, view) for view in views]
     both = zip(outputs, views, strict=True)
     losses = [total_loss(config, model, output, view, loss=loss).item() for output, view in both]
@@ -140,6 +143,7 @@ def evaluate(
     progress: bool = False,
     loss: Loss | None = None,
     answers: list[Answer] | None = None,
+    world: World = ALONE,
 ) -> dict[str, Any]:
     """Mean loss and, of a classifier, error as a fraction of 1 (for pairs both classes must be right).
 
@@ -151,7 +155,8 @@ def evaluate(
     several labels an image), and how good its probabilities are
     (:func:`~torchcaps.training.per_class.probability_scores`). One of pairs has not.
 
-    A ``loss`` of one's own takes the place of the experiment's. What a classifier said is added to ``answers``.
+    A ``loss`` of one's own takes the place of the experiment's. What a classifier said is added to ``answers``. Of
+    several processes, the ``world``, each gives its own batches, and all get what one would of all batches.
 
     Evaluated in float32, whatever the training's precision, with the model in evaluation mode.
     """
@@ -161,10 +166,22 @@ def evaluate(
         for batch in with_time_left(batches, "evaluate") if progress else batches:
             sums.update(judge(config, model, batch.views(), answers, loss))
             n += len(batch.images)
+    sums, n, answers = _of_all(world, sums, n, answers)
     found: dict[str, Any] = {name: total / n for name, total in sums.items()}
     if classes and answers and (config.data.task.one_class or config.data.multi_label):
         found |= scores_of_classes(joined(answers), classes)
     return found
+
+
+def _of_all(world: World, sums: Counter[str], n: int, answers: list[Answer]) -> tuple[Counter[str], int, list[Answer]]:
+    """Put together what the processes found."""
+    if world.size == 1:
+        return sums, n, answers
+    total = Counter[str]()
+    found = world.gathered((sums, n, answers))
+    for of_one, *_ in found:
+        total.update(of_one)
+    return total, sum(each[1] for each in found), [each for *_, of_one in found for each in of_one]
 
 
 def joined(answers: Sequence[Answer]) -> Answer:

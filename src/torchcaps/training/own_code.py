@@ -48,6 +48,11 @@ def import_file(path: str | Path) -> None:
     _IMPORTED[name] = file
 
 
+def files() -> list[Path]:
+    """Return the files that were imported, for another process to import them."""
+    return list(_IMPORTED.values())
+
+
 def keep_in(folder: Path) -> None:
     """Copy the imported files into a run's folder; what lies there stays, and another version gets another name."""
     for name, file in _IMPORTED.items():

@@ -18,6 +18,7 @@ from torchcaps.models.pose_recovery import (
     unwrap_rotation,
 )
 from torchcaps.training.examples import Batch
+from torchcaps.training.processes import ALONE, World
 
 #: A capsule counts as active if it is active in at least this many pairs of images.
 LEAST_PAIRS = 30
@@ -26,12 +27,13 @@ _VARIES = 1e-3
 
 
 @torch.no_grad()
-def pose_metrics(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
+def pose_metrics(model: nn.Module, batches: Iterable[Batch], world: World = ALONE) -> dict[str, Any]:
     """Compare the transformations of the images with those recovered from the capsules.
 
     Args:
         model: a transforming auto-encoder, in evaluation mode.
         batches: batches of transformed images.
+        world: the processes, of which each has batches of its own.
 
     Returns:
         ``follows``: slope and R² of each parameter that varies, as all capsules recover it together. ``capsules``: the
@@ -42,6 +44,8 @@ def pose_metrics(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
     """
     true, together, each, active, errors = [], [], [], [], []
     for batch in batches:
+        if not len(batch.images):
+            continue
         assert batch.transformation is not None
         transformed = batch.parts.squeeze(1)
         recovered = recover_transformation(model, batch.images, transformed)
@@ -52,6 +56,9 @@ def pose_metrics(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
         active.append(recovered.active.cpu())
         both = torch.stack((consistency.error, consistency.baseline)).sum(dim=1)
         errors.append(both.cpu().double())  # there, for Macs' GPUs have no float64
+    true, together, each, active, errors = (
+        [x for one in world.gathered(own) for x in one] for own in (true, together, each, active, errors)
+    )
     error, baseline = torch.stack(errors).sum(dim=0).tolist()
     target = torch.cat(true)
     # Poses without inverse give numbers that are not finite.

@@ -15,7 +15,7 @@ from torchcaps.training.config import NO_FACTORS, Data, Device, Experiment, Mode
 from torchcaps.training.files import read_json, write_json
 
 #: Fields that may differ when a run is resumed: they say where it runs, not what is run.
-WHERE = ("threads", "device", "data.root")
+WHERE = ("threads", "device", "devices", "nodes", "data.root")
 
 _ABSENT = object()
 _SPLITS = ("val", "test")

@@ -66,6 +66,12 @@ class Stuck(L.Callback):
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._hook.remove()
         assert isinstance(pl_module, TrainingModule)
+        world = pl_module.train_batches.world
+        if world.size > 1:
+            parts = world.gathered([[x.cpu() for x in xs] for xs in (self._predicted, self._labels)])
+            self._predicted, self._labels = ([x for part in parts for x in part[k]] for k in (0, 1))
+            shares = world.gathered([[share.cpu() for share in batch] for batch in self._shares])
+            self._shares = [batch for part in shares for batch in part]
         if not self._predicted or trainer.sanity_checking:
             return
         found = self._saturated() + self._one_class(pl_module, trainer.current_epoch + 1)

@@ -21,6 +21,7 @@ from torchcaps.models import ModelOutput, Reconstruction, Transforming
 from torchcaps.ops import margin_loss, pose_loss, reconstruction_loss, spread_loss, transform_pose
 from torchcaps.training.examples import Batch, PairedExamples, SingleExamples, TransformedExamples
 from torchcaps.training.pose_metrics import pose_metrics
+from torchcaps.training.processes import ALONE, World
 
 if TYPE_CHECKING:
     from torchcaps.training.config import Data, Experiment
@@ -79,8 +80,11 @@ class Task(ABC):
     ) -> Tensor:
         """Return what is minimized; ``margin`` is the spread loss's."""
 
-    def metrics(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
-        """Return what is measured after training, beside loss and error, with the model in evaluation mode."""
+    def metrics(self, model: nn.Module, batches: Iterable[Batch], world: World = ALONE) -> dict[str, Any]:
+        """Return what is measured after training, beside loss and error, with the model in evaluation mode.
+
+        Of several processes, the ``world``, each has batches of its own.
+        """
         return {}
 
 
@@ -220,11 +224,13 @@ class PoseAutoencoding(Task):
         assert batch.transformation is not None
         poses = model.encode(batch.parts.squeeze(1)).pose
         wanted = transform_pose(output.capsules.pose, batch.transformation)
+        if batch.share is not None:  # poses count relative to their size in the whole batch
+            poses, wanted = batch.share.joined(poses), batch.share.joined(wanted)
         return squared + config.consistency * pose_loss(poses, wanted, model.unit)
 
-    def metrics(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
+    def metrics(self, model: nn.Module, batches: Iterable[Batch], world: World = ALONE) -> dict[str, Any]:
         """Return how the poses follow the images, of a network that has some."""
-        return pose_metrics(model, batches) if isinstance(model, Transforming) else {}
+        return pose_metrics(model, batches, world) if isinstance(model, Transforming) else {}
 
 
 def task_of(data: Data) -> Task:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,14 +16,17 @@ from typing import Any, NamedTuple
 import lightning as L
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
 from torchcaps.checks import check_choice
 from torchcaps.data import SAME_EVERYWHERE, Dataset, load
 from torchcaps.models import MODELS
 from torchcaps.models.baselines import count_parameters
-from torchcaps.training import cuda_graph, own_code
+from torchcaps.training import cuda_graph, launch, own_code
+from torchcaps.training.batch_norm import over_processes
 from torchcaps.training.batches import Batches, split
 from torchcaps.training.build import (
     check_model,
@@ -49,7 +54,6 @@ from torchcaps.training.environment import (
     choose_device,
     device_in_words,
     flushed,
-    require_one_process,
     splits_in_words,
     undisturbed,
     versions,
@@ -60,19 +64,31 @@ from torchcaps.training.module import TrainingModule
 from torchcaps.training.more_epochs import as_in_one_go, epochs_before, put_aside, require_same_data
 from torchcaps.training.objective import Loss, evaluate
 from torchcaps.training.per_class import count_classes
+from torchcaps.training.processes import ALONE, World, as_launched, connected, world_here
 from torchcaps.training.run import Run
 from torchcaps.training.stuck import Stuck
 
 #: What training goes on from.
 _HELD = {"epoch", "global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers"}
 
+#: What warnings say that is of no use here.
+_UNASKED = (
+    "does not have many workers",
+    "isinstance.treespec, LeafSpec",
+    "in eval mode at the start",
+    "sync_dist=True",
+    "find_unused_parameters=True was specified",
+    "Grad strides do not match bucket view strides",
+)
+
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what Lightning says of matters that are settled here.
+    """Silence what Lightning and torch say of matters that are settled here.
 
-    These are its advertisements, its advice on loader workers (batches are made on the device) and on parts in
-    evaluation mode (as a frozen backbone is), and its own use of what torch is about to drop.
+    These are Lightning's advertisements, its advice on loader workers (batches are made on the device), on parts in
+    evaluation mode (as a frozen backbone is) and on sums over processes (which are taken), and its own use of what
+    torch is about to drop; and torch's advice on parameters that are all used, and on layouts that cost no time.
     """
     names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
     levels = {logger: logger.level for logger in map(logging.getLogger, names)}
@@ -80,8 +96,8 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            for message in ("does not have many workers", "isinstance.treespec, LeafSpec", "in eval mode at the start"):
-                warnings.filterwarnings("ignore", message=f".*{message}.*")
+            for message in _UNASKED:
+                warnings.filterwarnings("ignore", message=f"(?s).*{message}.*")
             yield
     finally:
         for logger, level in levels.items():
@@ -110,6 +126,10 @@ def train(
     first replays are checked; a step that cannot be recorded is launched kernel by kernel, and a warning says why.
     The environment variable ``TORCHCAPS_CUDA_GRAPH=0`` asks for that from the start.
 
+    With ``config.devices`` above 1, or under torchrun, several processes train together: each has a part of every
+    batch, and gradients, batch normalization and metrics are those of all (``docs/do/several-processes.md``). A program
+    that is not started by torchrun then needs ``if __name__ == "__main__":``, as for any process that Python starts.
+
     Args:
         config: the experiment.
         out: the run's folder; by default ``runs/<recipe>``, with ``-seed<n>`` for seeds other than 0.
@@ -135,20 +155,81 @@ def train(
         ValueError: data, model or folder do not fit (before any work is done), or the loss became
             NaN (the last good checkpoint is kept).
         OutOfTime: ``until`` was reached; the same call goes on from the checkpoint.
+        ChildProcessError, ConnectionError: one of several processes was ended, and so all were; the same call goes on
+            from the checkpoint, with as many processes or others.
     """
     if not isinstance(config, Experiment):
         raise ValueError(f"config must be an Experiment, such as that of a recipe, got {config!r}")
     check_choice("progress", progress, PROGRESS)
-    require_one_process()
-    given = Given(dataset, model, loss)
-    config, threads = given.named_in(config), torch.get_num_threads()
+    given, world = Given(dataset, model, loss), world_here()
+    config, threads = as_launched(given.named_in(config), world), torch.get_num_threads()
+    run = Run(out or default_folder(config))
+    how = How(progress, checkpoint_seconds, until, more_epochs, as_loggers(logger, run.path))
+    if world.size < config.devices:
+        return _train_together(config, run, given, how, logger)
     try:
-        with undisturbed(), flushed():
-            run = Run(out or default_folder(config))
-            how = How(progress, checkpoint_seconds, until, more_epochs, as_loggers(logger, run.path))
-            return _train(config, run, given, how)
+        with undisturbed(), flushed(), _heard(world):
+            device = choose_device(config.device, config.devices, world.local_rank)
+            if world.size > 1 and device.type == "cuda":
+                torch.cuda.set_device(device)
+            with connected(world, device):
+                return _train(config, run, given, how, world)
     finally:
         torch.set_num_threads(threads)
+
+
+def _train_together(
+    config: Experiment, run: Run, given: Given, how: How, logger: Logger | Sequence[Logger] | str | None
+) -> dict[str, Any]:
+    """Start the processes of this machine, and return what they wrote."""
+    _, result = _looked(config, run, given, how)
+    if result is not None:
+        return result
+    choose_device(config.device, config.devices)  # before they are started
+    handed = given._replace(model=deepcopy(given.model))  # what is handed over goes into memory that all share
+    launch.start(config.devices, _train_as_one, (config, run.path, handed, how._replace(loggers=()), logger), _OBJECTS)
+    result = run.read_result()
+    if given.model is not None:
+        load_model(run, given.model)
+    return result
+
+
+#: What may be handed over.
+_OBJECTS = "dataset, model, loss and logger"
+
+
+def _train_as_one(
+    config: Experiment, out: Path, given: Given, how: How, logger: Logger | Sequence[Logger] | str | None
+) -> None:
+    """Train as one of several processes that were started for it, which must not step the same memory."""
+    given = given._replace(model=deepcopy(given.model))
+    train(
+        config,
+        out,
+        **given._asdict(),
+        progress=how.progress,
+        checkpoint_seconds=how.checkpoint_seconds,
+        until=how.until,
+        more_epochs=how.more_epochs,
+        logger=logger,
+    )
+
+
+@contextmanager
+def _heard(world: World) -> Iterator[None]:
+    """Let warnings be those of the first process alone."""
+    if world.first:
+        yield
+        return
+    log = logging.getLogger("torchcaps")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 class Given(NamedTuple):
@@ -206,6 +287,12 @@ class Session(NamedTuple):
     batches: dict[str, Batches]
     model: nn.Module
     given: Given
+    world: World = ALONE
+
+    def place(self) -> str:
+        """Say where it trains, and by how many processes."""
+        n, device = self.world.size, device_in_words(self.device)
+        return device if n == 1 else f"{n} processes, each on {device}"
 
 
 class Fitted(NamedTuple):
@@ -216,35 +303,52 @@ class Fitted(NamedTuple):
     steps: int
 
 
-def _train(config: Experiment, run: Run, given: Given, how: How) -> dict[str, Any]:
+def _train(config: Experiment, run: Run, given: Given, how: How, world: World) -> dict[str, Any]:
+    before, result = world.decided(lambda: _looked(config, run, given, how))
+    if result is not None:
+        return result
+    session = world.in_turn(lambda: prepare(config, given, world))
+    with ExitStack() as held:
+        result = world.decided(lambda: _claimed(session, run, before, held))
+        if result is not None:
+            return result
+        return record(session, run, fit(session, run, how), progress=how.progress != "none")
+
+
+def _looked(config: Experiment, run: Run, given: Given, how: How) -> tuple[int | None, dict[str, Any] | None]:
+    """Look into the folder before any work: return the epochs that a finished run had, or its result if it is this."""
     before = epochs_before(run, config) if how.more_epochs else None
     if before is None:
         run.check(config)
         if run.result.is_file():
             _require_same_data(config, run, given.dataset)
-            return run.read_result()
+            return None, run.read_result()
     require_place("out", run.path)
     if how.until is not None and time.monotonic() >= how.until:
         raise OutOfTime
-    session = prepare(config, given)
+    return before, None
+
+
+def _claimed(session: Session, run: Run, before: int | None, held: ExitStack) -> dict[str, Any] | None:
+    """Take the folder until ``held`` is left; return the result, if another process has written it meanwhile."""
     if not run.started():
         refuse_what_does_nothing(session.config, session.model)
         warn_of_size(session.config, session.dataset, session.model)
-    with run.locked():
-        # Unless another process did so while this one loaded.
-        if before is not None and epochs_before(run, session.config) == before:
-            require_same_data(run, session.dataset)
-            _fitting(run.checkpoint, session.model)
-            put_aside(run, session.config)
-        run.check(session.config)
-        if run.result.is_file():  # by another process, while this one loaded
-            return run.read_result()
-        run.open(session.config)
-        own_code.keep_in(run.path)
-        return record(session, run, fit(session, run, how), progress=how.progress != "none")
+    held.enter_context(run.locked())
+    # Unless another process did so while this one loaded.
+    if before is not None and epochs_before(run, session.config) == before:
+        require_same_data(run, session.dataset)
+        _fitting(run.checkpoint, session.model)
+        put_aside(run, session.config)
+    run.check(session.config)
+    if run.result.is_file():  # by another process, while this one loaded
+        return run.read_result()
+    run.open(session.config)
+    own_code.keep_in(run.path)
+    return None
 
 
-def prepare(config: Experiment, given: Given) -> Session:
+def prepare(config: Experiment, given: Given, world: World = ALONE) -> Session:
     """Load the data and make the model, and see that all fits; writes nothing.
 
     Raises:
@@ -252,10 +356,12 @@ def prepare(config: Experiment, given: Given) -> Session:
     """
     if config.data.root is not None:  # so that the run is found again from another folder
         config = replace(config, data=replace(config.data, root=str(Path(config.data.root).expanduser().resolve())))
-    device = choose_device(config.device)
+    device = choose_device(config.device, config.devices, world.local_rank)
     cuda_graph.wanted()  # or refuses what the environment says, before data are loaded
     if config.threads:
         torch.set_num_threads(config.threads)
+    if world.size > 1:  # or Lightning takes all cores for each
+        os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
     if config.compile:
         require_compiler()
     if given.model is None:
@@ -272,31 +378,33 @@ def prepare(config: Experiment, given: Given) -> Session:
             "data must hold validation images out where settings or weights are chosen, or training ended, by them; of "
             f"{config.recipe} {dataset.note}: take a recipe or data.options that hold them out"
         )
-    batches = {name: split(config, dataset, name, device) for name in dataset.splits}
+    batches = {name: split(config, dataset, name, device, world) for name in dataset.splits}
     model = check_model(config, dataset, given.model)
-    return Session(config, device, dataset, batches, model, given)
+    return Session(config, device, dataset, batches, model, given, world)
 
 
 def fit(session: Session, run: Run, how: How) -> Fitted:
     """Train in the run's folder, from its checkpoint if there is one, and write ``metrics.csv`` and ``model.pt``."""
-    config, dataset, model = session.config, session.dataset, session.model
+    config, dataset, model, world = session.config, session.dataset, session.model, session.world
     if config.compile:
         compile_capsules(model)
-    metrics = Metrics(run, dataset, device_in_words(session.device))
+    metrics = Metrics(run, dataset, session.place())
     task = TrainingModule(config, model, session.batches["train"], session.batches["val"], session.given.loss)
     first = FirstLine(_in_words(session), run)
-    shown = {"bar": [first, Bar()], "lines": [first, Lines(metrics)]}.get(how.progress, [])
+    shown = {"bar": [first, Bar()], "lines": [first, Lines(metrics)]}.get(how.progress if world.first else "none", [])
     stop = [] if config.stop_at is None else [Stop(metrics, config.stop_at)]
     best = [Best(metrics)] if config.keep_best else []
     rate = [Rate()] if metrics.befores else []
     saved = Checkpoints(run, how.checkpoint_seconds, how.until)
-    loggers = [ToLoggers(metrics, how.loggers)] if how.loggers else []
+    loggers = [ToLoggers(metrics, how.loggers)] if how.loggers and world.first else []
     callbacks = [metrics, *rate, *best, *stop, *shown, *loggers, Stuck(dataset.classes), saved]
-    steps = _fit(run, task, session.device, how.progress, callbacks)
-    metrics.write()
+    with over_processes(model, world):
+        steps = _fit(run, task, session.device, how.progress, callbacks)
     for kept in best:  # the last ones stay in the checkpoint
         model.load_state_dict(kept.weights)
-    save_model(run, model, config, dataset)
+    if world.first:
+        metrics.write()
+        save_model(run, model, config, dataset)
     return Fitted(metrics, best[0] if best else None, steps)
 
 
@@ -305,7 +413,7 @@ def _in_words(session: Session) -> str:
     n, config = len(session.batches["train"].source), session.config
     return (
         f"{config.model.name} with {count_parameters(session.model):,} parameters, {n:,} training images of "
-        f"{config.data.name}, {config.epochs} epochs on {device_in_words(session.device)}"
+        f"{config.data.name}, {config.epochs} epochs on {session.place()}"
     )
 
 
@@ -315,10 +423,11 @@ def record(session: Session, run: Run, fitted: Fitted, *, progress: bool) -> dic
     metrics = fitted.metrics
     model.to(session.device)
     tested = ["val"] if config.trial else [name for name in dataset.splits if name != "train"]
-    asked = {"classes": dataset.classes, "progress": progress, "loss": session.given.loss}
-    scores = {name: evaluate(config, model, batches[name], **asked) for name in tested}
+    world = session.world
+    asked = {"classes": dataset.classes, "progress": progress and world.first, "loss": session.given.loss}
+    scores = {name: evaluate(config, model, batches[name], **asked, world=world) for name in tested}
     for name in tested:
-        scores[name] |= config.data.task.metrics(model.eval(), batches[name])
+        scores[name] |= config.data.task.metrics(model.eval(), batches[name], world)
     result = {
         "recipe": config.recipe,
         "seed": config.seed,
@@ -336,11 +445,16 @@ def record(session: Session, run: Run, fitted: Fitted, *, progress: bool) -> dic
         "n_parameters": count_parameters(model),
         # Of every process that took part: a run may be resumed elsewhere, by other code than it was begun with.
         "device": "; ".join(metrics.devices),
+        **({"processes": world.size} if world.size > 1 else {}),
         "versions": versions(),
         "commit": " ".join(metrics.commits),
         # Where the files lay says nothing about the result.
         "config": replace(config, data=replace(config.data, root=None)).to_dict(),
     }
+    return world.decided(lambda: _written(run, result))
+
+
+def _written(run: Run, result: dict[str, Any]) -> dict[str, Any]:
     write_json(run.result, result)
     return result
 
@@ -384,20 +498,25 @@ def _require_same_data(config: Experiment, run: Run, given: Dataset | None) -> N
 
 def _fit(run: Run, task: TrainingModule, device: torch.device, progress: Progress, callbacks: list[L.Callback]) -> int:
     """Train to the end, from the last checkpoint if there is one; returns the steps taken in all."""
-    resume = _fitting(run.checkpoint, task.model) if run.checkpoint.is_file() else None
+    world = task.world
+    begun = world.decided(run.checkpoint.is_file)
+    resume = world.in_turn(lambda: _seen(run.checkpoint, task.model)) if begun else None
     with _quiet():
         trainer = L.Trainer(
             accelerator={"cuda": "gpu"}.get(device.type, device.type),
-            devices=[torch.cuda.current_device()] if device.type == "cuda" else 1,
+            devices=_devices(device, world),
+            num_nodes=task.config.nodes if world.size > 1 else 1,
+            strategy=DDPStrategy(find_unused_parameters=True) if world.size > 1 else "auto",
+            use_distributed_sampler=False,  # batches are shared out as they are made
             max_epochs=task.config.epochs,
             precision={"32": "32-true", "bf16": "bf16-mixed"}[task.config.precision],  # type: ignore[arg-type]
             callbacks=callbacks,
             logger=False,
             enable_checkpointing=False,
             enable_model_summary=False,
-            enable_progress_bar=progress == "bar",
+            enable_progress_bar=progress == "bar" and world.first,
             # Not a cluster's: there Lightning has the job queued again, and keeps a checkpoint of its own.
-            plugins=[LightningEnvironment(), Straight()],
+            plugins=[LightningEnvironment() if world.size == 1 else TorchElasticEnvironment(), Straight()],
             num_sanity_val_steps=0,
             default_root_dir=run.path,
         )
@@ -408,6 +527,20 @@ def _fit(run: Run, task: TrainingModule, device: torch.device, progress: Progres
                 raise KeyboardInterrupt from None
             raise
     return trainer.global_step
+
+
+def _devices(device: torch.device, world: World) -> list[int] | int:
+    """Return which devices Lightning takes, of all the processes of this machine."""
+    if world.size > 1:
+        return world.local_size
+    return [torch.cuda.current_device()] if device.type == "cuda" else 1
+
+
+def _seen(checkpoint: Path, model: nn.Module) -> str:
+    """Return the checkpoint's path, once this process is known to see what the first one does; see :func:`_fitting`."""
+    if not checkpoint.is_file():
+        raise ValueError(f"out must be a folder that all machines see, got {checkpoint}, which is not on all")
+    return _fitting(checkpoint, model)
 
 
 def _fitting(checkpoint: Path, model: nn.Module) -> str:
