@@ -107,12 +107,11 @@ def _errors(name: str, said: str) -> list[tuple[float, float]]:
 
 def test_two_processes_train_together(tmp_path: Path) -> None:
     (block,) = _blocks(ROOT / "docs" / "do" / "several-processes.md")
-    (tmp_path / "train.py").write_text(block, encoding="utf-8")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
-    command = [*torchrun, "train.py"]
+    (tmp_path / "together.py").write_text(block, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "together.py"]
     said = subprocess.run(command, check=True, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
-    assert len(re.findall(r"loss 0\.\d{3}", said)) == 2  # perhaps in one line
+    assert "2 processes, 9 steps" in said
 
 
 @pytest.mark.parametrize("line", COMMANDS)
