@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from torchcaps.data import Dataset
 from torchcaps.training.environment import commit, splits_in_words
-from torchcaps.training.files import write_atomically, write_tensors
+from torchcaps.training.files import link, write_atomically, write_tensors
 from torchcaps.training.module import TrainingModule
 from torchcaps.training.progress import in_minutes
 from torchcaps.training.run import Run
@@ -315,7 +315,7 @@ class OutOfTime(Exception):
 
 
 class Checkpoints(L.Callback):
-    """Keeps ``checkpoints/last.ckpt``: at the end of every epoch, and in its midst every so often.
+    """Keeps ``checkpoints/last.ckpt`` and the one before it: at the end of every epoch, and in its midst at times.
 
     Args:
         run: where to.
@@ -336,6 +336,8 @@ class Checkpoints(L.Callback):
         for name, value in task.model.named_parameters():
             task.require_finite(f"weight {name}", value.detach().abs().max().item())
         if trainer.is_global_zero:
+            if self.run.checkpoint.is_file():
+                write_atomically(self.run.previous, lambda path: link(self.run.checkpoint, path))
             write_atomically(self.run.checkpoint, trainer.save_checkpoint)
         else:  # which takes part, and writes nothing
             trainer.save_checkpoint(self.run.checkpoint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,14 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def link(path: Path, to: Path) -> None:
+    """Give a file a second name, without a copy where the file system can."""
+    try:
+        to.hardlink_to(path)
+    except OSError:
+        shutil.copyfile(path, to)
 
 
 def write_tensors(path: Path, content: object) -> None:

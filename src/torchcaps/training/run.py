@@ -29,6 +29,7 @@ class Run:
         config: ``config.json``, the experiment.
         metrics: ``metrics.csv``, one row an epoch.
         checkpoint: ``checkpoints/last.ckpt``, from which training resumes.
+        previous: ``checkpoints/previous.ckpt``, the one before it, which takes its place should it be damaged.
         model: ``model.pt``, the trained model: name, options and ``state_dict``.
         result: ``result.json``, written once, when all is done.
         report: ``report.html``.
@@ -39,6 +40,7 @@ class Run:
         self.config = self.path / "config.json"
         self.metrics = self.path / "metrics.csv"
         self.checkpoint = self.path / "checkpoints" / "last.ckpt"
+        self.previous = self.path / "checkpoints" / "previous.ckpt"
         self.model = self.path / "model.pt"
         self.result = self.path / "result.json"
         self.report = self.path / "report.html"
@@ -135,7 +137,7 @@ class Run:
 
     def started(self) -> bool:
         """Return whether there is anything here that another experiment must not touch."""
-        return any(path.exists() for path in (self.metrics, self.checkpoint, self.model, self.result))
+        return any(path.exists() for path in (self.metrics, self.checkpoint, self.previous, self.model, self.result))
 
     def open(self, config: Experiment) -> None:
         """Claim the folder for this experiment, as :meth:`check` allows."""

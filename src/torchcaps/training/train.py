@@ -338,7 +338,7 @@ def _claimed(session: Session, run: Run, before: int | None, held: ExitStack) ->
     # Unless another process did so while this one loaded.
     if before is not None and epochs_before(run, session.config) == before:
         require_same_data(run, session.dataset)
-        _fitting(run.checkpoint, session.model)
+        _resumable(run, session.model)
         put_aside(run, session.config)
     run.check(session.config)
     if run.result.is_file():  # by another process, while this one loaded
@@ -499,8 +499,9 @@ def _require_same_data(config: Experiment, run: Run, given: Dataset | None) -> N
 def _fit(run: Run, task: TrainingModule, device: torch.device, progress: Progress, callbacks: list[L.Callback]) -> int:
     """Train to the end, from the last checkpoint if there is one; returns the steps taken in all."""
     world = task.world
-    begun = world.decided(run.checkpoint.is_file)
-    resume = world.in_turn(lambda: _seen(run.checkpoint, task.model)) if begun else None
+    resume = world.decided(lambda: _resumable(run, task.model))
+    if resume is not None:
+        world.in_turn(lambda: _require_seen(Path(resume)))
     with _quiet():
         trainer = L.Trainer(
             accelerator={"cuda": "gpu"}.get(device.type, device.type),
@@ -536,27 +537,57 @@ def _devices(device: torch.device, world: World) -> list[int] | int:
     return [torch.cuda.current_device()] if device.type == "cuda" else 1
 
 
-def _seen(checkpoint: Path, model: nn.Module) -> str:
-    """Return the checkpoint's path, once this process is known to see what the first one does; see :func:`_fitting`."""
+def _require_seen(checkpoint: Path) -> None:
+    """Refuse a checkpoint that the first process sees and this one does not."""
     if not checkpoint.is_file():
         raise ValueError(f"out must be a folder that all machines see, got {checkpoint}, which is not on all")
-    return _fitting(checkpoint, model)
 
 
-def _fitting(checkpoint: Path, model: nn.Module) -> str:
-    """Return the path, once the file is known to be this model's and readable.
+def _resumable(run: Run, model: nn.Module) -> str | None:
+    """Return the path of the last checkpoint, once it is known to be whole and this model's; None if there is none.
+
+    A damaged one is put aside as ``damaged.ckpt``, and the one before it takes its place.
 
     Raises:
-        ValueError: it is not; training from scratch instead would lose what it holds.
+        ValueError: it is not, nor is the one before it; training from scratch instead would lose what it holds.
     """
+    if run.checkpoint.is_file():
+        try:
+            shapes = _shapes_in(run.checkpoint)
+        except ValueError as error:
+            if not run.previous.is_file():
+                raise ValueError(f"{error}. Remove it to start again.") from error
+            shapes = _shapes_in(run.previous)
+            logging.getLogger("torchcaps").warning("%s; going on from the one before it, %s", error, run.previous)
+            run.checkpoint.replace(run.checkpoint.with_name("damaged.ckpt"))
+            run.previous.replace(run.checkpoint)
+    elif run.previous.is_file():  # a kill came between these two
+        shapes = _shapes_in(run.previous)
+        run.previous.replace(run.checkpoint)
+    else:
+        return None
+    return _fitting(run.checkpoint, shapes, model)
+
+
+def _shapes_in(checkpoint: Path) -> dict[str, torch.Size]:
+    """Return the shapes of the weights, once the file is known to be readable; nothing in it is executed."""
     try:
         content = torch.load(checkpoint, weights_only=True, map_location="cpu")
         shapes = {name: value.shape for name, value in content["state_dict"].items()}
         missing = _HELD - content.keys()
         if missing:
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+        return shapes
     except Exception as error:  # torch raises whatever the broken bytes lead it to
-        raise ValueError(f"{checkpoint} is not a whole checkpoint: {error}. Remove it to start again.") from error
+        raise ValueError(f"{checkpoint} is not a whole checkpoint: {error}") from error
+
+
+def _fitting(checkpoint: Path, shapes: dict[str, torch.Size], model: nn.Module) -> str:
+    """Return the path, once the weights in it are known to be this model's.
+
+    Raises:
+        ValueError: they are not.
+    """
     now = {f"model.{name}": value.shape for name, value in model.state_dict().items()}
     older = {name: shape for name, shape in now.items() if name.endswith(".scale")}  # which kept no factors
     if older | shapes != now:
