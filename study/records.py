@@ -121,7 +121,7 @@ def _line(name: str, record: Record) -> str:
 def _parsed(line: str, where: str) -> tuple[str, Record]:
     try:
         record = json.loads(line, parse_constant=_refused)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} must be a record in JSON, got {line[:40]!r}: {error}") from error
     if not isinstance(record, dict) or not isinstance(name := record.pop("key", None), str):
         raise ValueError(f"{where} must be a record with its name as key, got {line[:40]!r}")

@@ -170,7 +170,7 @@ class _Slow(BaseHTTPRequestHandler):
         except OSError:
             pass
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass
 
 
@@ -214,17 +214,19 @@ def test_a_disk_that_is_full_at_any_write_loses_nothing(
         sync(file)
 
     monkeypatch.setattr(os, "fsync", fails)
-    for moment in range(1, 40):
-        left[0] = moment
+    n_full = 0
+    while n_full < 40:
+        left[0] = n_full + 1
         try:
             train(SHORT, out, progress="none", checkpoint_seconds=0)
             break
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
+        n_full += 1
         assert_all_whole(out)
         assert not list(out.rglob("*.partial"))
-    assert moment > 5
+    assert n_full > 5
     assert_same(out, whole)
     left[0] = 1
     assert main(["train", "digits", "--smoke", "--out", str(tmp_path / "cli")]) == 2

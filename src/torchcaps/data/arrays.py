@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
+import math
 from pathlib import Path
 
 import numpy as np
@@ -68,9 +68,31 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         with np.load(path) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it is a single array")
+            for name in file.files:
+                _require_length(file, name)
             return {name: file[name] for name in file.files}
-    except (AttributeError, EOFError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # zipfile and numpy raise whatever the broken bytes lead them to
         raise ValueError(f"{path} must be a .npz file of arrays without objects: {error}") from error
+
+
+def _require_length(file: np.lib.npyio.NpzFile, name: str) -> None:
+    """See that an array is as long as its header says, before numpy takes memory for it.
+
+    Raises:
+        ValueError: it is not.
+    """
+    entry = file.zip.getinfo(f"{name}.npy")
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    with file.zip.open(entry) as array:
+        version = np.lib.format.read_magic(array)
+        if version not in read_header:
+            raise ValueError(f"{name} must be an array of version 1 or 2, got {version}")
+        shape, _, dtype = read_header[version](array)
+        there, wanted = entry.file_size - array.tell(), math.prod(shape) * dtype.itemsize
+    if there != wanted and not dtype.hasobject:
+        raise ValueError(f"{name} must hold {wanted} bytes for {dtype} of {list(shape)}, got {there}")
 
 
 def _images(

@@ -95,9 +95,7 @@ def read_batch(file: Any) -> tuple[Tensor, Tensor]:
         content = ArraysOnly(file, encoding="latin1").load()
         pixels, labels = content["data"], content["labels"]
         return torch.from_numpy(pixels.reshape(-1, 3, 32, 32).astype(np.uint8)), torch.tensor(labels)
-    except ValueError:
-        raise
-    except Exception as error:
+    except Exception as error:  # a broken pickle raises whatever its bytes lead to
         raise ValueError(f"a batch of CIFAR-10 must hold data and labels: {error!r}") from error
 
 

@@ -109,8 +109,6 @@ def _unpickled(files: dict[str, bytes], name: str, *keys: str) -> dict[str, Any]
     try:
         content = ArraysOnly(io.BytesIO(raw), encoding="latin1").load()
         missing = [key for key in keys if key not in content]
-    except ValueError:
-        raise
     except Exception as error:  # a broken pickle raises whatever its bytes lead to
         raise ValueError(f"{name} must be a pickle of CIFAR-100: {error!r}") from error
     if missing:

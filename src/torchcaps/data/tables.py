@@ -74,7 +74,7 @@ def _read_jsonl(path: Path) -> Table:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
         found = [(k, json.loads(line)) for k, line in enumerate(lines, 1) if line.strip()]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # of JSON, of bytes that are no text, of endless numbers
         raise ValueError(f"{path} cannot be read as a table: {error}") from error
     titles = list(found[0][1]) if found and isinstance(found[0][1], dict) else []
     rows = []

@@ -111,7 +111,7 @@ def read_json(path: Path, *keys: str) -> dict[str, Any]:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # of JSON, or of bytes that are no text
+    except (OSError, ValueError, RecursionError) as error:  # of JSON, or of bytes that are no text
         raise ValueError(f"{path} cannot be read: {error}") from error
     if keys and not (isinstance(found, dict) and set(keys) <= found.keys()):
         got = ", ".join(found) if isinstance(found, dict) else f"a {type(found).__name__}"
