@@ -195,7 +195,9 @@ def _batch() -> bytes:
 
     class Python2(pickle._Pickler):  # type: ignore[name-defined, misc]
         def save_bytes(self, value: bytes) -> None:
-            self.write(pickle.BINSTRING + len(value).to_bytes(4, "little") + value)
+            self.write(  # type: ignore[attr-defined]
+                pickle.BINSTRING + len(value).to_bytes(4, "little") + value
+            )
 
         dispatch = pickle._Pickler.dispatch | {bytes: save_bytes}  # type: ignore[attr-defined]
 

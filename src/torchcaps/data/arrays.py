@@ -83,9 +83,11 @@ def _require_length(file: np.lib.npyio.NpzFile, name: str) -> None:
     Raises:
         ValueError: it is not.
     """
-    entry = file.zip.getinfo(f"{name}.npy")
+    archive = file.zip
+    assert archive is not None  # while it is open
+    entry = archive.getinfo(f"{name}.npy")
     read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    with file.zip.open(entry) as array:
+    with archive.open(entry) as array:
         version = np.lib.format.read_magic(array)
         if version not in read_header:
             raise ValueError(f"{name} must be an array of version 1 or 2, got {version}")
