@@ -175,6 +175,7 @@ def test_what_cannot_go_on(run: Path) -> None:
     with pytest.raises(ValueError, match=r"epochs must be 2 as .*last.ckpt, .* is not there; got 3"):
         fit(replace(STEADY, epochs=3), run)
     Run(run).checkpoint.write_bytes(b"broken")
+    Run(run).previous.unlink()  # which would take its place
     with pytest.raises(ValueError, match="is not a whole checkpoint"):
         fit(replace(STEADY, epochs=3), run)
     assert (run / "result.json").is_file() and not (run / "2-epochs").exists()
