@@ -43,7 +43,7 @@ def draw_viewpoints() -> Figure:
     ]  # fmt: skip
     figure = new_figure(7.6, 3.7)
     axes: Any = figure.subplots()
-    names = {"cnn-small": "CNN of equal size", "cnn": "the paper's CNN"}
+    names = {"cnn-small": "beside a CNN of equal size", "cnn": "beside the paper's CNN"}
     how = {"matched": "matched", "whole": "trained to the end"}
     for y, (split, cnn, which) in enumerate(rows):
         for errors, colour, label, up in zip(
@@ -53,10 +53,10 @@ def draw_viewpoints() -> Figure:
             axes.errorbar(mean(errors), y + up, xerr=stdev(errors), fmt="o", label=label if y == 0 else None, **style)
     labels = [f"{split}, {names[cnn]}, {how[which]}" for split, cnn, which in rows]
     axes.set_yticks(range(len(rows)), labels)
-    axes.set(ylim=(len(rows) - 0.4, -0.6), xlim=(15, 30))
+    axes.set(ylim=(len(rows) - 0.4, -1.4), xlim=(0, 32))
     scales(axes, "error on novel viewpoints of small NORB", "per cent, mean and standard deviation of three seeds")
     axes.tick_params(axis="y", labelsize=TEXT, colors=INK)
-    axes.legend(fontsize=TEXT, frameon=False, loc="upper right")
+    axes.legend(fontsize=TEXT, frameon=False, loc="upper left", ncols=2)
     return figure
 
 

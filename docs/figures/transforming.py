@@ -43,9 +43,12 @@ def draw_images(model: nn.Module, images: Tensor) -> Figure:
     with torch.no_grad():
         drawn = model(images, matrix).images
         still = model(images).images
-    return draw_image_rows(
+    figure = draw_image_rows(
         (("seen", images), ("drawn, told nothing", still), ("drawn, told 3 px", drawn), ("as it should be", target))
     )
+    for axes in figure.axes:  # where the middle of an image is
+        axes.axvline((images.shape[-1] - 1) / 2, color=SERIES[1], linewidth=1.1, linestyle="--")
+    return figure
 
 
 def draw_poses(model: nn.Module, images: Tensor) -> Figure:

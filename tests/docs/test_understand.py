@@ -40,7 +40,10 @@ def test_links_lead_somewhere(name: str) -> None:
 
 def test_every_picture_is_shown() -> None:
     drawn = {path.name for path in (ROOT / "docs" / "figures").glob("*.svg")}
-    shown = {Path(target).name for page in PAGES.values() for target in re.findall(r"figures/(\S+\.svg)", page)}
+    results = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "results").glob("*.md")]
+    shown = {
+        Path(found).name for page in (*PAGES.values(), *results) for found in re.findall(r"figures/(\S+\.svg)", page)
+    }
     assert drawn == shown
 
 
@@ -55,7 +58,7 @@ def test_faces_and_digits_are_those_of_the_records() -> None:
         for who, each in shares.items():
             each.append(100 * values[who]["exchanged"]["still"])
     for each in shares.values():
-        assert f"{mean(each):.1f} ± {stdev(each):.1f} %" in _row("notice parts out of place (faces)")
+        assert f"{mean(each):.1f} ± {stdev(each):.1f} %" in _row("notice parts out of place (drawn faces")
 
 
 def test_errors_are_those_of_the_records() -> None:
