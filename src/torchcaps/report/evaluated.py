@@ -50,7 +50,7 @@ class EvaluatedRun(NamedTuple):
         return [int(found[0]) for found in right if len(found)] or [0]
 
     def scores(self) -> dict[str, Any]:
-        """Compute what is measured of each class, see :func:`~torchcaps.training.objective.scores_of_classes`."""
+        """Compute what is measured of each class, see ``torchcaps.training.objective.scores_of_classes``."""
         first = self.probabilities.topk(1, dim=1).indices.squeeze(1) if self.several_labels else self.predicted[:, 0]
         return scores_of_classes(Answer(self.labels, self.probabilities, first, self.wrong), self.classes)
 
