@@ -37,6 +37,8 @@ def _deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     empty = torch.empty
+    with torch.device("meta"):  # which remembers what makes tensors when it is first used: torch's own function
+        empty(0)
 
     def poisoned(*arguments: Any, **options: Any) -> torch.Tensor:
         made = empty(*arguments, **options)

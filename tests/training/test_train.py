@@ -264,7 +264,7 @@ def test_nan_stops_says_where_and_keeps_the_last_good_checkpoint(
         return loss
 
     monkeypatch.setattr(TrainingModule, "training_step", poisoned)
-    message = rf"the {what} became nan at step {step} \(epoch {step // 4}\); what was saved before is kept"
+    message = rf"the {what} became nan at step {step} \(epoch {step // 4 + 1}\); what was saved before is kept"
     with pytest.raises(NonFiniteLoss, match=message):
         fit(TINY, tmp_path / "a")
     run = Run(tmp_path / "a")

@@ -87,6 +87,7 @@ def test_every_recipe_of_a_classifier_has_trials_that_differ(name: str) -> None:
     names = inspect.signature(MODELS[config.model.name]).parameters
     assert ("dropout" in kind) == ("cnn" in config.model.name) == ("dropout" in names)
     channels, *size = SHAPES[config.data.name]
+    size = [side + 8 * config.data.pairs for side in size]  # of two, each shifted by up to 4 pixels
     with torch.device("meta"):
         model = build(config.model.name, (channels, *(config.data.crop or size)), 10, **trial.model.options)
     assert (kind == "reconstruction") == (getattr(model, "decoder", None) is not None)

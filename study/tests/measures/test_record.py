@@ -191,7 +191,7 @@ def test_numbers_are_put_together_by_hand() -> None:
 
 
 def test_several_labels_an_image_are_refused(folder, tmp_path):
-    shutil.copytree(folder / "caps", tmp_path / "caps")
+    shutil.copytree(folder / "caps", tmp_path / "caps", ignore=shutil.ignore_patterns("measures"))
     config = tmp_path / "caps" / "config.json"
     content = json.loads(config.read_text())
     content["data"]["multi_label"] = True
