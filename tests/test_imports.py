@@ -28,6 +28,7 @@ ORDER = (
     "hub",
     "explain",
     "report",
+    "playground",
     "cli",
     "__main__",
 )

@@ -88,6 +88,7 @@ _MODULES = (
     "models",
     "ops",
     "optim",
+    "playground",
     "report",
     "testing",
 )

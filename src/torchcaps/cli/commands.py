@@ -178,6 +178,15 @@ def export_command(parsed: argparse.Namespace) -> None:
     print(f"wrote {done.path}; its scores of {done.n_images} images differ by at most {done.error:.1e} from the run's")
 
 
+def playground_command(parsed: argparse.Namespace) -> None:
+    """Draw a digit, and see on a local page which capsules agree on it."""
+    from torchcaps.playground import serve_playground
+
+    serve_playground(
+        parsed.runs, beside=parsed.beside, host=parsed.host, port=parsed.port, opens_browser=not parsed.no_browser
+    )
+
+
 def doctor_command(parsed: argparse.Namespace) -> int:
     """Say what is installed, what runs where and whether it is right, and what to do."""
     from pathlib import Path

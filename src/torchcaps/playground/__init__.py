@@ -1,0 +1,13 @@
+"""A page on this machine: draw a digit, see which capsules agree, move a pose and watch the reconstruction follow."""
+
+from torchcaps.playground.drawing import fit_drawing, transform_image
+from torchcaps.playground.network import Network, load_network
+from torchcaps.playground.serve import serve_playground
+
+__all__ = [
+    "Network",
+    "fit_drawing",
+    "load_network",
+    "serve_playground",
+    "transform_image",
+]

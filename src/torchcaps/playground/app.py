@@ -1,0 +1,322 @@
+"""The server's answers: the page's own files, and what the networks say of a drawing."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.resources import files
+from random import Random
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from torch import Tensor
+
+from torchcaps.data import Images
+from torchcaps.playground.drawing import transform_image
+from torchcaps.playground.messages import (
+    CANVAS,
+    LARGEST,
+    Drawing,
+    as_text,
+    numbers_of,
+    read_drawing,
+    read_index,
+    read_json,
+    read_number,
+    read_pose,
+)
+from torchcaps.playground.network import Network, Seen
+
+_KINDS = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+#: Nothing is loaded from elsewhere, and no other page may show this one or read from it.
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+#: Names by which this machine alone is called.
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+_Answer = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Playground:
+    """What the page can ask.
+
+    Args:
+        networks: those to choose from, at least one, all with capsules.
+        beside: one to compare with, of the same classes and image size.
+        samples: test images 28×28.
+
+    Raises:
+        ValueError: no network, one without capsules, or one beside that does not fit.
+    """
+
+    def __init__(self, networks: Sequence[Network], beside: Network | None = None, samples: Images | None = None):
+        if not networks:
+            raise ValueError("networks must hold at least one, got none")
+        for network in networks:
+            if not network.has_capsules:
+                raise ValueError(
+                    f"{network.name} must route a map of capsules to its classes, got none to look into: "
+                    "give it by --beside"
+                )
+        if beside is not None and not any(_fits(beside, network) for network in networks):
+            raise ValueError(
+                f"beside must have the classes and the image shape of a network on the page, got {beside.name} with "
+                f"{beside.image_shape}"
+            )
+        self.networks, self.beside, self.samples = list(networks), beside, samples
+
+    def describe(self) -> dict[str, Any]:
+        """Say which networks there are."""
+        return {
+            "canvas": CANVAS,
+            "samples": 0 if self.samples is None else len(self.samples),
+            "networks": [
+                {
+                    "name": network.name,
+                    "classes": list(network.classes),
+                    "pairs": network.pairs,
+                    "side": network.image_shape[1],
+                    "decodes": network.decoder is not None,
+                    "beside": getattr(self._beside(network), "name", None),
+                }
+                for network in self.networks
+            ],
+        }
+
+    def see(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Say what is in a drawing, and in what was made of it."""
+        drawing = read_drawing(message, len(self.networks))
+        network = self.networks[drawing.network]
+        return self._seen(network, _moved(drawing, network.fit(drawing.inks)), drawing)
+
+    def explain(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Say how the capsules agree on a drawing, and what each number of the poses does."""
+        drawing = read_drawing(message, len(self.networks))
+        network = self.networks[drawing.network]
+        image = _moved(drawing, network.fit(drawing.inks))
+        seen = _in_order_of_pens(network, drawing, network.see(image))
+        named = [] if seen.poses is None or seen.reconstructions is None else zip(seen.poses, seen.shown)
+        return {**network.explain(image), "meanings": [network.meanings(pose, label) for pose, label in named]}
+
+    def decode(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Reconstruct an image from a pose."""
+        network = self.networks[read_index(message, "network", len(self.networks))]
+        label = read_index(message, "label", len(network.classes))
+        return {"image": as_text(network.decode(read_pose(message)[None], label)[0])}
+
+    def attack(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Change a drawing against one of the two networks, and say what both see in it."""
+        drawing = read_drawing(message, len(self.networks))
+        network = self.networks[drawing.network]
+        image = _moved(drawing, network.fit(drawing.inks))
+        epsilon = read_number(message, "epsilon", 0, 1)
+        against = message.get("against", "capsules")
+        beside = self._beside(network)
+        attacked = {"capsules": network} if beside is None else {"capsules": network, "beside": beside}
+        if not isinstance(against, str) or against not in attacked:
+            raise ValueError(f"against must be one of {', '.join(attacked)}, got {against!r:.40}")
+        return self._seen(network, attacked[against].attack(image, epsilon), drawing)
+
+    def sample(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Give a test image: number ``seed`` of a fixed random order."""
+        if self.samples is None:
+            raise ValueError("samples must be at hand for a test image, got none: draw, or load an image file")
+        seed = read_index(message, "seed", 2**31)
+        index = Random(seed).randrange(len(self.samples))
+        image, label = self.samples[index]
+        return {"image": as_text(image), "label": int(label), "index": index}
+
+    def _beside(self, network: Network) -> Network | None:
+        return self.beside if self.beside is not None and _fits(self.beside, network) else None
+
+    def _seen(self, network: Network, image: Tensor, drawing: Drawing) -> dict[str, Any]:
+        seen = _in_order_of_pens(network, drawing, network.see(image))
+        poses = [] if seen.poses is None else seen.poses
+        beside = self._beside(network)
+        return {
+            "image": as_text(image),
+            "scores": numbers_of(seen.scores),
+            "shown": [
+                {
+                    "label": label,
+                    "pose": numbers_of(pose),
+                    "image": None if seen.reconstructions is None else as_text(seen.reconstructions[k]),
+                }
+                for k, (label, pose) in enumerate(zip(seen.shown, poses))
+            ],
+            "beside": None if beside is None else numbers_of(beside.see(image).scores),
+        }
+
+
+def _moved(drawing: Drawing, image: Tensor) -> Tensor:
+    return transform_image(image, rotate=drawing.rotate, shift=drawing.shift, shear=drawing.shear)
+
+
+def _in_order_of_pens(network: Network, drawing: Drawing, seen: Seen) -> Seen:
+    """Put first of two reconstructions that which lies on the first pen's ink, so that colours are the pens'."""
+    if seen.poses is None or seen.reconstructions is None or len(seen.shown) < 2 or len(drawing.inks) < 2:
+        return seen
+    first, second = network.fit_each(drawing.inks)
+    one, two = seen.reconstructions
+    lead = _moved(drawing, first) - _moved(drawing, second)
+    if float((one * lead).sum()) >= float((two * lead).sum()):
+        return seen
+    return Seen(seen.scores, seen.shown[::-1], seen.poses.flip(0), seen.reconstructions.flip(0))
+
+
+def make_app(playground: Playground, hosts: Sequence[str] = LOOPBACK, *, any_address: bool = False) -> Starlette:
+    """Make the application that serves the page.
+
+    Every answer that is none has a reason and no trace. Another page's script gets nothing: requests must name one of
+    the ``hosts``, and come from this page, if from any.
+
+    Args:
+        playground: what it can ask.
+        hosts: names by which the server may be called.
+        any_address: it may be called by any address of numbers too, as where it listens on all of them.
+    """
+    guard = _guard(tuple(hosts), any_address=any_address)
+    answers: dict[str, _Answer] = {
+        name: getattr(playground, name) for name in ("see", "explain", "decode", "attack", "sample")
+    }
+    routes = [Route("/api/playground", _describing(playground), methods=["GET"])]
+    routes += [Route(f"/api/{name}", _answering(answer), methods=["POST"]) for name, answer in answers.items()]
+    routes += [Route(path, _file(body, kind), methods=["GET"]) for path, (body, kind) in _pages().items()]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)],
+        exception_handlers={HTTPException: _refusal, Exception: _failure},
+    )
+
+
+def _pages() -> dict[str, tuple[bytes, str]]:
+    """Read the page's files once: what a request names is looked up, never opened."""
+    found = {}
+    for file in files("torchcaps.playground").joinpath("static").iterdir():
+        ending = file.name.rpartition(".")[2]
+        if ending in _KINDS:
+            found[f"/{file.name}"] = (file.read_bytes(), _KINDS[ending])
+    return {"/": found["/index.html"], **found}
+
+
+def _file(body: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    async def send(_request: Request) -> Response:
+        return Response(body, media_type=kind)
+
+    return send
+
+
+def _describing(playground: Playground) -> Callable[[Request], Awaitable[Response]]:
+    async def describe(_request: Request) -> Response:
+        return JSONResponse(playground.describe())
+
+    return describe
+
+
+def _answering(answer: _Answer) -> Callable[[Request], Awaitable[Response]]:
+    async def reply(request: Request) -> Response:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise HTTPException(415, f"the content type must be application/json, got {kind[:40] or 'none'}")
+        body = await _read_body(request)
+        try:
+            return JSONResponse(await run_in_threadpool(lambda: answer(read_json(body))))
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from error
+
+    return reply
+
+
+async def _read_body(request: Request) -> bytes:
+    """Read no more than a message can have, whatever its header says."""
+    too_large = HTTPException(413, f"a message must have at most {LARGEST} bytes")
+    stated = request.headers.get("content-length", "0")
+    if not stated.isascii() or not stated.isdigit() or int(stated[:12]) > LARGEST:
+        raise too_large
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST:
+            raise too_large
+    return bytes(body)
+
+
+def _guard(hosts: tuple[str, ...], *, any_address: bool) -> Any:
+    async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        host = request.headers.get("host", "")
+        name = _name(host)
+        if name not in hosts and not (any_address and _is_address(name)):
+            response = _said(421, f"the host must be one of {', '.join(hosts)}, got {host[:60] or 'none'}")
+        elif not _is_own(request, host):
+            response = _said(403, "requests must come from the playground's own page")
+        else:
+            response = await call_next(request)
+        response.headers.update(_HEADERS)
+        return response
+
+    return guard
+
+
+def _is_own(request: Request, host: str) -> bool:
+    """Return whether the request comes from this page, or from no page at all."""
+    origin = request.headers.get("origin")
+    if origin is not None:
+        return origin == f"{request.url.scheme}://{host}"
+    site = request.headers.get("sec-fetch-site", "none")
+    opens_page = request.method == "GET" and request.headers.get("sec-fetch-mode") == "navigate"
+    return site in ("none", "same-origin") or opens_page
+
+
+def _name(host: str) -> str:
+    """Return a host without its port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _fits(one: Network, other: Network) -> bool:
+    return (one.classes, one.image_shape, one.pairs) == (other.classes, other.image_shape, other.pairs)
+
+
+async def _refusal(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _said(error.status_code, error.detail, error.headers)
+
+
+async def _failure(request: Request, error: Exception) -> Response:
+    logging.getLogger("torchcaps").error("%s failed", request.url.path, exc_info=error)
+    return _said(500, "the playground failed; the terminal that it runs in says why")
+
+
+def _said(status: int, reason: str, headers: Any = None) -> Response:
+    return JSONResponse({"error": reason}, status_code=status, headers=headers)

@@ -1,0 +1,203 @@
+"""One trained network of the page: what it is, and what it says of an image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps import explain
+from torchcaps.playground.drawing import SIDE, fit_drawing, overlay_drawings
+from torchcaps.playground.meaning import name_dimensions
+from torchcaps.training.checkpoint import load_model
+from torchcaps.training.run import Run
+
+#: A second digit is there where its capsule is at least this long.
+PRESENT = 0.5
+#: Lower capsules of the parse tree.
+N_IN_TREE = 28
+
+
+class Seen(NamedTuple):
+    """What a network says of one image.
+
+    Attributes:
+        scores: of the classes, ``[J]``: lengths of capsules, or a CNN's probabilities.
+        shown: the classes that it found, strongest first: one, or up to two of a network for pairs.
+        poses: their poses, ``[K, D]``; None of a network without capsules.
+        reconstructions: of each of them, ``[K, C, H, W]``; None of a network without a decoder.
+    """
+
+    scores: Tensor
+    shown: list[int]
+    poses: Tensor | None
+    reconstructions: Tensor | None
+
+
+class Network:
+    """A trained network, asked by one thread at a time: what looks inside it hangs hooks into it.
+
+    Args:
+        name: what the page calls it.
+        model: in evaluation mode; takes ``[B, 1, H, W]``.
+        classes: names of the J classes.
+        image_shape: (1, height, width).
+        pairs: it was trained on two overlapping digits.
+
+    Raises:
+        ValueError: images of several channels, or smaller than 28×28 or not square.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        classes: tuple[str, ...],
+        image_shape: tuple[int, int, int],
+        *,
+        pairs: bool = False,
+    ) -> None:
+        channels, height, width = image_shape
+        if channels != 1 or height != width or height < SIDE or height % 2:
+            raise ValueError(
+                f"{name}: image_shape must be (1, 28, 28), or larger, square and even, to draw for; got {image_shape}"
+            )
+        self.name, self.model, self.classes, self.pairs = name, model.requires_grad_(False), classes, pairs
+        self.image_shape, self.margin = image_shape, (height - SIDE) // 2
+        self._one_at_a_time = Lock()
+        with self._one_at_a_time, torch.no_grad():
+            blank = torch.zeros(1, *image_shape)
+            self.has_capsules = _has_capsules(model, blank)
+            self.decoder = getattr(explain.unwrap(model), "decoder", None) if self.has_capsules else None
+            self.n_iters = explain.trace_routing(model, blank).classes.layer.n_iters if self.has_capsules else 0
+
+    def fit(self, inks: list[Tensor]) -> Tensor:
+        """Turn the drawings ``[H, W]`` of a canvas into the image ``[1, H, W]`` that this network takes."""
+        if self.pairs:
+            return overlay_drawings(inks, self.margin)
+        together = torch.stack(inks).sum(dim=0).clamp_max(1)
+        return torch.nn.functional.pad(fit_drawing(together), (self.margin,) * 4)
+
+    def fit_each(self, inks: list[Tensor]) -> list[Tensor]:
+        """Turn each drawing alone into an image, where it lies when all are there."""
+        return [overlay_drawings([ink], self.margin) for ink in inks]
+
+    @torch.no_grad()
+    def see(self, image: Tensor) -> Seen:
+        """Say what is in an image ``[1, H, W]``."""
+        with self._one_at_a_time:
+            if not self.has_capsules:
+                scores = _probabilities(explain.scores_of(self.model, image[None]), self.pairs)[0]
+                return Seen(scores, self._shown(scores), None, None)
+            scores, pose = explain.class_capsules(self.model, image[None])
+            shown = self._shown(scores[0])
+            pictures = None
+            if self.decoder is not None:
+                pictures = explain.decoder_of(self.model).each(pose, torch.tensor([shown]))[0]
+            return Seen(scores[0], shown, pose[0, shown], pictures)
+
+    @torch.no_grad()
+    def decode(self, poses: Tensor, label: int) -> Tensor:
+        """Reconstruct a class from each of the poses ``[N, D]``: ``[N, 1, H, W]``.
+
+        Raises:
+            ValueError: poses of another size, an unknown class, or a network without a decoder.
+        """
+        decoder = explain.decoder_of(self.model)
+        if poses.shape[1] != decoder.d_in:
+            raise ValueError(f"pose must be {decoder.d_in} numbers, got {poses.shape[1]}")
+        if not 0 <= label < len(self.classes):
+            raise ValueError(f"label must be one of 0 … {len(self.classes) - 1}, got {label}")
+        every = torch.zeros(len(poses), len(self.classes), poses.shape[1])
+        every[:, label] = poses
+        with self._one_at_a_time:
+            return decoder(every, torch.full((len(poses),), label))
+
+    @torch.no_grad()
+    def explain(self, image: Tensor) -> dict[str, Any]:
+        """Say how the capsules of an image ``[1, H, W]`` agree, iteration by iteration.
+
+        Returns:
+            ``extent`` of the map in pixels (left, right, bottom, top); ``iterations``, each with the classes'
+            ``scores``, the ``share`` of each place's activity that goes to each class ``[J, H, W]``, the ``activity``
+            of each place ``[H, W]``, and the strongest capsules of the parse ``tree``.
+
+        Raises:
+            ValueError: a network without capsules.
+        """
+        with self._one_at_a_time:
+            couplings = explain.coupling_maps(self.model, image[None])
+            trees = [explain.parse_tree(self.model, image, t, N_IN_TREE) for t in range(1, len(couplings.maps) + 1)]
+        largest = couplings.maps.sum(dim=2).amax().clamp_min(1e-9)
+        iterations = []
+        for maps, scores, tree in zip(couplings.maps[:, 0], couplings.scores[:, 0], trees):
+            activity = maps.sum(dim=0)
+            iterations.append(
+                {
+                    "scores": _rounded(scores),
+                    "share": _rounded(maps / activity.clamp_min(1e-9)),
+                    "activity": _rounded(activity / largest),
+                    "tree": {
+                        "places": _rounded(tree.places),
+                        "types": tree.types.tolist(),
+                        "activation": _rounded(tree.activation),
+                        "coupling": _rounded(tree.coupling),
+                    },
+                }
+            )
+        return {"extent": list(couplings.extent), "iterations": iterations}
+
+    def meanings(self, pose: Tensor, label: int) -> list[str | None]:
+        """Name what each number of this pose ``[D]`` does to the reconstruction, where that is clear."""
+        return name_dimensions(lambda poses: self.decode(poses, label), pose)
+
+    def attack(self, image: Tensor, epsilon: float) -> Tensor:
+        """Change each pixel of an image ``[1, H, W]`` by at most ε, away from the class that the network finds.
+
+        Source: Goodfellow, Shlens, Szegedy 2015, section 4 (the fast gradient sign method), on the lead of the class.
+        """
+        with self._one_at_a_time, torch.enable_grad():
+            x = image[None].clone().requires_grad_()
+            scores = explain.scores_of(self.model, x)
+            label = scores.argmax(dim=1, keepdim=True)
+            others = scores.scatter(1, label, -torch.inf)
+            lead = (scores.gather(1, label) - others.amax(dim=1, keepdim=True)).sum()
+            (slope,) = torch.autograd.grad(lead, x)
+        return (image - epsilon * slope[0].sign()).clamp(0, 1)
+
+    def _shown(self, scores: Tensor) -> list[int]:
+        first, second = scores.topk(2).indices.tolist()
+        return [first, second] if self.pairs and scores[second] >= PRESENT else [first]
+
+
+def load_network(run: str | Path) -> Network:
+    """Load the trained network of a run.
+
+    Raises:
+        ValueError: no finished run of a classifier, or images that cannot be drawn.
+    """
+    trained = load_model(run)
+    folder = Path(run).expanduser()
+    config = Run(folder if folder.is_dir() else folder.parent).classifier()
+    return Network(folder.resolve().name, trained.model, trained.classes, trained.image_shape, pairs=config.data.pairs)
+
+
+def _has_capsules(model: nn.Module, image: Tensor) -> bool:
+    """Return whether a map of capsules is routed to the classes, so that there is something to look into."""
+    try:
+        explain.trace_routing(model, image).map_shape()
+    except ValueError:
+        return False
+    return True
+
+
+def _probabilities(scores: Tensor, pairs: bool) -> Tensor:
+    return scores.sigmoid() if pairs else scores.softmax(dim=1)
+
+
+def _rounded(values: Tensor) -> Any:
+    """Return nested lists of four digits: a page shows two."""
+    return (values.double() * 1e4).round().div(1e4).tolist()

@@ -1,0 +1,99 @@
+"""Serve the page on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+import webbrowser
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from torchcaps.playground.network import load_network
+from torchcaps.playground.samples import find_samples
+
+
+def serve_playground(
+    runs: Sequence[str | Path],
+    *,
+    beside: str | Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    opens_browser: bool = True,
+) -> None:
+    """Serve the playground of trained networks until it is interrupted.
+
+    Args:
+        runs: folders of finished runs of capsule networks, or ``model.pt`` files beside their configuration.
+        beside: that of another network, such as a CNN, whose answers are shown too.
+        host: address to listen on; others than loopback let other machines in.
+        port: 0 takes a free one.
+        opens_browser: open the page.
+
+    Raises:
+        ValueError: no run, one that does not fit, a port that is taken, or a missing package.
+    """
+    try:
+        import uvicorn
+
+        from torchcaps.playground.app import LOOPBACK, Playground, make_app
+    except ImportError as error:
+        raise ValueError(f"the playground needs {error.name}: pip install 'torchcaps[playground]'") from error
+    if not runs:
+        raise ValueError("playground needs a finished run, such as runs/digits: torchcaps train digits makes one")
+    # Threads of one small image wait for each other longer than they work, the more so on a busy machine.
+    torch.set_num_threads(1)
+    networks = [load_network(run) for run in runs]
+    playground = Playground(
+        networks,
+        None if beside is None else load_network(beside),
+        next(filter(None, (find_samples(run, each.classes) for run, each in zip(runs, networks))), None),
+    )
+    app = make_app(playground, (host, *LOOPBACK), any_address=not _is_loopback(host))
+    with listen(host, port) as listening:
+        address = f"http://{_in_address(host)}:{listening.getsockname()[1]}/"
+        print(f"playground: {address} (Ctrl-C stops it)", flush=True)
+        if opens_browser:
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=128,
+            timeout_graceful_shutdown=2,
+            ws="none",
+        )
+        with suppress(KeyboardInterrupt):  # raised anew by uvicorn, once it has stopped
+            uvicorn.Server(config).run(sockets=[listening])
+    print("stopped", flush=True)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen on an address, so that a browser can be opened before the server has started.
+
+    Raises:
+        ValueError: no such address or port here, or one that is taken.
+    """
+    if not 0 <= port <= 65535:
+        raise ValueError(f"port must be 0 … 65535, got {port}")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise ValueError(f"host and port must be free to listen on, got {host} and {port}: {error}") from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _in_address(host: str) -> str:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{shown}]" if ":" in shown else shown

@@ -1,0 +1,346 @@
+// The page: what is drawn is sent at once, the newest state alone; what comes back is shown.
+
+import { asBase64, ask, fromBase64 } from "./api.js";
+import { Drawing, picture, pictureOf } from "./drawing.js";
+import { showImages, showTree, showVotes } from "./pictures.js";
+
+const $ = (name) => document.getElementById(name);
+const MOVES = ["rotate", "shear", "shift_x", "shift_y"];
+const say = (value) => value.toFixed(2);
+
+const about = await ask("playground");
+const state = { network: about.networks[0], seen: null, explained: null, chosen: null, pose: null, still: null };
+const drawing = new Drawing($("canvas"), changed);
+
+// One question at a time of each kind; while one is asked, the newest state waits, and those between are dropped.
+function latest(work) {
+  let busy = false;
+  let again = false;
+  return async function run() {
+    again = true;
+    if (busy) return;
+    busy = true;
+    try {
+      while (again) {
+        again = false;
+        await work();
+      }
+      problem("");
+    } catch (error) {
+      problem(error.message);
+    } finally {
+      busy = false;
+    }
+  };
+}
+
+function problem(text) {
+  $("problem").textContent = text === "Failed to fetch" ? "The playground's server has stopped." : text;
+  $("problem").hidden = !text;
+}
+
+function message() {
+  const inks = drawing.inks(about.canvas).map(asBase64);
+  const moves = Object.fromEntries(MOVES.map((name) => [name, Number($(name).value)]));
+  return { network: about.networks.indexOf(state.network), layers: inks, ...moves };
+}
+
+let drawnAt = 0;
+let pause = 0;
+function changed() {
+  drawnAt = performance.now();
+  clearTimeout(pause);
+  pause = setTimeout(() => { explain(); attack(); }, 120);
+  see();
+}
+
+const see = latest(async () => {
+  const since = drawnAt;
+  if (drawing.isEmpty) {
+    state.seen = null;
+    blank();
+    return;
+  }
+  const { network } = state;
+  const sent = message();
+  const seen = await ask("see", sent);
+  if (network !== state.network || drawing.isEmpty) return; // another was chosen meanwhile, or all was wiped
+  state.seen = seen;
+  if (MOVES.every((name) => sent[name] === 0)) state.still = state.seen;
+  showSeen();
+  performance.measure("stroke to bars", { start: since, end: performance.now() });
+});
+
+const explain = latest(async () => {
+  if (drawing.isEmpty) return;
+  const { network } = state;
+  const found = await ask("explain", message());
+  if (network !== state.network || !state.seen) return; // another was chosen meanwhile, or all was wiped
+  state.explained = { ...found, image: state.seen.image };
+  showAgreement();
+  nameSliders();
+});
+
+const attack = latest(async () => {
+  if (drawing.isEmpty) return;
+  const against = document.querySelector("input[name=against]:checked").value;
+  const found = await ask("attack", {
+    ...message(), epsilon: Number($("epsilon").value), against: state.network.beside ? against : "capsules",
+  });
+  showImages($("attacked"), [found.image]);
+  const said = [`capsules say ${named(found.shown.map((each) => each.label), found.scores)}`];
+  if (found.beside) said.push(`${state.network.beside} says ${named([best(found.beside)], found.beside)}`);
+  $("attack-says").textContent = `${said.join("; ")}.`;
+});
+
+const decode = latest(async () => {
+  const { label } = state.seen.shown[state.which];
+  const found = await ask("decode", { network: about.networks.indexOf(state.network), label, pose: state.pose });
+  showImages($("posed"), [found.image]);
+});
+
+const best = (scores) => scores.indexOf(Math.max(...scores));
+const named = (labels, scores) => labels.map((k) => `${state.network.classes[k]} (${say(scores[k])})`).join(" and ");
+
+function showSeen() {
+  const { seen, network } = state;
+  const labels = seen.shown.map((each) => each.label);
+  $("verdict").textContent = labels.map((k) => network.classes[k]).join(" and ");
+  [...$("bars").children].forEach((row, k) => {
+    const found = labels.indexOf(k);
+    row.className = found < 0 ? "" : `found${found}`;
+    row.querySelector(".bar").style.width = `${100 * seen.scores[k]}%`;
+    row.querySelector(".value").textContent = say(seen.scores[k]);
+    const beside = row.querySelector(".beside");
+    beside.hidden = !seen.beside;
+    if (seen.beside) beside.style.width = `${100 * seen.beside[k]}%`;
+  });
+  showImages($("input"), [seen.image]);
+  const pictures = seen.shown.map((each) => each.image).filter(Boolean);
+  if (pictures.length) showImages($("imagined"), pictures, { inColour: network.pairs });
+  if (state.chosen === null || !labels.includes(state.chosen)) choose(labels[0]);
+  setPose();
+  showMoved();
+  speak();
+}
+
+function blank() {
+  $("verdict").textContent = "nothing yet";
+  for (const row of $("bars").children) {
+    row.className = "";
+    row.querySelector(".value").textContent = say(0);
+    for (const bar of row.querySelectorAll(".bar, .beside")) bar.style.width = "0";
+  }
+  for (const name of ["input", "imagined", "votes", "posed", "attacked"]) $(name).getContext("2d").clearRect(0, 0, 999, 999);
+  $("tree").replaceChildren();
+  $("sliders").replaceChildren();
+  for (const name of ["agreement", "moved", "attack-says"]) $(name).textContent = "";
+  state.still = state.explained = state.pose = null;
+}
+
+let speaking = 0;
+function speak() {
+  clearTimeout(speaking);
+  speaking = setTimeout(() => {
+    const { seen } = state;
+    if (seen) $("live").textContent = `Capsules say ${named(seen.shown.map((each) => each.label), seen.scores)}`;
+  }, 700);
+}
+
+function choose(label) {
+  state.chosen = label;
+  $("chosen").textContent = state.network.classes[label];
+  [...$("bars").children].forEach((row, k) => row.firstChild.setAttribute("aria-pressed", String(k === label)));
+  showAgreement();
+}
+
+function showAgreement() {
+  const { explained, network, chosen, seen } = state;
+  if (!explained || !seen || chosen === null) return;
+  const slider = $("iteration");
+  const n = explained.iterations.length;
+  if (Number(slider.max) !== n) {
+    slider.max = n;
+    slider.value = n;
+  }
+  showValue(slider);
+  const step = explained.iterations[Number(slider.value) - 1];
+  showVotes($("votes"), explained.image, { extent: explained.extent, step, label: chosen });
+  const shown = seen.shown.map((each) => each.label);
+  showTree($("tree"), explained.image, { step, classes: network.classes, shown, side: network.side });
+  const [activity, given] = [step.activity.flat(), step.share[chosen].flat()];
+  const whole = activity.reduce((a, b) => a + b, 0) || 1;
+  const part = activity.reduce((sum, value, k) => sum + value * given[k], 0) / whole;
+  const percent = (value) => `${Math.round(100 * value)} %`;
+  $("agreement").textContent = `After ${slider.value} of ${n}: ${network.classes[chosen]} gets ${percent(part)} of all `
+    + `activity (an even share is ${percent(1 / network.classes.length)}); its length is ${say(step.scores[chosen])}.`;
+}
+
+// Sliders for the pose of the first digit that was found, or of the chosen one of two.
+function setPose() {
+  const { seen } = state;
+  state.which = Math.max(0, seen.shown.findIndex((each) => each.label === state.chosen));
+  const found = seen.shown[state.which];
+  if (!found?.image) return;
+  state.pose = [...found.pose];
+  const sliders = $("sliders");
+  if (sliders.children.length !== state.pose.length) makeSliders(sliders, state.pose.length);
+  [...sliders.querySelectorAll("input")].forEach((input, k) => {
+    input.value = state.pose[k];
+    showValue(input);
+  });
+  showImages($("posed"), [found.image]);
+}
+
+function makeSliders(place, n) {
+  place.replaceChildren(...Array.from({ length: n }, (_, k) => {
+    const row = slider(`pose-${k}`, `number ${k + 1}`, -0.7, 0.7, 0.01);
+    row.querySelector("input").addEventListener("input", (event) => {
+      state.pose[k] = Number(event.target.value);
+      decode();
+    });
+    return row;
+  }));
+}
+
+function slider(id, text, min, max, step) {
+  const row = document.createElement("label");
+  row.className = "slider";
+  row.htmlFor = id;
+  const input = Object.assign(document.createElement("input"), { type: "range", id, min, max, step });
+  const output = document.createElement("output");
+  output.setAttribute("for", id);
+  row.append(Object.assign(document.createElement("span"), { textContent: text }), input, output);
+  return row;
+}
+
+// A number is called by what it was measured to do to this reconstruction.
+function nameSliders() {
+  const meanings = state.explained?.meanings[state.which] ?? [];
+  [...$("sliders").children].forEach((row, k) => {
+    const meaning = meanings[k];
+    row.firstChild.textContent = meaning ? `${meaning.slice(1)} ${meaning[0]}` : `number ${k + 1}`;
+  });
+}
+
+function showMoved() {
+  const { seen, still } = state;
+  const [now, then] = [seen.shown[0], still?.shown[0]];
+  if (!then || MOVES.every((name) => Number($(name).value) === 0)) {
+    $("moved").textContent = "The length says what it is, the pose how it stands.";
+    return;
+  }
+  if (now.label !== then.label) {
+    $("moved").textContent = `Now it is taken for ${state.network.classes[now.label]}.`;
+    return;
+  }
+  const moved = Math.hypot(...now.pose.map((value, k) => value - then.pose[k]));
+  const [before, after] = [then, now].map((each) => Math.hypot(...each.pose));
+  $("moved").textContent = `Length ${say(before)} → ${say(after)}; the pose moved by ${say(moved)}.`;
+}
+
+function showValue(input) {
+  const output = document.querySelector(`output[for="${input.id}"]`);
+  const value = Number(input.value);
+  output.textContent = { rotate: `${value}°`, iteration: `${value} / ${input.max}`, brush: `${value}` }[input.id] ?? say(value);
+}
+
+function useNetwork(index) {
+  const network = about.networks[index];
+  Object.assign(state, { network, seen: null, explained: null, chosen: null, still: null, which: 0 });
+  $("h-draw").textContent = network.pairs ? "Draw two digits, one over the other" : "Draw a digit";
+  $("pens").hidden = !network.pairs;
+  document.querySelector("input[name=pen]").checked = true;
+  $("bars").replaceChildren(...network.classes.map((name, k) => {
+    const row = document.createElement("li");
+    const button = Object.assign(document.createElement("button"), { type: "button" });
+    button.addEventListener("click", () => {
+      choose(k);
+      if (!state.seen) return;
+      setPose();
+      nameSliders();
+    });
+    const part = (className, text = "") => Object.assign(document.createElement("span"), { className, textContent: text });
+    const track = part("track");
+    track.append(part("bar"), part("beside"));
+    button.append(part("name", name), track, part("value", say(0)));
+    row.append(button);
+    return row;
+  }));
+  $("legend").textContent = `Bars are lengths of capsules.${network.beside ? ` Thin bars: ${network.beside}.` : ""}`;
+  $("against").hidden = !network.beside;
+  $("beside-name").textContent = network.beside ?? "";
+  document.querySelector(".pose").hidden = !network.decodes;
+  document.querySelector(".pictures").hidden = !network.decodes;
+  drawing.usePens(network.pairs ? 2 : 1);
+}
+
+async function takeSample() {
+  const pens = state.network.pairs ? 2 : 1;
+  const found = [];
+  for (let tries = 0; found.length < pens && tries < 50; tries++) {
+    const sample = await ask("sample", { seed: Math.floor(Math.random() * 2 ** 31) });
+    if (!found.some((other) => other.label === sample.label)) found.push(sample);
+  }
+  for (const name of MOVES) resetSlider(name);
+  drawing.steps = [];
+  found.forEach((sample, pen) => {
+    const offset = pens === 1 ? 0 : [-30, 30][pen];
+    drawing.put(picture(fromBase64(sample.image)), pen, { x: offset, y: offset / 3, joined: pen === 0 && pens === 2 });
+  });
+}
+
+function resetSlider(name) {
+  $(name).value = 0;
+  showValue($(name));
+}
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  $("theme").setAttribute("aria-pressed", String(theme === "dark"));
+}
+
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+setTheme(prefersDark.matches ? "dark" : "light");
+prefersDark.addEventListener("change", () => setTheme(prefersDark.matches ? "dark" : "light"));
+$("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+
+about.networks.forEach((network, k) => $("network").append(new Option(network.pairs ? `${network.name} (two digits)` : network.name, k)));
+$("network").addEventListener("change", (event) => {
+  drawing.steps = [];
+  useNetwork(Number(event.target.value));
+  if (about.samples) guarded(takeSample)();
+});
+for (const pen of document.querySelectorAll("input[name=pen]")) pen.addEventListener("change", () => { drawing.pen = Number(pen.value); });
+$("undo").addEventListener("click", () => drawing.undo());
+$("clear").addEventListener("click", () => drawing.clear());
+$("sample").addEventListener("click", guarded(takeSample));
+$("sample").hidden = !about.samples;
+$("file").addEventListener("change", guarded(async (event) => {
+  const [file] = event.target.files;
+  event.target.value = "";
+  if (!file) return;
+  const found = await pictureOf(file);
+  drawing.steps = drawing.steps.filter((step) => step.pen !== drawing.pen);
+  drawing.put(found, drawing.pen);
+}));
+$("brush").addEventListener("input", (event) => { drawing.brush = Number(event.target.value); });
+for (const name of MOVES) $(name).addEventListener("input", changed);
+$("move-reset").addEventListener("click", () => {
+  for (const name of MOVES) resetSlider(name);
+  changed();
+});
+$("pose-reset").addEventListener("click", () => { if (state.seen) setPose(); });
+$("iteration").addEventListener("input", showAgreement);
+$("epsilon").addEventListener("input", attack);
+$("against").addEventListener("change", attack);
+document.addEventListener("input", (event) => { if (event.target.type === "range") showValue(event.target); });
+for (const input of document.querySelectorAll("input[type=range]")) showValue(input);
+
+function guarded(work) {
+  return (event) => work(event).then(() => problem(""), (error) => problem(error.message));
+}
+
+useNetwork(0);
+if (about.samples) await guarded(takeSample)();
+document.documentElement.dataset.ready = "yes";
