@@ -1,0 +1,35 @@
+"""A playground of small untrained networks: what it says is held against the networks themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from torchcaps import build, load
+from torchcaps.models.baselines import BaselineCNN
+from torchcaps.playground import Network
+
+CLASSES = tuple("0123456789")
+
+
+def small_network(name: str = "small", side: int = 28, *, pairs: bool = False) -> Network:
+    torch.manual_seed(3)
+    model = build("capsnet_small", (1, side, side), 10, channels=8, n_types=2, decoder=(32,)).eval()
+    with torch.no_grad():
+        for parameter in model.decoder.parameters():
+            parameter.mul_(4)  # so that a pose is seen in what is decoded
+    return Network(name, model, CLASSES, (1, side, side), pairs=pairs)
+
+
+def small_cnn() -> Network:
+    torch.manual_seed(4)
+    model = BaselineCNN((1, 28, 28), 10, (4, 4), (8,), pool=True).eval()
+    return Network("cnn", model, CLASSES, (1, 28, 28))
+
+
+@pytest.fixture
+def playground() -> Any:
+    app = pytest.importorskip("torchcaps.playground.app", reason="the extra playground is not installed")
+    return app.Playground([small_network(), small_network("pair", 36, pairs=True)], small_cnn(), load("digits").test)

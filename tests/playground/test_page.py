@@ -1,0 +1,287 @@
+"""The page in a browser: Debian's Chromium, which playwright drives."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torchcaps.data import load
+
+pytest.importorskip("torchcaps.playground.app", reason="the extra playground is not installed")
+uvicorn = pytest.importorskip("uvicorn", reason="the extra playground is not installed")
+driver = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is not installed")
+
+from tests.playground.conftest import small_cnn, small_network  # noqa: E402
+from torchcaps.playground.app import Playground, make_app  # noqa: E402
+from torchcaps.playground.serve import listen  # noqa: E402
+
+CHROMIUM = shutil.which("chromium")
+if CHROMIUM is None:
+    pytest.skip("chromium is not installed", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def playground() -> Playground:
+    return Playground([small_network(), small_network("pair", 36, pairs=True)], small_cnn(), load("digits").test)
+
+
+@pytest.fixture(scope="module")
+def address(playground: Playground) -> Iterator[str]:
+    with listen("127.0.0.1", 0) as listening:
+        server = uvicorn.Server(uvicorn.Config(make_app(playground), log_level="warning", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """The page, of which every request and every complaint is held against what may be."""
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.set_default_timeout(30_000)
+    asked, wrong = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(address)
+    page.locator("html[data-ready]").wait_for()
+    yield page
+    page.close()
+    assert asked
+    assert all(url.startswith((address, "data:", "blob:")) for url in asked), "a request left the machine"
+    assert wrong == []
+
+
+def settle(page: Any) -> None:
+    """Wait until what is shown is of what is drawn: the explanation is asked last."""
+    page.wait_for_timeout(200)
+    page.wait_for_load_state("networkidle")
+
+
+def draw(page: Any, strokes: list[list[tuple[float, float]]]) -> None:
+    """Draw with the mouse, in parts of the canvas."""
+    box = page.locator("#canvas").bounding_box()
+    for stroke in strokes:
+        places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
+        page.mouse.move(*places[0])
+        page.mouse.down()
+        for place in places:
+            page.mouse.move(*place)
+        page.mouse.up()
+
+
+def strokes_of(image: torch.Tensor) -> list[list[tuple[float, float]]]:
+    """Follow a digit's ink from row to row: every run of bright pixels is a short stroke."""
+    strokes = []
+    for row, line in enumerate(image[0] > 100):
+        columns = line.nonzero().flatten().tolist()
+        for first in (c for c in columns if c - 1 not in columns):
+            last = next(c for c in range(first, 28) if c + 1 not in columns)
+            strokes.append([((first + 0.5) / 28, (row + 0.5) / 28), ((last + 0.5) / 28, (row + 0.5) / 28)])
+    return strokes
+
+
+def values(page: Any) -> list[float]:
+    return [float(text) for text in page.locator("#bars .value").all_inner_texts()]
+
+
+def seen_image(page: Any, name: str) -> torch.Tensor:
+    """The first channel of a canvas, 0 … 1."""
+    pixels = page.locator(f"#{name}").evaluate(
+        "(c) => Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).filter((_, i) => i % 4 === 0)"
+    )
+    side = math.isqrt(len(pixels))
+    return torch.tensor(pixels).view(side, side) / 255
+
+
+def move(page: Any, name: str, value: float) -> None:
+    page.locator(f"#{name}").evaluate(
+        "(input, value) => { input.value = value; input.dispatchEvent(new Event('input', { bubbles: true })); }", value
+    )
+    settle(page)
+
+
+def test_a_digit_is_drawn_from_real_strokes_and_read(page: Any, playground: Playground) -> None:
+    page.click("#clear")
+    assert page.inner_text("#verdict") == "nothing yet"
+    move(page, "brush", 12)
+    image = load("digits").test.images[4]
+    draw(page, strokes_of(image))
+    settle(page)
+    seen = seen_image(page, "input")
+    assert ((seen > 0.5) & (image[0] > 60)).sum() > 0.7 * (seen > 0.5).sum()  # where the digit has its ink
+    with torch.no_grad():
+        scores = playground.networks[0].model(seen[None, None]).scores[0]
+        cnn = playground.beside.model(seen[None, None]).scores.softmax(dim=1)[0]
+    assert values(page) == pytest.approx(scores.tolist(), abs=0.0051)
+    assert page.inner_text("#verdict") == str(int(scores.argmax()))
+    widths = page.locator("#bars .beside").evaluate_all("(bars) => bars.map((bar) => parseFloat(bar.style.width))")
+    assert widths == pytest.approx((100 * cnn).tolist(), abs=0.01)
+    page.click("#undo")
+    settle(page)
+    assert not torch.equal(seen_image(page, "input"), seen)
+
+
+def test_a_pose_moves_and_the_reconstruction_follows(page: Any) -> None:
+    settle(page)
+    before = seen_image(page, "posed")
+    assert torch.equal(before, seen_image(page, "imagined"))
+    assert page.locator("#sliders input").count() == 16
+    page.locator("#pose-0").focus()
+    for _ in range(30):
+        page.keyboard.press("ArrowRight")
+    settle(page)
+    assert (seen_image(page, "posed") - before).abs().max() > 0.02
+    page.click("#pose-reset")
+    assert torch.equal(seen_image(page, "posed"), before)
+
+
+def test_routing_is_stepped(page: Any) -> None:
+    settle(page)
+    last = page.inner_text("#agreement")
+    assert last.startswith("After 3 of 3")
+    move(page, "iteration", 1)
+    assert "gets 10 % of all activity (an even share is 10 %)" in page.inner_text("#agreement")
+    first = seen_image(page, "votes")
+    move(page, "iteration", 3)
+    assert page.inner_text("#agreement") == last
+    assert not torch.equal(seen_image(page, "votes"), first)
+    assert page.locator("#tree path").count() >= 28
+
+
+def test_a_moved_digit_keeps_what_it_says_beside_its_pose(page: Any) -> None:
+    settle(page)
+    before = seen_image(page, "input")
+    move(page, "rotate", 30)
+    assert not torch.equal(seen_image(page, "input"), before)
+    assert re.search(r"Length \d\.\d\d → \d\.\d\d; the pose moved by|taken for", page.inner_text("#moved"))
+    page.click("#move-reset")
+    settle(page)
+    assert torch.equal(seen_image(page, "input"), before)
+
+
+def test_an_attack_shows_both_answers(page: Any) -> None:
+    settle(page)
+    before = seen_image(page, "attacked")
+    for against in ("capsules", "beside"):
+        page.check(f"input[name=against][value={against}]")
+        move(page, "epsilon", 0.2)
+        assert 0.15 < (seen_image(page, "attacked") - before).abs().max() <= 0.21
+        said = page.inner_text("#attack-says")
+        assert re.fullmatch(r"capsules say \d \(\d\.\d\d\); cnn says \d \(\d\.\d\d\)\.", said), said
+
+
+def test_two_digits_have_two_colours(page: Any, playground: Playground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchcaps.playground.network.PRESENT", 0.0)  # untrained capsules are short
+    page.select_option("#network", "1")
+    settle(page)
+    page.click("#clear")
+    draw(page, [[(0.3, 0.2), (0.3, 0.8)]])
+    page.check("input[name=pen][value='1']")
+    draw(page, [[(0.5, 0.2), (0.5, 0.8)]])
+    settle(page)
+    assert seen_image(page, "input").shape == (36, 36)
+    columns = (seen_image(page, "input").sum(dim=0) > 0.5).nonzero().flatten()
+    assert (columns.diff() > 1).sum() == 1  # two strokes, with a gap between
+    assert page.locator("#bars .found0").count() == page.locator("#bars .found1").count() == 1
+    red, blue = page.locator("#imagined").evaluate(
+        "(c) => { const d = c.getContext('2d').getImageData(0, 0, 36, 36).data;"
+        " return [0, 2].map((k) => d.filter((_, i) => i % 4 === k).reduce((a, b) => a + b, 0)); }"
+    )
+    assert red > 0
+    assert blue > 0
+    assert " and " in page.inner_text("#verdict")
+
+
+def test_it_is_drawn_by_keys(page: Any) -> None:
+    page.click("#clear")
+    page.locator("#canvas").focus()
+    page.keyboard.press(" ")
+    for _ in range(12):
+        page.keyboard.press("ArrowDown")
+    settle(page)
+    seen = seen_image(page, "input")
+    rows, columns = (seen > 0.5).nonzero().T
+    assert rows.max() - rows.min() > 2 * (columns.max() - columns.min())
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "undo"
+
+
+def test_an_image_file_is_loaded_and_another_file_is_refused(page: Any, tmp_path: Path) -> None:
+    from PIL import Image, ImageDraw
+
+    photo = Image.new("RGB", (300, 400), (230, 225, 210))  # ink on paper
+    ImageDraw.Draw(photo).line([(150, 60), (150, 340)], fill=(20, 20, 60), width=30)
+    photo.save(tmp_path / "one.png")
+    page.set_input_files("#file", tmp_path / "one.png")
+    settle(page)
+    seen = seen_image(page, "input")
+    rows, columns = (seen > 0.5).nonzero().T
+    assert (int(rows.max() - rows.min()) + 1, int(columns.max() - columns.min()) + 1) == (20, 2)
+    (tmp_path / "none.png").write_bytes(b"no image")
+    page.set_input_files("#file", tmp_path / "none.png")
+    page.get_by_text("none.png is no image that this browser reads.").wait_for()
+
+
+def test_the_theme_follows_the_system_and_the_switch(page: Any) -> None:
+    def ground() -> str:
+        return page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+
+    light = ground()
+    page.emulate_media(color_scheme="dark")
+    page.locator("html[data-theme=dark]").wait_for()
+    dark = ground()
+    assert dark != light
+    page.click("#theme")
+    assert ground() == light
+    assert page.get_attribute("#theme", "aria-pressed") == "false"
+
+
+@pytest.mark.parametrize("width", [360, 800, 1440])
+def test_nothing_stands_out_at_any_width(page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    settle(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    folder = os.environ.get("TORCHCAPS_SCREENSHOTS")
+    if folder:
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            page.locator(f"html[data-theme={scheme}]").wait_for()
+            page.screenshot(path=f"{folder}/{width}-{scheme}.png", full_page=True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("network", ["0", "1"])
+def test_axe_finds_no_violation(browser: Any, address: str, scheme: str, network: str) -> None:
+    axe = os.environ.get("TORCHCAPS_AXE")
+    if axe is None:
+        pytest.skip("TORCHCAPS_AXE names no axe.min.js: npm pack axe-core")
+    context = browser.new_context(color_scheme=scheme, bypass_csp=True)  # axe is not the page's own
+    page = context.new_page()
+    page.goto(address)
+    page.locator("html[data-ready]").wait_for()
+    page.select_option("#network", network)
+    settle(page)
+    page.add_script_tag(path=axe)
+    found = page.evaluate("axe.run().then((found) => found.violations.map((v) => [v.id, v.nodes.map((n) => n.html)]))")
+    context.close()
+    assert found == []
