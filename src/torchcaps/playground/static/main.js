@@ -194,7 +194,7 @@ function setPose() {
 
 function makeSliders(place, n) {
   place.replaceChildren(...Array.from({ length: n }, (_, k) => {
-    const row = slider(`pose-${k}`, `number ${k + 1}`, -0.7, 0.7, 0.01);
+    const row = slider(`pose-${k}`, `number ${k + 1}`, -1, 1, 0.01);
     row.querySelector("input").addEventListener("input", (event) => {
       state.pose[k] = Number(event.target.value);
       decode();
@@ -340,6 +340,14 @@ for (const input of document.querySelectorAll("input[type=range]")) showValue(in
 function guarded(work) {
   return (event) => work(event).then(() => problem(""), (error) => problem(error.message));
 }
+
+// For those who drive the page: the same as "Test image" does, with a picture of their own.
+window.playground = {
+  put(found) {
+    drawing.steps = [];
+    drawing.put(found, 0);
+  },
+};
 
 useNetwork(0);
 if (about.samples) await guarded(takeSample)();
