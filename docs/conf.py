@@ -35,7 +35,10 @@ nitpicky = True
 _OTHERS = "torch(?!caps)|numpy|np|nn|matplotlib|lightning|collections|abc|pathlib|typing|Path|Tensor|Figure|Module"
 nitpick_ignore_regex = [
     ("py:.*", rf"({_OTHERS})\b.*"),
-    ("py:.*", r"optional|callable|Loss|Logger|Progress|Decode|Extent|Task|(.*\.)?(World|Share)|Unavailable|OutOfTime|.*\._[A-Z]\w*"),
+    (
+        "py:.*",
+        r"optional|callable|Loss|Logger|Progress|Decode|Extent|Task|(.*\.)?(World|Share)|Unavailable|OutOfTime|.*\._[A-Z]\w*",
+    ),
 ]
 
 # Pages

@@ -15,7 +15,9 @@ pytest.importorskip("starlette", reason="the extra playground is not installed")
 pytest.importorskip("uvicorn", reason="the extra playground is not installed")
 
 from torchcaps.cli import main
-from torchcaps.playground.serve import listen, serve_playground
+from torchcaps.playground.network import load_network
+from torchcaps.playground.samples import find_samples
+from torchcaps.playground.serve import OURS, listen, serve_playground
 from torchcaps.training.config import Data, Experiment, Model
 from torchcaps.training.run import Run
 
@@ -63,7 +65,7 @@ def test_a_port_that_is_taken_and_an_address_that_is_none_are_refused() -> None:
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="playground needs a finished run"):
+    with pytest.raises(ValueError, match="runs must name at least one"):
         serve_playground([])
     assert main(["playground", str(tmp_path / "nothing"), "--no-browser"]) == 2
     assert "must hold a finished run" in capsys.readouterr().err
@@ -79,3 +81,12 @@ def test_it_computes_on_one_thread_and_opens_the_browser(run: Path, monkeypatch:
     serve_playground([run])
     assert torch.get_num_threads() == 1
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", opened[0])
+
+
+@pytest.mark.parametrize("run", OURS)
+def test_networks_that_come_trained_are_shown(run: str) -> None:
+    pytest.importorskip("safetensors", reason="safetensors is not installed; it is of the extra train")
+    network = load_network(run)
+    assert network.has_capsules and network.pairs == ("multi" in run)
+    samples = find_samples(run, network.classes)
+    assert samples is not None and len(samples) > 100

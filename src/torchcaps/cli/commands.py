@@ -181,9 +181,14 @@ def export_command(parsed: argparse.Namespace) -> None:
 def playground_command(parsed: argparse.Namespace) -> None:
     """Draw a digit, and see on a local page which capsules agree on it."""
     from torchcaps.playground import serve_playground
+    from torchcaps.playground.serve import OURS
 
     serve_playground(
-        parsed.runs, beside=parsed.beside, host=parsed.host, port=parsed.port, opens_browser=not parsed.no_browser
+        parsed.runs or OURS,
+        beside=parsed.beside,
+        host=parsed.host,
+        port=parsed.port,
+        opens_browser=not parsed.no_browser,
     )
 
 

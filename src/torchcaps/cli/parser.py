@@ -105,7 +105,12 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
     made.add_argument("--force", action="store_true", help="replace a file that is there")
     made.add_argument("--data.root", dest="root", type=place, help=ROOT)
     made = command("playground", commands.playground_command, "runs/digits --beside runs/digits-cnn")
-    made.add_argument("runs", metavar="RUN", nargs="+", help=f"{run_help}, on images of one channel")
+    made.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="*",
+        help=f"{run_help}, on images of one channel (default: networks that come trained)",
+    )
     made.add_argument("--beside", metavar="RUN", help="another run, such as a CNN's, whose answers stand beside")
     made.add_argument("--host", type=place, default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     made.add_argument("--port", type=int, default=0, help="port to listen on (default: a free one)")

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps import explain
+from torchcaps.models import cards
 from torchcaps.playground.drawing import SIDE, fit_drawing, overlay_drawings
 from torchcaps.playground.meaning import name_dimensions
-from torchcaps.training.checkpoint import load_model
+from torchcaps.training.checkpoint import load_model, pretrained_name
+from torchcaps.training.recipes import recipe
 from torchcaps.training.run import Run
 
 #: A second digit is there where its capsule is at least this long.
@@ -179,7 +181,10 @@ def load_network(run: str | Path) -> Network:
     Raises:
         ValueError: no finished run of a classifier, or images that cannot be drawn.
     """
-    trained = load_model(run)
+    trained, name = load_model(run), pretrained_name(run)
+    if name is not None:
+        pairs = recipe(cards()[name].recipe).data.pairs
+        return Network(name, trained.model, trained.classes, trained.image_shape, pairs=pairs)
     folder = Path(run).expanduser()
     config = Run(folder if folder.is_dir() else folder.parent).classifier()
     return Network(folder.resolve().name, trained.model, trained.classes, trained.image_shape, pairs=config.data.pairs)

@@ -8,7 +8,10 @@ from pathlib import Path
 from torchcaps.data import Images, load
 from torchcaps.data.files import cache_folder
 from torchcaps.data.mnist import read_idx
+from torchcaps.models import cards
 from torchcaps.playground.drawing import SIDE
+from torchcaps.training.checkpoint import pretrained_name
+from torchcaps.training.recipes import recipe
 from torchcaps.training.run import Run
 
 #: The files of test images in MNIST's form.
@@ -21,8 +24,11 @@ def find_samples(run: str | Path, classes: tuple[str, ...]) -> Images | None:
     Returns:
         None where there are none without a download.
     """
-    folder = Path(run).expanduser()
-    data = Run(folder if folder.is_dir() else folder.parent).experiment().data
+    name, folder = pretrained_name(run), Path(run).expanduser()
+    if name is not None:
+        data = recipe(cards()[name].recipe).data
+    else:
+        data = Run(folder if folder.is_dir() else folder.parent).experiment().data
     for place in filter(None, (data.root, cache_folder() / data.name)):
         images, labels = (Path(place).expanduser() / name for name in _FILES)
         if data.name in ("mnist", "fashion-mnist", "kmnist") and images.is_file() and labels.is_file():

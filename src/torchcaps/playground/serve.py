@@ -15,9 +15,12 @@ import torch
 from torchcaps.playground.network import load_network
 from torchcaps.playground.samples import find_samples
 
+#: What is shown where no run is named: networks that come trained.
+OURS = ("pretrained:mnist-small", "pretrained:multimnist-small")
+
 
 def serve_playground(
-    runs: Sequence[str | Path],
+    runs: Sequence[str | Path] = OURS,
     *,
     beside: str | Path | None = None,
     host: str = "127.0.0.1",
@@ -27,7 +30,8 @@ def serve_playground(
     """Serve the playground of trained networks until it is interrupted.
 
     Args:
-        runs: folders of finished runs of capsule networks, or ``model.pt`` files beside their configuration.
+        runs: folders of finished runs of capsule networks, ``model.pt`` files beside their configuration, or weights
+            that come with the library, such as "pretrained:mnist-small".
         beside: that of another network, such as a CNN, whose answers are shown too.
         host: address to listen on; others than loopback let other machines in.
         port: 0 takes a free one.
@@ -43,7 +47,7 @@ def serve_playground(
     except ImportError as error:
         raise ValueError(f"the playground needs {error.name}: pip install 'torchcaps[playground]'") from error
     if not runs:
-        raise ValueError("playground needs a finished run, such as runs/digits: torchcaps train digits makes one")
+        raise ValueError("runs must name at least one, such as runs/digits or pretrained:mnist-small; got none")
     # Threads of one small image wait for each other longer than they work, the more so on a busy machine.
     torch.set_num_threads(1)
     networks = [load_network(run) for run in runs]

@@ -39,8 +39,9 @@ export class Drawing {
   }
 
   // Lay a picture (a canvas whose alpha is the ink, one for each pen) down.
-  put(picture, pen, { x = 0, y = 0, joined = false } = {}) {
-    this.steps.push({ picture, pen, x, y, joined });
+  // One that is shown as an example makes room for the first stroke.
+  put(picture, pen, { x = 0, y = 0, joined = false, example = false } = {}) {
+    this.steps.push({ picture, pen, x, y, joined, example });
     this.redraw();
   }
 
@@ -113,8 +114,11 @@ export class Drawing {
   }
 
   #start(point) {
+    const anew = this.steps.some((step) => step.example);
+    if (anew) this.steps = [];
     this.steps.push({ points: [point], pen: this.pen, brush: this.brush });
-    this.#extend([]);
+    if (anew) this.redraw();
+    else this.#extend([]);
   }
 
   // The new part of the last stroke alone: all of it anew would take ever longer.

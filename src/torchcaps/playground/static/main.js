@@ -286,7 +286,7 @@ async function takeSample() {
   drawing.steps = [];
   found.forEach((sample, pen) => {
     const offset = pens === 1 ? 0 : [-30, 30][pen];
-    drawing.put(picture(fromBase64(sample.image)), pen, { x: offset, y: offset / 3, joined: pen === 0 && pens === 2 });
+    drawing.put(picture(fromBase64(sample.image)), pen, { x: offset, y: offset / 3, joined: pen === 0 && pens === 2, example: true });
   });
 }
 
