@@ -51,7 +51,9 @@ def check_shapes(**named: tuple[Tensor, str]) -> dict[str, int]:
 
 def check_tensor(name: str, value: object) -> None:
     """Refuse lists, numbers, and what else is no tensor."""
-    if not hasattr(value, "dim"):  # without importing torch for it
+    from torch import Tensor  # here, as this file is imported without torch
+
+    if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a torch.Tensor, got a {type(value).__name__}")
 
 

@@ -63,7 +63,8 @@ class EMSettings:
             value = getattr(self, name)
             # No tensor: compiled code would take its value for a constant, and give it no gradient.
             # Not math.isfinite, which the compiler refuses where it takes a setting for a variable.
-            if isinstance(value, bool) or not isinstance(value, Real) or not -math.inf < float(value) < math.inf:
+            number = isinstance(value, float | int) or isinstance(value, Real)  # Dynamo of torch 2.6 knows no Real
+            if isinstance(value, bool) or not number or not -math.inf < float(value) < math.inf:
                 raise ValueError(f"{name} must be a finite number, got {value!r}")
             if not isinstance(value, float | int):  # a fraction, which tensors are not multiplied by
                 object.__setattr__(self, name, float(value))
