@@ -46,3 +46,9 @@ def test_the_network_of_a_run(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "hub")
     assert model.classes == list("0123456789")
     assert HubModel.from_pretrained(str(tmp_path / "hub")).model(torch.rand(1, 1, 28, 28)).scores.shape == (1, 10)
+
+
+@pytest.mark.parametrize("classes", ["cat", ["a", "a"]])
+def test_classes_are_different_names(classes: list[str] | str) -> None:
+    with pytest.raises(ValueError, match="classes must be a list of different names"):
+        HubModel("capsnet_small", (1, 28, 28), classes)

@@ -30,6 +30,9 @@ class HubModel(
         classes: Their names, in the order of the scores; none for an auto-encoder.
         options: Further options of the network, as JSON knows them.
 
+    Raises:
+        ValueError: As :func:`torchcaps.models.build`; classes that are one text, or named twice.
+
     Attributes:
         model: The network.
 
@@ -53,6 +56,8 @@ class HubModel(
     ) -> None:
         super().__init__()
         self.classes = list(classes)
+        if isinstance(classes, str) or len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"classes must be a list of different names, got {classes!r}")
         channels, height, width = image_shape
         self.model = build(model_name, (channels, height, width), len(self.classes) or None, **(options or {}))
 

@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_refused() -> None:
         build("capsnet_small", (1, 32, 32), 10, pretrained=True)
     with pytest.raises(ValueError, match="must be True or one of mnist-small for capsnet_small, got 'mnist'"):
         build("capsnet_small", shape, 10, pretrained="mnist")
-    with pytest.raises(ValueError, match="pretrained must be one of none for capsnet, got True"):
+    with pytest.raises(ValueError, match="pretrained must be False for capsnet, got True: weights are of caps"):
         build("capsnet", shape, 10, pretrained=True)
     with pytest.raises(ValueError, match=r"primary_scale must be 1\.0 for the weights mnist-small, or left"):
         of("mnist-small", primary_scale=2.0)

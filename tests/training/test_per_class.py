@@ -64,12 +64,12 @@ def test_a_table_of_many_classes_has_those_that_fare_worst() -> None:
 
 def test_in_words() -> None:
     scores = {"recall": {"cat": 1.0, "emu": None, "owl": 0.4}, "error_balanced": 0.3}
-    wanted = " (balanced over the classes 30.00%; of owl 2 of 5 recognized; no image of emu)"
+    wanted = " (balanced over the classes 30.00%; of class owl 2 of 5 recognized; no image of emu)"
     assert balanced_in_words(scores, {"cat": 90, "emu": 0, "owl": 5}) == wanted
     equal = {"recall": {"cat": 1.0, "owl": 0.5}, "error_balanced": 0.25}
     assert balanced_in_words(equal, {"cat": 80, "owl": 40}) == ""  # not more than twice as many
     assert balanced_in_words(equal, {"cat": 81, "owl": 40}) == (
-        " (balanced over the classes 25.00%; of owl 20 of 40 recognized)"
+        " (balanced over the classes 25.00%; of class owl 20 of 40 recognized)"
     )
     assert balanced_in_words({}, {"cat": 90, "owl": 5}) == ""
     assert error_words({"test_error": 0.1}, "test") == ""  # of an older version
@@ -119,7 +119,8 @@ def test_a_folder_with_a_rare_class(rare: Path, tmp_path: Path, capsys: pytest.C
     assert found["test_error"] == pytest.approx(1 - (12 * recall["frequent"] + 5 * recall["rare"]) / 17)
     worst = min(recall, key=lambda name: recall[name])
     n = {"frequent": 12, "rare": 5}[worst]
-    words = f"error {found['test_error']:.2%} (balanced over the classes {found['test_error_balanced']:.2%}; of {worst}"
+    balanced = f"balanced over the classes {found['test_error_balanced']:.2%}"
+    words = f"error {found['test_error']:.2%} ({balanced}; of class {worst}"
     assert f"test {words} {round(n * recall[worst])} of {n} recognized)" in said
     assert "images of each class to train, to validate and to test: frequent 42, 6, 12; rare 18, 2, 5\n" in said
     assert main(["evaluate", str(tmp_path / "run")]) == 0
@@ -162,7 +163,7 @@ def test_a_folder_of_labelled_images(rare: Path, tmp_path: Path, capsys: pytest.
     matrix, picture = tmp_path / "confusion.csv", tmp_path / "confusion.png"
     assert main(["evaluate", str(run), "--folder", str(other), "--confusion", str(matrix)]) == 2
     said = capsys.readouterr()
-    assert "1 files could not be read" in said.err and f"wrote {matrix}" in said.out
+    assert "1 file could not be read" in said.err and f"wrote {matrix}" in said.out
     head, frequent, line = matrix.read_text().splitlines()
     assert head == "true class,predicted frequent,predicted rare" and frequent == "frequent,0,0"
     name, wrong, right = line.split(",")

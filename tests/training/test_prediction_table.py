@@ -62,7 +62,7 @@ def test_what_cannot_be_read_has_a_row_and_is_said(run: Path, folder: Path, caps
     (folder / "broken.png").write_text("no image")
     table = folder.parent / "out.csv"
     assert main(["predict", str(run), str(folder), "--csv", str(table)]) == 2
-    assert "1 files could not be read" in capsys.readouterr().err
+    assert "1 file could not be read" in capsys.readouterr().err
     rows = {Path(row["image"]).name: row for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines())}
     assert "cannot be read" in rows["broken.png"]["error"] and rows["broken.png"]["class"] == ""
     assert rows["a.jpg"]["class"]

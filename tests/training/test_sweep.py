@@ -127,3 +127,10 @@ def test_the_picture_has_the_best_on_top() -> None:
     assert [float(x) for x in axes.lines[0].get_xdata()] == [50.0, 70.0]
     with pytest.raises(ValueError, match="errors must have at least one each"):
         draw_sweep({"a": []})
+
+
+def test_a_bad_network_is_found_before_any_training_whatever_the_data(tmp_path: Path) -> None:
+    grid = {"data.shift": [1, 2], "model.options.channels": [8, -3]}
+    with pytest.raises(ValueError, match="channels must be an integer of at least 1, got -3"):
+        sweep(recipe("digits"), grid, runs=tmp_path, quick=True, device="cpu")
+    assert not any(tmp_path.rglob("*.*"))

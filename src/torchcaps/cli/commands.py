@@ -153,7 +153,8 @@ def predict_command(parsed: argparse.Namespace) -> None:
         wrong = write_predictions(parsed.run, parsed.images, to, invert=parsed.invert)
         print(f"wrote {' and '.join(to)}; scores of classes need not sum to 1")
         if wrong:
-            raise ValueError(f"{len(wrong)} files could not be read: {'; '.join(wrong.values())}")
+            number = "1 file" if len(wrong) == 1 else f"{len(wrong)} files"
+            raise ValueError(f"{number} could not be read: {'; '.join(wrong.values())}")
         return
     broken, files = 0, image_files(parsed.images)
     for path, found in predictions(parsed.run, files, invert=parsed.invert, top=parsed.top):

@@ -34,7 +34,7 @@ def evaluate_command(parsed: argparse.Namespace) -> None:
         _write_confusion(confusion, answers, classes)
         print(f"wrote {confusion}")
     if wrong:
-        raise ValueError(f"{len(wrong)} files could not be read: {'; '.join(wrong)}")
+        raise ValueError(f"{len(wrong)} file{'s' * (len(wrong) > 1)} could not be read: {'; '.join(wrong)}")
 
 
 def _evaluate_split(run: Run, parsed: argparse.Namespace, answers: list[Answer]) -> Sequence[str]:

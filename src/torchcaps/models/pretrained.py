@@ -95,12 +95,15 @@ def choose_card(model: str, which: bool | str) -> Card:
         ValueError: There are no such weights, or they are another network's.
     """
     mine = [card.name for card in cards().values() if card.model == model]
+    if not mine:
+        known = sorted({card.model for card in cards().values()})
+        raise ValueError(f"pretrained must be False for {model}, got {which!r}: weights are of {', '.join(known)}")
     if which is True:
         if len(mine) != 1:
-            raise ValueError(f"pretrained must be one of {', '.join(mine) or 'none'} for {model}, got True")
+            raise ValueError(f"pretrained must be one of {', '.join(mine)} for {model}, got True")
         return cards()[mine[0]]
     if which not in mine:
-        raise ValueError(f"pretrained must be True or one of {', '.join(mine) or 'none'} for {model}, got {which!r}")
+        raise ValueError(f"pretrained must be True or one of {', '.join(mine)} for {model}, got {which!r}")
     return cards()[which]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from torchcaps.data.folder import SUFFIXES
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.objective import Answer
 from torchcaps.training.predict import predictions
@@ -62,4 +64,10 @@ def _labelled_files(folder: Path, classes: Sequence[str]) -> dict[str, int]:
             f"{folder} must have sub-folders named as classes of the run, {', '.join(classes)}; "
             f"got {', '.join(unknown) or 'none'}"
         )
+    loose = [each.name for each in folder.iterdir() if each.is_file() and each.suffix.lower() in SUFFIXES]
+    if loose:
+        logging.getLogger("torchcaps").warning(
+            "%s: %d images lie in no sub-folder, so their class is not known; they are left out, such as %s",
+            folder, len(loose), min(loose),
+        )  # fmt: skip
     return {file: classes.index(name) for name in inside for file in image_files([folder / name])}

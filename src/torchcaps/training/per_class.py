@@ -93,7 +93,7 @@ def balanced_in_words(scores: Mapping[str, Any], counts: Mapping[str, int]) -> s
     known = {name: value for name, value in scores["recall"].items() if value is not None}
     worst = min(known, key=lambda name: known[name])
     n = counts[worst]
-    said = f"of {worst} {round(known[worst] * n)} of {n} recognized"
+    said = f"of class {worst} {round(known[worst] * n)} of {n} recognized"
     missing = [name for name, value in scores["recall"].items() if value is None]
     if missing:
         said += f"; no image of {', '.join(missing)}"

@@ -109,17 +109,17 @@ def sweep(
     placed_runs = [
         (settings, [(placed(each, root, threads, device), run) for each, run in every]) for settings, every in planned
     ]
-    _check_runs([each for _, every in placed_runs for each in every], grid)
+    _check_runs([each for _, every in placed_runs for each in every])
     require_place("runs", folder)
-    found = list[Combination]()
+    found, table = list[Combination](), ""
     for settings, every in placed_runs:
         errors = tuple(_error(experiment, run, progress) for experiment, run in every)
         found.append(Combination(settings, errors))
         say(f"{config.recipe}: {in_words(settings)}: validation error, %: {found[-1].in_words()}")
-    table = _as_markdown(config, found, quick)
-    write_text(folder / "table.md", table)
-    rows = [{"settings": each.settings, "val_error": list(each.errors)} for each in found]
-    write_json(folder / "table.json", {"recipe": config.recipe, "config": config.to_dict(), "rows": rows})
+        table = _as_markdown(config, found, quick)  # after each: whoever stops it has what there is
+        write_text(folder / "table.md", table)
+        rows = [{"settings": each.settings, "val_error": list(each.errors)} for each in found]
+        write_json(folder / "table.json", {"recipe": config.recipe, "config": config.to_dict(), "rows": rows})
     say(table)
     return folder, found
 
@@ -196,17 +196,18 @@ def _run(
     return (smoke(experiment) if quick else experiment), Run(folder / f"{name}-seed{seed}")
 
 
-def _check_runs(every: Sequence[tuple[Experiment, Run]], grid: Mapping[str, Sequence[Any]]) -> None:
+def _check_runs(every: Sequence[tuple[Experiment, Run]]) -> None:
     """See, before hours of work, that each network can be made, and that no folder holds another run."""
+    last, dataset = None, None
     for experiment, run in every:
         run.check(experiment)
-    if any(name.startswith("data.") for name in grid):
-        return
-    data = every[0][0].data
-    dataset = load(data.name, data.root, data.image_size, **data.options)
-    for experiment, _ in every:
-        if experiment.seed == 0:
-            check_model(experiment, dataset, None)
+        if experiment.seed > 0:
+            continue
+        data = experiment.data
+        read = data.name, data.root, data.image_size, data.options
+        if dataset is None or read != last:  # one set at a time is held
+            last, dataset = read, load(data.name, data.root, data.image_size, **data.options)
+        check_model(experiment, dataset, None)
 
 
 def _error(experiment: Experiment, run: Run, progress: Progress) -> float | None:
