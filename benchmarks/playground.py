@@ -39,7 +39,7 @@ def measure(run: Path) -> dict[str, Any]:
     Raises:
         ValueError: no test images of the run are at hand.
     """
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]
 
     network = load_network(run)
     samples = find_samples(run, network.classes)

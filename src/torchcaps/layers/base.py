@@ -183,7 +183,8 @@ class RoutedLayer(Scaled):
                     f"capsules.activation must be one number for each pose, "
                     f"got shape {list(activation.shape)} beside poses of shape {list(pose.shape)}"
                 )
-            return capsules._replace(pose=self._scaled(pose if axes == 1 else pose.flatten(-2)))
+            pose = self._scaled(pose if axes == 1 else pose.flatten(-2))
+            return Capsules(pose, activation, capsules.coupling)  # Dynamo of torch 2.6 traces no _replace
         capsules = as_pose(capsules)
         if self.routing.needs_activations:
             raise ValueError(

@@ -62,8 +62,8 @@ class Settings(NamedTuple):
 
     def pack(self) -> tuple[bool, bool, bool, list[float]]:
         """Write the arguments of an operator."""
-        *numbers, lambdas = self[3:]
-        return *self[:3], [*numbers, *lambdas]
+        *numbers, lambdas = tuple(self)[3:]  # Dynamo of torch 2.6 takes no part of a named tuple
+        return *tuple(self)[:3], [*numbers, *lambdas]
 
     @classmethod
     def unpack(cls, compete_positions: bool, start_types: bool, last_only: bool, numbers: list[float]) -> Settings:
