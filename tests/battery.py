@@ -198,6 +198,24 @@ def own_routing(poses: bool = True) -> Callable[[], nn.Module]:
     return make
 
 
+class VariationalBayes(Op):
+    """Variational-Bayes routing of votes, with the costs as parameters."""
+
+    def forward(self, x: Tensor, **options: Any) -> Capsules:
+        votes, activation = x[..., :-1].unflatten(-1, (J, D_OUT)), x[..., -1].sigmoid()
+        return self.function(votes, activation, **self.tensors, **self.options, **options)
+
+
+def variational_bayes(**options: Any) -> Callable[[], nn.Module]:
+    """Variational-Bayes routing of votes and the logits of activations."""
+
+    def make() -> nn.Module:
+        parameters = {"beta_u": torch.randn(J), "beta_a": torch.randn(J)}
+        return VariationalBayes(ops.variational_bayes_routing_from_votes, parameters, **options)
+
+    return make
+
+
 def self_routing_resnet() -> nn.Module:
     """A small one for oblong images, as evaluated."""
     sizes = {"n_types": 2, "d_pose": 5, "width": 2, "depth": 2}
@@ -370,6 +388,15 @@ SUBJECTS = [
             lengths=False,
         )
         for subject in each_layer(layers.SelfRouting())
+    ),
+    *(
+        Subject(
+            f"variational-bayes-from-votes-{n_iters}",
+            (I, J * D_OUT + 1),
+            variational_bayes(n_iters=n_iters),
+            lengths=False,
+        )
+        for n_iters in (1, 3)
     ),
     Subject("SelfRoutingResNet", (2, 11, 13), self_routing_resnet, lengths=False),
     Subject(

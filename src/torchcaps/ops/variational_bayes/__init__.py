@@ -1,0 +1,1 @@
+"""Variational-Bayes routing (De Sousa Ribeiro, Leontidis, Kollias 2020)."""
