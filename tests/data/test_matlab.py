@@ -147,6 +147,20 @@ def test_damaged_svhn(house_numbers: Path) -> None:
         load("svhn", house_numbers)
 
 
+def test_scipy_sees_no_file_of_another_checksum(
+    house_numbers: Path, write: Callable[[Any], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken bytes can end the process inside SciPy's reader, which no ``except`` meets."""
+    zipped = write(official())
+    monkeypatch.setattr(affnist, "_SHA256", "0" * 64)
+    monkeypatch.setattr(svhn, "_SHA256", dict.fromkeys(svhn._SHA256, "0" * 64))
+    monkeypatch.setattr("scipy.io.loadmat", lambda *_, **__: pytest.fail("SciPy read it"))
+    with pytest.raises(ValueError, match="must have the sha256"):
+        load_affnist(zipped.parent)
+    with pytest.raises(ValueError, match="must have the sha256"):
+        load("svhn", house_numbers)
+
+
 def test_svhn_of_other_shapes(house_numbers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = mat(X=np.zeros((32, 32, 4), np.uint8), y=np.ones((4, 1), np.uint8))
     (house_numbers / "train_32x32.mat").write_bytes(raw)

@@ -11,6 +11,8 @@ import numpy as np
 def read_mat(file: IO[bytes] | Path, name: str | Path) -> dict[str, Any]:
     """Read all variables of a ``.mat`` file, by name: arrays without axes of size 1, and structs as dicts.
 
+    SciPy's reader can end the process at broken bytes. Give it only a file whose checksum is pinned and was checked.
+
     Args:
         file: the file.
         name: what errors call it.
