@@ -155,6 +155,41 @@ def test_ended_twenty_times_at_any_moment_it_ends_as_never_ended(tmp_path: Path)
     assert not list(out.rglob("*.partial"))
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.parametrize(("by", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_real_signal_ends_the_command_in_one_sentence(tmp_path: Path, by: signal.Signals, status: int) -> None:
+    run, whole, said = tmp_path / "ended", tmp_path / "whole", tmp_path / "said"
+    train(SHORT, whole, progress="none")
+
+    def command() -> None:
+        step = TrainingModule.training_step
+
+        def signalled(self: TrainingModule, batch: Any, k: int) -> Any:
+            if self.global_step == 2:
+                os.kill(os.getpid(), by)
+            return step(self, batch, k)
+
+        TrainingModule.training_step = signalled  # type: ignore[method-assign]
+        with said.open("w") as sys.stderr:
+            ended = main(["train", "digits", "--config", str(whole / "config.json"), "--out", str(run)])
+        os._exit(ended)
+
+    assert in_fork(command) == status
+    last = said.read_text().splitlines()[-1]
+    assert last == "torchcaps: stopped; the same command goes on from what was last saved, if anything was"
+    assert "Traceback" not in said.read_text()
+    assert_all_whole(run)
+    assert not (run / "result.json").exists()
+    train(SHORT, run, progress="none")
+    assert_same(run, whole)
+
+
+def test_sigterm_is_the_callers_again_after_a_command() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["report", "/nowhere"]) == 2
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 class _Slow(BaseHTTPRequestHandler):
     content = bytes(range(256)) * 512
 

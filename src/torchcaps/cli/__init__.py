@@ -5,9 +5,13 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from torchcaps.cli.parser import Adder, make_parser
 from torchcaps.cli.train_command import train_command
@@ -39,6 +43,14 @@ def main(
     for stream in (sys.stdout, sys.stderr):  # of another encoding than UTF-8, to which not all can be written
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    with _sigterm_as_ctrl_c() as asked:
+        return _run(arguments, own, prog, further, asked)
+
+
+def _run(
+    arguments: list[str], own: list[str], prog: str, further: Callable[[Adder], None] | None, asked: list[int]
+) -> int:
+    """Run the command, and say in a sentence what ended it; ``asked`` holds the signals that were met."""
     try:
         status = None
         for file in own:
@@ -73,7 +85,26 @@ def main(
         resumed = bool({"train", "reproduce", "tune", "few-labels"} & set(arguments[:1]))
         more = "; the same command goes on from what was last saved, if anything was" * resumed
         print(f"torchcaps: stopped{more}", file=sys.stderr)
-        return 130
+        return 128 + (asked[0] if asked else signal.SIGINT)  # as a shell gives it
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[list[int]]:
+    """Let SIGTERM, as a cluster or a container sends it, end the command as Ctrl-C does; yields the signals met."""
+    asked = list[int]()
+
+    def interrupt(number: int, _: Any) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if mine:
+        signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield asked
+    finally:
+        if mine:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _let_the_first_say_it() -> None:
