@@ -180,6 +180,12 @@ def test_half_precision_is_computed_wide(dtype: torch.dtype) -> None:
         torch.testing.assert_close(found, of(x.float(), matrix.float()).to(dtype), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("parts", [None, 2.5, torch.zeros(3), (1, 2, 3, 4)])
+def test_what_are_no_parts_is_refused(parts: object) -> None:
+    with pytest.raises(ValueError, match=f"parts must be AffineParts, got {type(parts).__name__}"):
+        affine_matrix(parts)  # type: ignore[arg-type]
+
+
 def test_bad_shapes_are_named() -> None:
     with pytest.raises(ValueError, match=r"matrix must be \[\.\.\., 3, 3\], got shape \[2, 2\]"):
         affine_parts(torch.eye(2))

@@ -41,6 +41,9 @@ class AffineParts(NamedTuple):
 def affine_matrix(parts: AffineParts) -> Tensor:
     """Build the matrix ``[..., 3, 3]`` of these parts.
 
+    Raises:
+        ValueError: they are not :class:`AffineParts`.
+
     Example:
         >>> import torch
         >>> nothing = torch.zeros(1)
@@ -50,6 +53,8 @@ def affine_matrix(parts: AffineParts) -> Tensor:
                  [0., 1., 3.],
                  [0., 0., 1.]]])
     """
+    if not isinstance(parts, AffineParts):
+        raise ValueError(f"parts must be AffineParts, got {type(parts).__name__}")
     cos, sin = parts.angle.cos(), parts.angle.sin()
     (sx, sy), shear = parts.scale.unbind(-1), parts.shear
     linear = torch.stack((cos * sx, (cos * shear - sin) * sy, sin * sx, (sin * shear + cos) * sy), dim=-1)
