@@ -16,6 +16,7 @@ from tests.tiny import TINY
 from torchcaps.cli import main
 from torchcaps.models import build
 from torchcaps.training import export as module
+from torchcaps.training.checkpoint import load_model
 from torchcaps.training.export import FORMATS, export
 from torchcaps.training.train import train
 
@@ -92,7 +93,7 @@ def test_weights_of_a_run_by_the_command_line(tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     command = ["export", str(run), "--format", "safetensors"]
     assert main(command) == 0
-    assert "model.safetensors; its scores of 16 images differ by at most 0.0e+00" in capsys.readouterr().out
+    assert "model.safetensors; its scores of 16 images of digits differ by at most 0.0e+00" in capsys.readouterr().out
     with safe_open(run / "model.safetensors", "pt") as file:
         saved = torch.load(run / "model.pt", weights_only=True)["state_dict"]
         assert all(torch.equal(file.get_tensor(name), value) for name, value in saved.items())
@@ -101,6 +102,27 @@ def test_weights_of_a_run_by_the_command_line(tmp_path: Path, capsys: pytest.Cap
     assert main(command) == 2
     assert "path must not exist" in (said := capsys.readouterr().err) and "--force replaces a file" in said
     assert main([*command, "--force"]) == 0
+
+
+def test_weights_that_come_with_the_library(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are compared on digits, or on their own data where these are named; nothing is downloaded."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "pretrained:multimnist-small", "--format", "pt2"]) == 0
+    assert "wrote multimnist-small.pt2; its scores of 64 images of digits differ" in capsys.readouterr().out
+    extra, images = {"torchcaps": ""}, torch.rand(3, 1, 36, 36)
+    program = torch.export.load("multimnist-small.pt2", extra_files=extra).module()
+    with torch.no_grad():
+        wanted = load_model("pretrained:multimnist-small").model(images).scores
+    torch.testing.assert_close(program(images), wanted, rtol=0, atol=1e-5)
+    metadata = json.loads(extra["torchcaps"])
+    assert metadata["recipe"] == "multimnist-small" and metadata["classes"] == [str(n) for n in range(10)]
+    again = ["export", "pretrained:multimnist-small", "--format", "pt2", "--force"]
+    assert main([*again, "--data.root", str(tmp_path)]) == 2
+    assert "train-images-idx3-ubyte.gz" in capsys.readouterr().err
+    assert main(["export", "pretrained:mnist-templates-small", "--format", "pt2"]) == 2
+    assert "must be a classifier, got an auto-encoder" in capsys.readouterr().err
 
 
 def test_nothing_is_written_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

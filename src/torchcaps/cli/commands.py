@@ -176,7 +176,8 @@ def export_command(parsed: argparse.Namespace) -> None:
         done = export(parsed.run, path, format=parsed.format, root=parsed.root, overwrite=parsed.force)
     except ValueError as error:
         raise ValueError(str(error).replace("overwrite=True", "--force")) from error
-    print(f"wrote {done.path}; its scores of {done.n_images} images differ by at most {done.error:.1e} from the run's")
+    compared = f"its scores of {done.n_images} images of {done.images_of}"
+    print(f"wrote {done.path}; {compared} differ by at most {done.error:.1e} from the network's")
 
 
 def playground_command(parsed: argparse.Namespace) -> None:

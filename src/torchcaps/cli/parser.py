@@ -99,9 +99,11 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
     )
     made.add_argument("--top", type=int, default=3, help="how many classes are named for each image (default: 3)")
     made = command("export", commands.export_command, "runs/digits --format onnx")
-    made.add_argument("run", metavar="RUN", help=run_help)
+    made.add_argument("run", metavar="RUN", help=f"{run_help}; or pretrained:NAME, which torchcaps list names")
     made.add_argument("--format", required=True, choices=("onnx", "pt2", "openvino", "safetensors"))
-    made.add_argument("--out", type=place, metavar="FILE", help="default: model.onnx and the like in the run's folder")
+    made.add_argument(
+        "--out", type=place, metavar="FILE", help="default: model.onnx and the like in the run's folder; NAME.onnx here"
+    )
     made.add_argument("--force", action="store_true", help="replace a file that is there")
     made.add_argument("--data.root", dest="root", type=place, help=ROOT)
     made = command("playground", commands.playground_command, "runs/digits --beside runs/digits-cnn")

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from torchcaps import __version__
 from torchcaps.checks import check_choice, check_shapes
-from torchcaps.data import Dataset
-from torchcaps.models import Scores
+from torchcaps.data import Dataset, load
+from torchcaps.data.images import to_float
+from torchcaps.models import Scores, cards
 from torchcaps.training.batches import split
-from torchcaps.training.checkpoint import data_for, load_model
+from torchcaps.training.checkpoint import Trained, data_for, load_model, pretrained_name
 from torchcaps.training.files import write_atomically
 from torchcaps.training.run import Run, with_data_in
 
@@ -39,11 +40,13 @@ class Exported(NamedTuple):
         path: the file.
         error: the largest difference between a score of the file and the network's own.
         n_images: how many images they were compared on.
+        images_of: the data set that these come from, or "the caller".
     """
 
     path: Path
     error: float
     n_images: int
+    images_of: str
 
 
 class _Content(NamedTuple):
@@ -101,12 +104,14 @@ def export(
     "torchcaps", as JSON.
 
     Args:
-        source: a network that returns scores, or a finished run, or its folder.
+        source: a network that returns scores, a finished run, its folder, or "pretrained:mnist-small", weights that
+            come with the library.
         path: the file; its ending must be the format's. OpenVINO puts its weights beside it, in a ``.bin``.
         format: "onnx", "pt2" (a program of :mod:`torch.export`), "openvino", or "safetensors" (weights alone).
-        images: ``[B, C, H, W]``, to compare on; for a run, 64 of its test images unless they are given.
+        images: ``[B, C, H, W]``, to compare on. Without them these are 64 test images: of a run its own, of the
+            library's weights those of their data in ``root``, or digits of scikit-learn where no ``root`` is given.
         classes: names of the scores; of a run its own.
-        root: of a run's data, where they lie elsewhere by now.
+        root: of a run's data, where they lie elsewhere by now, or of those of the library's weights.
         overwrite: replace a file that is there.
 
     Returns:
@@ -130,12 +135,16 @@ def export(
     _check_place(path, format, overwrite)
     _check_packages(format)
     extra: Metadata = {}
+    images_of = "the caller"
     if isinstance(source, nn.Module):
         if images is None:
             raise ValueError("images must be given with a network, to compare its scores on; got None")
         model = source
     else:
-        model, images, classes, extra = _of_run(source, images, root)
+        trained, extra, data = _of_run(source, root) if pretrained_name(source) is None else _of_weights(source, root)
+        model, classes = trained.model, trained.classes
+        if images is None:
+            images, images_of = data.test_images(), data.name
     check_shapes(images=(images, "B C H W"))
     if len(images) == 0:
         raise ValueError("images must hold at least one image to compare on, got 0")
@@ -150,7 +159,7 @@ def export(
             raise ValueError(f"format {format} must give the network's scores to {TOLERANCE}, got a difference {error}")
         for suffix in form.suffixes:
             write_atomically(path.with_suffix(suffix), functools.partial(shutil.copyfile, made.with_suffix(suffix)))
-    return Exported(path, error, len(images))
+    return Exported(path, error, len(images), images_of)
 
 
 def _check_place(path: Path, format: str, overwrite: bool) -> None:  # noqa: A002
@@ -170,19 +179,44 @@ def _check_packages(format: str) -> None:  # noqa: A002
             raise ValueError(f"format {format} needs {name}: pip install 'torchcaps[export]' ({error})") from error
 
 
-def _of_run(
-    source: Run | str | Path, images: Tensor | None, root: str | Path | None
-) -> tuple[nn.Module, Tensor, tuple[str, ...], Metadata]:
-    """Return the model, images of its test data (of a trial's validation data), classes, and further metadata."""
+class _Data(NamedTuple):
+    """Images to compare on, read once they are asked for."""
+
+    name: str
+    test_images: Callable[[], Tensor]
+
+
+def _of_run(source: Run | str | Path, root: str | Path | None) -> tuple[Trained, Metadata, _Data]:
+    """Return what was trained, further metadata, and images of its test data (of a trial's validation data)."""
     run = source if isinstance(source, Run) else Run(source)
     config = with_data_in(run.classifier(), root)
     trained = load_model(run)
-    if images is None:
+
+    def test_images() -> Tensor:
         data: Dataset = data_for(config, trained, run.path)
         batches = split(config, data, "val" if config.trial else "test", torch.device("cpu"))
-        images = next(iter(batches)).images[:_COMPARED]
-    extra = {"recipe": config.recipe, "resized_to": list(trained.uncropped), "central_window": trained.image_shape[1:]}
-    return trained.model, images, trained.classes, extra
+        return next(iter(batches)).images[:_COMPARED]
+
+    return trained, _further(trained, config.recipe), _Data(config.data.name, test_images)
+
+
+def _of_weights(source: Run | str | Path, root: str | Path | None) -> tuple[Trained, Metadata, _Data]:
+    """Return the same of the library's weights: nothing is downloaded for them, so without a root digits serve."""
+    trained, card = load_model(source), cards()[pretrained_name(source) or ""]
+    if not card.classes:
+        raise ValueError(f"{source} must be a classifier, got an auto-encoder, which knows no classes")
+    data = "digits" if root is None else card.data.partition(":")[0]
+    own = None if root is None else Path(root).expanduser() / data
+    place = own if own is not None and own.is_dir() else root
+
+    def test_images() -> Tensor:
+        return to_float(load(data, place, card.image_shape[1:]).test.images[:_COMPARED])
+
+    return trained, _further(trained, card.recipe), _Data(data, test_images)
+
+
+def _further(trained: Trained, recipe: str | None) -> Metadata:
+    return {"recipe": recipe, "resized_to": list(trained.uncropped), "central_window": trained.image_shape[1:]}
 
 
 def _plain(model: nn.Module) -> Scores:
@@ -275,6 +309,7 @@ FORMATS = {
 
 
 def default_path(run: str | Path, format: str) -> Path:  # noqa: A002
-    """Return where ``torchcaps export`` puts a file that is not named: in the run's folder."""
+    """Return where ``torchcaps export`` puts a file that is not named: in the run's folder, else here."""
     check_choice("format", format, FORMATS)
-    return Run(run).path / f"model{FORMATS[format].suffixes[-1]}"
+    name, suffix = pretrained_name(run), FORMATS[format].suffixes[-1]
+    return Run(run).path / f"model{suffix}" if name is None else Path(f"{name}{suffix}")
