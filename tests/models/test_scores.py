@@ -36,3 +36,14 @@ def test_an_exported_program_gives_one_tensor() -> None:
 def test_an_auto_encoder_has_none() -> None:
     with pytest.raises(ValueError, match="model must return scores, got a Reconstruction"):
         Scores(build("template_autoencoder", (1, 28, 28), 5))(X)
+
+
+def test_a_hook_lets_primary_capsules_return_one_tensor() -> None:
+    """As Captum's layer methods want; vector capsules are their poses, so the scores stay."""
+    model = build("capsnet_small", (1, 20, 20), 3, channels=4).eval()
+    x, seen = torch.rand(2, 1, 20, 20), []
+    wanted = Scores(model)(x)
+    model.primary.register_forward_hook(lambda layer, images, capsules: capsules.pose)
+    model.primary.register_forward_hook(lambda layer, images, pose: seen.append(pose))
+    assert torch.equal(Scores(model)(x), wanted)
+    assert len(seen) == 1 and isinstance(seen[0], torch.Tensor) and seen[0].shape == (2, 8, 2, 2, 8)
