@@ -62,8 +62,9 @@ class Settings(NamedTuple):
 
     def pack(self) -> tuple[bool, bool, bool, list[float]]:
         """Write the arguments of an operator."""
-        *numbers, lambdas = tuple(self)[3:]  # Dynamo of torch 2.6 takes no part of a named tuple
-        return *tuple(self)[:3], [*numbers, *lambdas]
+        numbers = [self.damping, self.variance_floor, self.mass_floor, self.ratio, self.scale_a, self.scale_u]
+        flags = self.compete_positions, self.start_types, self.last_only
+        return *flags, [*numbers, self.scale_variance, *self.lambdas]
 
     @classmethod
     def unpack(cls, compete_positions: bool, start_types: bool, last_only: bool, numbers: list[float]) -> Settings:

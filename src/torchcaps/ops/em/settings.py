@@ -64,10 +64,10 @@ class EMSettings:
             # No tensor: compiled code would take its value for a constant, and give it no gradient.
             # Not math.isfinite, which the compiler refuses where it takes a setting for a variable.
             # Asked twice, as Dynamo of torch 2.6 takes no number for a Real.
-            number = isinstance(value, (float, int)) or isinstance(value, Real)  # noqa: SIM101, UP038
+            number = isinstance(value, (float, int)) or isinstance(value, Real)  # noqa: SIM101
             if isinstance(value, bool) or not number or not -math.inf < float(value) < math.inf:
                 raise ValueError(f"{name} must be a finite number, got {value!r}")
-            if not isinstance(value, float | int):  # a fraction, which tensors are not multiplied by
+            if not isinstance(value, (float, int)):  # a fraction, which tensors are not multiplied by
                 object.__setattr__(self, name, float(value))
         for name in ("variance_floor", "mass_floor"):
             check_positive(name, getattr(self, name))
