@@ -37,7 +37,7 @@ nitpick_ignore_regex = [
     ("py:.*", rf"({_OTHERS})\b.*"),
     (
         "py:.*",
-        r"optional|callable|Loss|Logger|Progress|Decode|Extent|Task|(.*\.)?(World|Share)|Unavailable|OutOfTime|.*\._[A-Z]\w*",
+        r"optional|callable|Loss|Logger|Progress|Decode|Extent|Task|(.*\.)?(World|Share|Seen)|Unavailable|OutOfTime|.*\._[A-Z]\w*",
     ),
 ]
 
