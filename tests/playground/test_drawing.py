@@ -18,7 +18,7 @@ def large(image: torch.Tensor) -> torch.Tensor:
 def test_mnists_own_digits_come_back_as_they_were(shared_mnist: Path) -> None:
     images = to_float(read_idx(shared_mnist / "t10k-images-idx3-ubyte.gz")[:200])
     fitted = torch.cat([fit_drawing(large(image)) for image in images])
-    assert (fitted - images).abs().max() < 0.05  # but for the faintest pixels at an edge
+    assert (fitted - images).abs().max() < 0.05  # except for the faintest pixels at an edge
     same = ((fitted - images).abs().amax(dim=(1, 2)) < 1e-5).float().mean()
     assert same > 0.9
 

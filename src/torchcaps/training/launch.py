@@ -30,7 +30,7 @@ _GRACE = 10.0
 
 
 def start(n: int, work: Callable[..., object], arguments: Sequence[Any], objects: str) -> None:
-    """Let ``n`` processes do the same work together, and wait for them. They are told apart as torchrun does it.
+    """Let ``n`` processes do the same work together, and wait for them. They are numbered as by torchrun.
 
     Args:
         n: how many.
