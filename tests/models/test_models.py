@@ -528,9 +528,9 @@ def test_models_are_loaded_into_what_was_made_on_no_device(name: str) -> None:
 def test_models_given_memory_and_values_start_as_new_ones(name: str) -> None:
     """As trainers of large models do; the numbers of a model are drawn in another order then."""
     torch.manual_seed(1)
-    new = build(name, (1, 28, 28), 3)
+    new = build(name, (1, 28, 28), 60)
     with torch.device("meta"):
-        model = build(name, (1, 28, 28), 3)
+        model = build(name, (1, 28, 28), 60)
     model.to_empty(device="cpu")
     for value in model.state_dict().values():
         value.fill_(torch.nan if value.is_floating_point() else -1)

@@ -57,11 +57,12 @@ def from_torch(
     check_at_least("workers", workers, 0)
     if image_size is not None:
         check_two("image_size", image_size, 1)
-    parts = {
-        split: _read(split, source, image_size, workers)
-        for split, source in {"train": train, "val": val, "test": test}.items()
-        if source is not None
-    }
+    with torch.device("cpu"):  # torch's loader draws a number, which a default device "meta" has not
+        parts = {
+            split: _read(split, source, image_size, workers)
+            for split, source in {"train": train, "val": val, "test": test}.items()
+            if source is not None
+        }
     every = parts["train"]
     held, chosen = (every, parts["val"]) if val is not None else keep_a_tenth(every)
     names = _class_names(train, list(parts.values())) if classes is None else tuple(classes)
