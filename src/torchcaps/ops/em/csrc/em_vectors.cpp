@@ -1,4 +1,4 @@
-// EM routing of vector capsules, by the passes of em.cpp, but for votes that stay in L2; a library of its own, for few
+// EM routing of vector capsules, by the passes of em.cpp, except that votes stay in L2; a library of its own, for few
 // need it.
 #include "backward.h"
 #include "forward.h"

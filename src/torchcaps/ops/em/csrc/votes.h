@@ -131,7 +131,7 @@ inline Vec<T> differences(const T* m, const Vec<T>* weight, const Vec<T>* mu, co
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// Where all visits of a run are for one place the compiler is told so, and keeps its state in registers.
+// Where all visits of a run are for one place the compiler knows it, and keeps its state in registers.
 template <class Pose>
 inline int64_t place_of(const std::vector<Visit>& run, const Visit& visit) {
   return (Pose::kEven ? run.data() : &visit)->place;
