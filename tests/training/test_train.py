@@ -111,7 +111,7 @@ def test_killed_in_mid_epoch_and_resumed_is_as_never_killed(
     (out / "checkpoints" / ".last.ckpt.1.partial").parent.mkdir(exist_ok=True)
     (out / "checkpoints" / ".last.ckpt.1.partial").write_bytes(b"what a process left that was killed as it wrote")
     with monkeypatch.context() as patch:
-        patch.setattr(importlib.import_module("torchcaps.training.train"), "device_in_words", lambda _: "elsewhere")
+        patch.setattr(importlib.import_module("torchcaps.training.session"), "device_in_words", lambda _: "elsewhere")
         result = fit(config, out)
     here, there = result["device"].split("; ")
     assert there == "elsewhere" and here == json.loads((unbroken / "result.json").read_text())["device"]
@@ -499,7 +499,7 @@ def test_a_run_is_not_resumed_on_other_data(
         del content["callbacks"]["Metrics"]["data"]
     torch.save(content, run.checkpoint)
     changed = replace(load("digits"), **other)
-    monkeypatch.setattr("torchcaps.training.train.load", lambda *args, **options: changed)
+    monkeypatch.setattr("torchcaps.training.session.load", lambda *args, **options: changed)
     if version == "older" and "classes" in other:
         fit(longer, run.path)  # which did not say, and had nothing to say of data without a note
         return
@@ -520,7 +520,7 @@ def test_a_run_is_not_resumed_on_more_data(unbroken: Path, tmp_path: Path, monke
     fewer, other = data.val.take(slice(100)), replace(data.val, labels=data.val.labels.flip(0))
     for val in (fewer, other):
         changed = replace(data, val=val)
-        monkeypatch.setattr("torchcaps.training.train.load", lambda *args, changed=changed, **options: changed)
+        monkeypatch.setattr("torchcaps.training.session.load", lambda *args, changed=changed, **options: changed)
         with pytest.raises(ValueError, match=r"begun on other data \(.*'val': '180 images, labels .*, now .*'val': '1"):
             fit(longer, run.path)
 
@@ -532,13 +532,13 @@ def test_a_run_that_another_process_finished_meanwhile_is_left_alone(
     out, real = tmp_path / "a", load
 
     def other_process(*args: Any, **options: Any) -> Any:
-        monkeypatch.setattr("torchcaps.training.train.load", real)
+        monkeypatch.setattr("torchcaps.training.session.load", real)
         fit(TINY, out)
         before.update((path, path.stat().st_mtime_ns) for path in out.iterdir() if path.is_file())
         return real(*args, **options)
 
     before: dict[Path, int] = {}
-    monkeypatch.setattr("torchcaps.training.train.load", other_process)
+    monkeypatch.setattr("torchcaps.training.session.load", other_process)
     fit(TINY, out)
     assert before and {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -553,7 +553,7 @@ def test_seconds_are_those_of_training_and_evaluation(tmp_path: Path, monkeypatc
 
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr("torchcaps.training.train.evaluate", slowly)
+    monkeypatch.setattr("torchcaps.training.record.evaluate", slowly)
     assert fit(TINY, out)["seconds"] == 2000  # of two splits
     (out / "result.json").unlink()
     assert fit(TINY, out)["seconds"] == 2000
@@ -972,7 +972,7 @@ def test_compiling_does_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         compiled.append(self)
 
     monkeypatch.setattr(RoutedLayer, "compile", noted)
-    monkeypatch.setattr("torchcaps.training.train.require_compiler", lambda: None)
+    monkeypatch.setattr("torchcaps.training.session.require_compiler", lambda: None)
     fit(replace(one, compile=True), tmp_path / "c")
     assert len(compiled) == 1
 

@@ -103,7 +103,7 @@ def test_the_lowest_validation_error_wins_and_no_test_image_is_seen(
         seen.append(config.epochs)
         return {"error": next(errors), "loss": 1.0}
 
-    monkeypatch.setattr("torchcaps.training.train.evaluate", scripted)
+    monkeypatch.setattr("torchcaps.training.record.evaluate", scripted)
     said: list[str] = []
     options: dict[str, Any] = {"runs": tmp_path, "threads": 1, "device": "cpu", "progress": "none", "say": said.append}
     found = tune("tiny", keep_in=tmp_path / "kept", **options)
