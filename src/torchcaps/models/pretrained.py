@@ -70,9 +70,9 @@ def read_card(path: Path) -> Card:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        told: dict[str, Any] = {field.name: found[field.name] for field in fields(Card)}
-        told |= {name: tuple(found[name]) for name in ("image_shape", "classes", "uncropped")}
-        return Card(**told)
+        values: dict[str, Any] = {field.name: found[field.name] for field in fields(Card)}
+        values |= {name: tuple(found[name]) for name in ("image_shape", "classes", "uncropped")}
+        return Card(**values)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} must be the card of a file of weights: {error!r}") from error
 

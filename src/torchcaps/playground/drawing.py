@@ -87,7 +87,7 @@ def transform_image(
         image: ``[C, H, W]``.
         rotate: degrees, clockwise.
         shift: pixels (to the right, down).
-        shear: pixels to the right for each pixel upwards: a slant.
+        shear: pixels to the right for each pixel upwards.
 
     Returns:
         ``[C, H, W]``; the very same image where nothing is changed.

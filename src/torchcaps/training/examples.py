@@ -57,9 +57,9 @@ class Batch(NamedTuple):
 
     def take(self, part: slice) -> Batch:
         """Return some of its examples."""
-        told = None if self.transformation is None else self.transformation[part]
+        transformation = None if self.transformation is None else self.transformation[part]
         crops = tuple(images[part] for images in self.crops)
-        return Batch(self.images[part], self.labels[part], self.parts[part], told, crops)
+        return Batch(self.images[part], self.labels[part], self.parts[part], transformation, crops)
 
     def of(self, world: World) -> Batch:
         """Return what this process has of the batch."""

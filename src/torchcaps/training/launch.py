@@ -44,10 +44,20 @@ def start(n: int, work: Callable[..., object], arguments: Sequence[Any], objects
         Exception: what the work raised.
     """
     with tempfile.TemporaryDirectory(prefix="torchcaps-") as folder:
-        told = (n, _free_port(), _share_of_cores(n), folder, os.getpid(), _package(), own_code.files(), work, arguments)
+        given = (
+            n,
+            _free_port(),
+            _share_of_cores(n),
+            folder,
+            os.getpid(),
+            _package(),
+            own_code.files(),
+            work,
+            arguments,
+        )
         with _without_advice():
             try:
-                context = start_processes(_begin, args=told, nprocs=n, join=False, start_method="spawn")
+                context = start_processes(_begin, args=given, nprocs=n, join=False, start_method="spawn")
             except (AttributeError, TypeError, pickle.PicklingError) as error:
                 raise ValueError(
                     f"{objects} must be of classes and functions that a module has, to be handed to {n} processes; got "

@@ -155,8 +155,8 @@ def as_lines(scores: Mapping[str, Any], counts: Mapping[str, int]) -> list[str]:
 def lines_of(result: Mapping[str, Any], split: str) -> list[str]:
     """:func:`as_lines` of a split of a result, where classes are unequal or images have several labels."""
     scores, counts = scores_of(result, split), result.get("images_per_class", {}).get(split)
-    told = counts and ("f1" in scores or are_unequal(counts))
-    return [f"{split}:", *as_lines(scores, counts)] if told and "auc" in scores else []
+    shown = counts and ("f1" in scores or are_unequal(counts))
+    return [f"{split}:", *as_lines(scores, counts)] if shown and "auc" in scores else []
 
 
 def numbers_of(scores: Mapping[str, Any], name: str) -> tuple[str, str, str]:
@@ -189,15 +189,15 @@ def split_in_words(result: Mapping[str, Any]) -> str:
     It says so where somebody's own folder was split or classes are unequal; else nothing.
     """
     counts = result.get("images_per_class", {})
-    told = [split for split in _TASKS if split in counts]
+    shown = [split for split in _TASKS if split in counts]
     own = result["config"]["data"]["name"] == "folder"
-    if not told or not (own or any(are_unequal(counts[split]) for split in told)):
+    if not shown or not (own or any(are_unequal(counts[split]) for split in shown)):
         return ""
-    names = list(counts[told[0]])
+    names = list(counts[shown[0]])
     if len(names) <= _FEW:
-        each = "; ".join(f"{name} {', '.join(str(counts[split][name]) for split in told)}" for name in names)
+        each = "; ".join(f"{name} {', '.join(str(counts[split][name]) for split in shown)}" for name in names)
     else:
-        spans = [f"{min(counts[split].values())} to {max(counts[split].values())}" for split in told]
+        spans = [f"{min(counts[split].values())} to {max(counts[split].values())}" for split in shown]
         each = f"{', '.join(spans)} ({len(names)} classes)"
-    *first, last = (_TASKS[split] for split in told)
+    *first, last = (_TASKS[split] for split in shown)
     return f"images of each class {', '.join(first)} and {last}: {each}"

@@ -1,4 +1,4 @@
-"""Several processes that train one run together: which of them this is, and what they tell one another.
+"""Several processes that train one run together: which of them this is, and what they exchange.
 
 They are known by the environment variables that torchrun sets (``RANK``, ``WORLD_SIZE``, …), whoever started them.
 The first one, of rank 0, decides and writes; what it cannot do, all refuse with the same words.
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 #: How long a process waits for another that is alive and says nothing. One that has ended is noticed at once.
 _PATIENCE = timedelta(minutes=30)
-#: What a process must be told beside how many there are.
+#: What a process needs beside the number of them.
 _NEEDED = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -240,7 +240,7 @@ def _outcome(work: Callable[[], T]) -> tuple[Any, Exception | None]:
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return the error, or its words where it cannot be told to another process."""
+    """Return the error, or its words where it cannot be sent to another process."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # whatever its class does
