@@ -13,7 +13,7 @@ from torchcaps.checks import check_at_least, check_number, check_two
 from torchcaps.layers.shapes import as_image_shape, require_images
 from torchcaps.models.transforming_autoencoder import Transforming
 from torchcaps.ops import Capsules
-from torchcaps.ops.affine import affine_inverse, affine_matrix, affine_parts_of, sample
+from torchcaps.ops.affine import AffineParts, affine_inverse, affine_matrix, affine_parts_of, sample
 from torchcaps.ops.precision import at_least_float32, constant
 
 #: Numbers read for each capsule: angle, two scales, shear, two shifts, presence.
@@ -93,7 +93,7 @@ class TemplateAutoencoder(Transforming):
         x = F.relu(self.encoder(x.flatten(1)))
         numbers = at_least_float32(self.read(x)).unflatten(1, (-1, _N_READ))  # bfloat16 knows pixels to an eighth
         parts = affine_parts_of(numbers[..., :-1], self.most_scale)
-        matrix = affine_matrix(parts._replace(shift=parts.shift * self.unit))
+        matrix = affine_matrix(AffineParts(parts.angle, parts.scale, parts.shear, parts.shift * self.unit))
         return Capsules(matrix * self._half_sides(), numbers[..., -1].sigmoid())
 
     def decode(self, pose: Tensor, presence: Tensor) -> Tensor:

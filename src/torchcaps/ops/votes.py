@@ -168,7 +168,7 @@ def coordinate_offset(
     """
     check_choice("placement", placement, PLACEMENTS)
     for name, size, least in (("height", height, 0), ("width", width, 0), ("d_out", d_out, 2)):
-        if not isinstance(size, Tensor | torch.SymInt):  # while torch.jit traces, or torch.export leaves it open
+        if not isinstance(size, (Tensor, torch.SymInt)):  # while torch.jit traces, or torch.export leaves it open
             check_at_least(name, size, least)
     for name, pair in (("spacing", spacing), ("centre", centre)):
         check_two(name, pair)
