@@ -19,6 +19,7 @@ from torchcaps.data.images import to_float
 from torchcaps.models import Card, cards
 from torchcaps.models.pretrained import FOLDER, choose_card, read_card, read_weights
 from torchcaps.training.predict import predict
+from torchcaps.training.recipes import RECIPES
 
 pytest.importorskip("safetensors", reason="safetensors is not installed; it is of the extra train")
 
@@ -44,7 +45,11 @@ def test_the_numbers_of_a_card_are_recorded(name: str) -> None:
     card = cards()[name]
     key = card.record.partition(",")[0].removeprefix("study/results/runs.jsonl: ")
     recorded = records.read("runs", key)
-    assert recorded["recipe"] == card.recipe and recorded["config"]["model"]["options"] == card.options
+    assert (
+        card.recipe in RECIPES
+        and recorded["recipe"] == card.recipe
+        and recorded["config"]["model"]["options"] == card.options
+    )
     for what, value in card.result.items():
         assert abs(recorded[what] - value) <= 1e-4 * max(1, value)
 
@@ -130,5 +135,5 @@ def test_images_are_predicted_without_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in EVERY if not cards()[name].classes])
 def test_an_autoencoder_predicts_no_classes(name: str) -> None:
-    with pytest.raises(ValueError, match=f"run must be a classifier, got {name}"):
+    with pytest.raises(ValueError, match=f"pretrained:{name} must hold a classifier, got an auto-encoder"):
         predict(f"pretrained:{name}", ["digit.png"])

@@ -122,7 +122,7 @@ def test_weights_that_come_with_the_library(
     assert main([*again, "--data.root", str(tmp_path)]) == 2
     assert "train-images-idx3-ubyte.gz" in capsys.readouterr().err
     assert main(["export", "pretrained:mnist-templates-small", "--format", "pt2"]) == 2
-    assert "must be a classifier, got an auto-encoder" in capsys.readouterr().err
+    assert "must hold a classifier, got an auto-encoder" in capsys.readouterr().err
 
 
 def test_nothing_is_written_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

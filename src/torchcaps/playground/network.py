@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps import explain
-from torchcaps.models import cards
 from torchcaps.playground.drawing import SIDE, fit_drawing, overlay_drawings
 from torchcaps.playground.meaning import name_dimensions
-from torchcaps.training.checkpoint import load_model, pretrained_name
-from torchcaps.training.recipes import recipe
+from torchcaps.training.checkpoint import load_model
 from torchcaps.training.run import Run
 
 #: A second digit is there where its capsule is at least this long.
@@ -181,13 +179,16 @@ def load_network(run: str | Path) -> Network:
     Raises:
         ValueError: no finished run of a classifier, or images that cannot be drawn.
     """
-    trained, name = load_model(run), pretrained_name(run)
-    if name is not None:
-        pairs = recipe(cards()[name].recipe).data.pairs
-        return Network(name, trained.model, trained.classes, trained.image_shape, pairs=pairs)
-    folder = Path(run).expanduser()
-    config = Run(folder if folder.is_dir() else folder.parent).classifier()
-    return Network(folder.resolve().name, trained.model, trained.classes, trained.image_shape, pairs=config.data.pairs)
+    trained, owner = load_model(run), run_of(run)
+    name = owner.pretrained or Path(run).expanduser().resolve().name
+    pairs = owner.classifier().data.pairs
+    return Network(name, trained.model, trained.classes, trained.image_shape, pairs=pairs)
+
+
+def run_of(run: str | Path) -> Run:
+    """Return the run of a folder, of a ``model.pt`` beside its configuration, or of the library's own weights."""
+    path = Path(run).expanduser()
+    return Run(path.parent if path.is_file() else path)
 
 
 def _has_capsules(model: nn.Module, image: Tensor) -> bool:

@@ -8,11 +8,8 @@ from pathlib import Path
 from torchcaps.data import Images, load
 from torchcaps.data.files import cache_folder
 from torchcaps.data.mnist import read_idx
-from torchcaps.models import cards
 from torchcaps.playground.drawing import SIDE
-from torchcaps.training.checkpoint import pretrained_name
-from torchcaps.training.recipes import recipe
-from torchcaps.training.run import Run
+from torchcaps.playground.network import run_of
 
 #: The files of test images in MNIST's form.
 _FILES = ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
@@ -24,11 +21,7 @@ def find_samples(run: str | Path, classes: tuple[str, ...]) -> Images | None:
     Returns:
         None where there are none without a download.
     """
-    name, folder = pretrained_name(run), Path(run).expanduser()
-    if name is not None:
-        data = recipe(cards()[name].recipe).data
-    else:
-        data = Run(folder if folder.is_dir() else folder.parent).experiment().data
+    data = run_of(run).experiment().data
     for place in filter(None, (data.root, cache_folder() / data.name)):
         images, labels = (Path(place).expanduser() / name for name in _FILES)
         if data.name in ("mnist", "fashion-mnist", "kmnist") and images.is_file() and labels.is_file():

@@ -27,8 +27,6 @@ from torchcaps.types import as_output
 
 #: Ends the name of a model or data set that was handed over as an object.
 HANDED_OVER = " (handed over)"
-#: Begins what names the library's own weights where a run is asked for.
-PRETRAINED = "pretrained:"
 
 
 class Trained(NamedTuple):
@@ -84,9 +82,10 @@ def load_model(run: Run | str | Path, model: nn.Module | None = None) -> Trained
         ValueError: there is none, it is broken, or it is the checkpoint of another model than the
             configuration in a run's folder says.
     """
-    if (name := pretrained_name(run)) is not None:
-        return _load_pretrained(name)
-    path = run.path if isinstance(run, Run) else Path(run).expanduser()
+    run = run if isinstance(run, Run) else Run(run)
+    if run.pretrained is not None:
+        return _load_pretrained(run.pretrained)
+    path = run.path
     file = path if path.is_file() else path / "model.pt"
     if not file.is_file():
         what = "has no model.pt" if path.is_dir() else "is no folder"
@@ -120,17 +119,12 @@ def load_model(run: Run | str | Path, model: nn.Module | None = None) -> Trained
     return Trained(model.eval(), tuple(shape), tuple(map(str, classes)), uncropped, note, splits or {})
 
 
-def pretrained_name(run: Run | str | Path) -> str | None:
-    """Return the name of the library's own weights that "pretrained:NAME" asks for, else None."""
-    path = run.path if isinstance(run, Run) else Path(run)
-    return str(path).removeprefix(PRETRAINED) if str(path).startswith(PRETRAINED) else None
-
-
 def _load_pretrained(name: str) -> Trained:
     check_choice("pretrained", name, cards())
     card = cards()[name]
     model = build(card.model, card.image_shape, len(card.classes) or None, pretrained=name)
-    return Trained(model.eval(), card.image_shape, card.classes, card.uncropped, card.data, {})
+    note = card.data.partition(": ")[2]
+    return Trained(model.eval(), card.image_shape, card.classes, card.uncropped, note, {})
 
 
 def _without_downloads(options: dict[str, Any]) -> dict[str, Any]:

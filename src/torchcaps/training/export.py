@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from torchcaps import __version__
 from torchcaps.checks import check_choice, check_shapes
-from torchcaps.data import Dataset, load
-from torchcaps.data.images import to_float
-from torchcaps.models import Scores, cards
+from torchcaps.data import Dataset
+from torchcaps.models import Scores
 from torchcaps.training.batches import split
-from torchcaps.training.checkpoint import Trained, data_for, load_model, pretrained_name
+from torchcaps.training.checkpoint import Trained, data_for, load_model
 from torchcaps.training.files import write_atomically
 from torchcaps.training.run import Run, with_data_in
 
@@ -141,7 +140,7 @@ def export(
             raise ValueError("images must be given with a network, to compare its scores on; got None")
         model = source
     else:
-        trained, extra, data = _of_run(source, root) if pretrained_name(source) is None else _of_weights(source, root)
+        trained, extra, data = _of_run(source, root)
         model, classes = trained.model, trained.classes
         if images is None:
             images, images_of = data.test_images(), data.name
@@ -187,9 +186,15 @@ class _Data(NamedTuple):
 
 
 def _of_run(source: Run | str | Path, root: str | Path | None) -> tuple[Trained, Metadata, _Data]:
-    """Return what was trained, further metadata, and images of its test data (of a trial's validation data)."""
+    """Return what was trained, further metadata, and images of its test data (of a trial's validation data).
+
+    Nothing is downloaded for the library's own weights: without a root the bundled digits serve.
+    """
     run = source if isinstance(source, Run) else Run(source)
+    recipe = run.classifier().recipe
     config = with_data_in(run.classifier(), root)
+    if run.pretrained is not None and root is None:
+        config = replace(config, data=replace(config.data, name="digits", options={}))
     trained = load_model(run)
 
     def test_images() -> Tensor:
@@ -197,26 +202,8 @@ def _of_run(source: Run | str | Path, root: str | Path | None) -> tuple[Trained,
         batches = split(config, data, "val" if config.trial else "test", torch.device("cpu"))
         return next(iter(batches)).images[:_COMPARED]
 
-    return trained, _further(trained, config.recipe), _Data(config.data.name, test_images)
-
-
-def _of_weights(source: Run | str | Path, root: str | Path | None) -> tuple[Trained, Metadata, _Data]:
-    """Return the same of the library's weights: nothing is downloaded for them, so without a root digits serve."""
-    trained, card = load_model(source), cards()[pretrained_name(source) or ""]
-    if not card.classes:
-        raise ValueError(f"{source} must be a classifier, got an auto-encoder, which knows no classes")
-    data = "digits" if root is None else card.data.partition(":")[0]
-    own = None if root is None else Path(root).expanduser() / data
-    place = own if own is not None and own.is_dir() else root
-
-    def test_images() -> Tensor:
-        return to_float(load(data, place, card.image_shape[1:]).test.images[:_COMPARED])
-
-    return trained, _further(trained, card.recipe), _Data(data, test_images)
-
-
-def _further(trained: Trained, recipe: str | None) -> Metadata:
-    return {"recipe": recipe, "resized_to": list(trained.uncropped), "central_window": trained.image_shape[1:]}
+    further = {"recipe": recipe, "resized_to": list(trained.uncropped), "central_window": trained.image_shape[1:]}
+    return trained, further, _Data(config.data.name, test_images)
 
 
 def _plain(model: nn.Module) -> Scores:
@@ -311,5 +298,5 @@ FORMATS = {
 def default_path(run: str | Path, format: str) -> Path:  # noqa: A002
     """Return where ``torchcaps export`` puts a file that is not named: in the run's folder, else here."""
     check_choice("format", format, FORMATS)
-    name, suffix = pretrained_name(run), FORMATS[format].suffixes[-1]
+    name, suffix = Run(run).pretrained, FORMATS[format].suffixes[-1]
     return Run(run).path / f"model{suffix}" if name is None else Path(f"{name}{suffix}")

@@ -12,9 +12,7 @@ from torchcaps.checks import check_at_least, check_several
 from torchcaps.data.augment import central_crop
 from torchcaps.data.folder import read_image
 from torchcaps.data.images import to_float
-from torchcaps.models import cards
-from torchcaps.training.checkpoint import Trained, load_model, pretrained_name
-from torchcaps.training.config import Data
+from torchcaps.training.checkpoint import Trained, load_model
 from torchcaps.training.run import Run
 from torchcaps.training.tasks import Classification
 from torchcaps.types import as_output
@@ -59,8 +57,8 @@ def predictions(
     run = run if isinstance(run, Run) else Run(run)
     check_several("paths", paths)
     check_at_least("top", top, 1)
-    trained, data = load_model(run), _data_of(run)
-    task = data.task
+    data = run.classifier().data
+    trained, task = load_model(run), data.task
     assert isinstance(task, Classification)
     channels = 3 if trained.image_shape[0] == 3 else 1
     # Files are read as those of its folder were.
@@ -78,20 +76,6 @@ def predictions(
             named = _named(trained, torch.stack(list(images.values())), invert, top, task)
             found |= dict(zip(images, named, strict=True))
         yield from ((path, found[path]) for path in some)
-
-
-def _data_of(run: Run) -> Data:
-    """Return the settings of the data that a classifier was trained on.
-
-    Raises:
-        ValueError: it is an auto-encoder.
-    """
-    name = pretrained_name(run)
-    if name is None:
-        return run.classifier().data
-    if not cards()[name].classes:
-        raise ValueError(f"run must be a classifier, got {name}, which knows no classes")
-    return Data()
 
 
 @torch.no_grad()

@@ -11,11 +11,17 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from torchcaps.checks import check_choice
+from torchcaps.models import cards
 from torchcaps.training.config import NO_FACTORS, Data, Device, Experiment, Model, Optim
 from torchcaps.training.files import read_json, write_json
+from torchcaps.training.recipes import recipe
 
 #: Fields that may differ when a run is resumed: they say where it runs, not what is run.
 WHERE = ("threads", "device", "devices", "nodes", "data.root")
+
+#: Begins what names the library's own weights where a run is asked for.
+PRETRAINED = "pretrained:"
 
 _ABSENT = object()
 _SPLITS = ("val", "test")
@@ -25,7 +31,9 @@ class Run:
     """Paths and files of one run.
 
     Attributes:
-        path: the folder.
+        path: the folder; or ``pretrained:NAME``, weights that come with the library, which have an experiment and a
+            model, and no files of their own.
+        pretrained: that NAME, else None.
         config: ``config.json``, the experiment.
         metrics: ``metrics.csv``, one row an epoch.
         checkpoint: ``checkpoints/last.ckpt``, from which training resumes.
@@ -37,6 +45,8 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
+        text = str(self.path)
+        self.pretrained = text.removeprefix(PRETRAINED) if text.startswith(PRETRAINED) else None
         self.config = self.path / "config.json"
         self.metrics = self.path / "metrics.csv"
         self.checkpoint = self.path / "checkpoints" / "last.ckpt"
@@ -170,11 +180,14 @@ class Run:
             lock.release()
 
     def experiment(self) -> Experiment:
-        """Read the experiment, from ``config.json``.
+        """Read the experiment, from ``config.json``; of the library's own weights it is their recipe.
 
         Raises:
-            ValueError: the folder holds no run.
+            ValueError: the folder holds no run, or there are no such weights.
         """
+        if self.pretrained is not None:
+            check_choice("pretrained", self.pretrained, cards())
+            return recipe(cards()[self.pretrained].recipe)
         if not self.config.is_file():
             raise ValueError(f"{self.path} must be a run folder, but it has no config.json")
         try:
