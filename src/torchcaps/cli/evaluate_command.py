@@ -114,7 +114,7 @@ def _write_confusion(file: Path, answers: Sequence[Answer], classes: Sequence[st
     from torchcaps.training.objective import joined
 
     said = joined(answers)
-    matrix = confusion_matrix(said.labels.squeeze(1), said.first, len(classes))
+    matrix = confusion_matrix(said.labels.squeeze(1), said.predicted[:, 0], len(classes))
     if file.suffix.lower() == ".png":
         write_picture(file, draw_confusion(matrix, classes))
         return

@@ -13,8 +13,7 @@ from torchcaps.training.batches import split
 from torchcaps.training.checkpoint import data_for, load_model
 from torchcaps.training.config import Experiment
 from torchcaps.training.environment import choose_device
-from torchcaps.training.examples import Batch
-from torchcaps.training.objective import Answer, scores_of_classes, wrong
+from torchcaps.training.objective import Answer, read_answer, scores_of_classes
 from torchcaps.training.progress import with_time_left
 from torchcaps.training.run import Run, with_data_in
 from torchcaps.training.tasks import Classification, OverlappingPairs
@@ -51,8 +50,7 @@ class EvaluatedRun(NamedTuple):
 
     def scores(self) -> dict[str, Any]:
         """Compute what is measured of each class, see ``torchcaps.training.objective.scores_of_classes``."""
-        first = self.probabilities.topk(1, dim=1).indices.squeeze(1) if self.several_labels else self.predicted[:, 0]
-        return scores_of_classes(Answer(self.labels, self.probabilities, first, self.wrong), self.classes)
+        return scores_of_classes(Answer(self.labels, self.probabilities, self.predicted, self.wrong), self.classes)
 
     @torch.no_grad()
     def has_capsules(self) -> bool:
@@ -76,27 +74,16 @@ def evaluate_run(run: Run, root: str | Path | None = None) -> EvaluatedRun:
     trained, device = load_model(run), choose_device("auto")
     model = trained.model.to(device)
     dataset = data_for(config, trained, run.path)
-    batches, pairs = split(config, dataset, "test", device), isinstance(config.data.task, OverlappingPairs)
+    task, batches = config.data.task, split(config, dataset, "test", device)
+    assert isinstance(task, Classification)
+    pairs = isinstance(task, OverlappingPairs)
     found, n = [], 0
     for batch in with_time_left(batches, "predict the test images"):
-        predicted, mistaken, probabilities = _predict(config, model, batch)
-        found.append((batch.images, batch.labels, batch.parts, predicted, mistaken, probabilities))
+        said = read_answer(task, [as_output(model(view.images)) for view in batch.views()], batch.labels)
+        found.append((batch.images, batch.labels, batch.parts, said.predicted, said.mistaken, said.probabilities))
         n += len(batch.images)
         if pairs and n >= N_PAIRS:
             break
     most = N_PAIRS if pairs else n
     kept = (torch.cat(parts)[:most].cpu() for parts in zip(*found, strict=True))
     return EvaluatedRun(run, config, result, model.cpu(), trained.classes, *kept, data=dataset)
-
-
-def _predict(config: Experiment, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what was predicted, what of it is wrong, and the probabilities of the classes."""
-    outputs = [as_output(model(view.images)) for view in batch.views()]
-    scores, capsules = torch.stack([output.scores for output in outputs]).mean(dim=0), bool(outputs[0].capsules)
-    threshold = 0.5 if capsules else 0.0  # of activations, or of logits
-    mistaken = wrong(scores, batch.labels, threshold)
-    several = batch.labels.dtype == torch.bool
-    predicted = scores > threshold if several else scores.topk(batch.labels.shape[1], dim=1).indices
-    task, scores = config.data.task, scores.cpu().double()
-    assert isinstance(task, Classification)
-    return predicted, mistaken, scores if capsules else task.probabilities(scores)

@@ -49,8 +49,8 @@ def answers_for_folder(run: Run, folder: str | Path, *, invert: bool = False) ->
     if not labels:
         raise ValueError(f"{folder} must hold an image that can be read: {'; '.join(broken)}")
     true, scores = torch.tensor(labels), torch.tensor(probabilities, dtype=torch.float64)
-    first = scores.topk(1, dim=1).indices.squeeze(1)
-    return Answer(true.unsqueeze(1), scores, first, first != true), broken
+    predicted = scores.topk(1, dim=1).indices
+    return Answer(true.unsqueeze(1), scores, predicted, predicted[:, 0] != true), broken
 
 
 def _labelled_files(folder: Path, classes: Sequence[str]) -> dict[str, int]:

@@ -30,14 +30,31 @@ class Answer(NamedTuple):
     Attributes:
         labels: what they show, as batches have it: ``[N, K]``, or bool ``[N, J]``.
         probabilities: of the classes ``[N, J]``, float64: lengths or activations of capsules, or a CNN's softmax.
-        first: the most probable class ``[N]``.
+        predicted: the K most probable classes ``[N, K]``; or bool ``[N, J]``.
         mistaken: which images ``[N]``, or which labels of each ``[N, J]``, are wrong, as :func:`wrong` says it.
     """
 
     labels: Tensor
     probabilities: Tensor
-    first: Tensor
+    predicted: Tensor
     mistaken: Tensor
+
+
+def read_answer(task: Classification, outputs: Sequence[ModelOutput], labels: Tensor) -> Answer:
+    """Read what a classifier says off its outputs for several windows of the same images, their scores averaged.
+
+    Args:
+        task: of the experiment.
+        outputs: one for each window.
+        labels: of the images.
+    """
+    scores, capsules = torch.stack([output.scores for output in outputs]).mean(dim=0), bool(outputs[0].capsules)
+    threshold = 0.5 if capsules else 0.0  # of activations, or of logits
+    mistaken, several = wrong(scores, labels, threshold), labels.dtype == torch.bool
+    predicted = scores > threshold if several else scores.topk(labels.shape[1], dim=1).indices
+    scores = scores.cpu().double()  # Apple's GPUs have no float64
+    probabilities = scores if capsules else task.probabilities(scores)
+    return Answer(labels.cpu(), probabilities, predicted.cpu(), mistaken.cpu())
 
 
 def answer(model: nn.Module, batch: Batch) -> ModelOutput | Reconstruction:
@@ -69,16 +86,10 @@ def judge(
     sums = {"loss": sum(losses) * len(views[0].images) / len(views)}
     task = config.data.task
     if isinstance(task, Classification):
-        found = [output for output in outputs if isinstance(output, ModelOutput)]
-        scores = torch.stack([output.scores for output in found]).mean(dim=0)
-        threshold = 0.5 if found[0].capsules else 0.0  # of activations, or of logits
-        mistaken = wrong(scores, views[0].labels, threshold)
-        sums["error"] = (mistaken if mistaken.dim() == 1 else mistaken.any(dim=1)).sum().item()
+        said = read_answer(task, [each for each in outputs if isinstance(each, ModelOutput)], views[0].labels)
+        sums["error"] = (said.mistaken if said.mistaken.dim() == 1 else said.mistaken.any(dim=1)).sum().item()
         if answers is not None:
-            first = scores.topk(1, dim=1).indices.squeeze(1).cpu()  # as `wrong` has it, also where scores are equal
-            scores = scores.cpu().double()  # Apple's GPUs have no float64
-            probabilities = scores if found[0].capsules else task.probabilities(scores)
-            answers.append(Answer(views[0].labels.cpu(), probabilities, first, mistaken.cpu()))
+            answers.append(said)
     return sums
 
 
@@ -195,5 +206,5 @@ def scores_of_classes(said: Answer, classes: Sequence[str]) -> dict[str, Any]:
         labels, found = said.labels, label_scores(said.labels, said.mistaken, classes)
     else:
         labels = said.labels.squeeze(1)
-        found = class_scores(labels, said.first, classes)
+        found = class_scores(labels, said.predicted[:, 0], classes)
     return found | probability_scores(labels, said.probabilities, classes)
