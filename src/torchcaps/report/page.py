@@ -44,7 +44,8 @@ th, td { padding: .45rem .7rem; text-align: right; border-bottom: 1px solid var(
 th { color: var(--soft); font-weight: 500; font-size: .85rem; }
 th:first-child, td:first-child, th:last-child, td:last-child { text-align: left; }
 td:last-child { white-space: normal; min-width: 11rem; font-size: .85rem; }
-.numbers th:last-child, .numbers td:last-child { text-align: right; font-size: inherit; min-width: 0; }
+.numbers th:last-child, .numbers td:last-child { text-align: right; min-width: 0; }
+.numbers td:last-child { font-size: inherit; }
 tr.this td { font-weight: 650; }
 pre { overflow-x: auto; font-size: .8rem; }
 summary { cursor: pointer; }
