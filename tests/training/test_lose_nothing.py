@@ -69,6 +69,7 @@ def in_fork(work: Callable[[], None], seconds: float = 60) -> int:
         status = 70
         try:
             torch.set_num_threads(1)  # those of OpenMP are not in the copy
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
             work()
             status = 0
         except KeyboardInterrupt:

@@ -57,8 +57,8 @@ def predictions(
     run = run if isinstance(run, Run) else Run(run)
     check_several("paths", paths)
     check_at_least("top", top, 1)
-    data = run.classifier().data
-    trained, task = load_model(run), data.task
+    trained, data = load_model(run), run.classifier().data
+    task = data.task
     assert isinstance(task, Classification)
     channels = 3 if trained.image_shape[0] == 3 else 1
     # Files are read as those of its folder were.
