@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -14,14 +16,17 @@ from torchcaps.data.arrays import load_arrays
 from torchcaps.data.tables import read_table
 from torchcaps.training.files import read_json
 
+ROOT = Path(__file__).parents[1]
 DEEP = "[" * 100_000
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="bounds memory as Linux counts it")
-def test_readers_end_in_a_result_or_an_error_that_names_the_file() -> None:
-    from tools.fuzz import fuzz
-
-    found = fuzz(cases=200, seed=1)
+def test_readers_end_in_a_result_or_an_error_that_names_the_file(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"  # a process of its own, which forks no threads of other tests
+    command = [sys.executable, "-m", "tools.fuzz", "--cases", "200", "--seed", "1", "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = json.loads(out.read_text())
     assert found["faults"] == {}
     assert sum(counts.get("ValueError", 0) for counts in found["outcomes"].values()) > 100
 

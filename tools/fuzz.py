@@ -48,6 +48,8 @@ from torchcaps.training.run import Run
 MEMORY = 1 << 30
 #: Seconds of the processor that a case may take.
 SECONDS = 20
+#: Seconds that a case may take by the clock, where it waits instead.
+PATIENCE = 120
 #: Cases of one process: a crash loses no more.
 CHUNK = 250
 #: What errors call a file that has another name than "case", or none.
@@ -341,9 +343,13 @@ def fuzz(
                 last = numbers.start - 1
                 while last + 1 < numbers.stop:
                     try:
+                        if not receive.poll(PATIENCE):
+                            child.kill()
+                            raise TimeoutError
                         last, ended = receive.recv()
-                    except EOFError:
-                        last, ended = last + 1, "fault: it ended the process"
+                    except (EOFError, TimeoutError) as error:
+                        how = "ended the process" if isinstance(error, EOFError) else f"hung for {PATIENCE} s"
+                        last, ended = last + 1, f"fault: it {how}"
                         _count(found[name], faults.setdefault(name, {}), last, ended)
                         break
                     _count(found[name], faults.setdefault(name, {}), last, ended)

@@ -105,7 +105,7 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     for each in writers:
         each.start()
     for each in writers:
-        each.join()
+        each.join(120)
     assert [each.exitcode for each in writers] == [0, 0, 0]
     assert records.every("runs", tmp_path) == {
         f"{who}-{k}": {"who": who, "k": k} for who in range(3) for k in range(10)

@@ -44,13 +44,16 @@ def test_it_prints_its_address_serves_offline_and_stops_without_a_trace(run: Pat
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     ) as process:
         assert process.stdout is not None
-        first = process.stdout.readline()
-        found = re.fullmatch(r"playground: (http://127\.0\.0\.1:\d+/) \(Ctrl-C stops it\)\n", first)
-        assert found, first + (process.stderr.read() if process.stderr and process.poll() is not None else "")
-        with urllib.request.urlopen(found[1]) as answer:
-            assert b"<h1>Capsule playground</h1>" in answer.read()
-        process.send_signal(signal.SIGINT)
-        said, errors = process.communicate(timeout=60)
+        try:
+            first = process.stdout.readline()
+            found = re.fullmatch(r"playground: (http://127\.0\.0\.1:\d+/) \(Ctrl-C stops it\)\n", first)
+            assert found, first + (process.stderr.read() if process.stderr and process.poll() is not None else "")
+            with urllib.request.urlopen(found[1], timeout=60) as answer:
+                assert b"<h1>Capsule playground</h1>" in answer.read()
+            process.send_signal(signal.SIGINT)
+            said, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, said, errors) == (0, "stopped\n", "")
 
 

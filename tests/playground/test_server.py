@@ -140,7 +140,7 @@ def test_twenty_clients_at_once_get_right_answers(client: TestClient) -> None:
     messages = [drawing(seed) for seed in range(20)]
     alone = [client.post("/api/see", json=message).json() for message in messages]
     assert len({tuple(found["scores"]) for found in alone}) == 20
-    together = threading.Barrier(20)
+    together = threading.Barrier(20, timeout=60)
 
     def ask(k: int) -> tuple[Any, Any]:
         together.wait()
