@@ -22,7 +22,7 @@ LICENCES = {
 #: How far half precision may move an error, and a loss as a share of it.
 _MOST = 1e-4
 #: Tensors of so many numbers stay in single precision.
-_FEW = 10_000
+_FEW = 6_000
 
 
 def publish(run: Run, name: str, *, root: str | None = None, to: Path = FOLDER) -> Card:

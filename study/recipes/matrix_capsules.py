@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchcaps.training.config import Data, Experiment, Model, Optim
-from torchcaps.training.recipes import RELEASED, released_capsules, smallnorb_em_small
+from torchcaps.training.recipes import RELEASED, released_capsules, smallnorb_em_small, smallnorb_small
 
 # Why recipes have RELEASED constants and initial values:
 # Of the small network, one toy held out, these initial values came to a validation error of 25 % after 4 epochs, those
@@ -63,9 +63,7 @@ def smallnorb_em_deep() -> Experiment:
     Not in the paper. Of the held-out toys 4, 6 and 7 it misclassified the fewest on the mean after 16 epochs, by
     little: toys 7 are read better without changed light (checks.jsonl: em-deep).
     """
-    base = smallnorb_em_light()
-    model = replace(base.model, name="matrix_capsnet_deep")
-    return replace(base, recipe="smallnorb-em-deep", model=model, epochs=32)
+    return replace(smallnorb_small(), recipe="smallnorb-em-deep")
 
 
 def smallnorb_em_held_out() -> Experiment:
