@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import random
 import shutil
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +22,7 @@ from study.recipes import RECIPES, recipe
 from study.tables import TABLES, Row, Table
 from study.tables.reproduce import reproduce
 from study.tests.test_tables import result
+from tests.endings import SIGNALS, ended_at, in_fork
 from torchcaps.data import DATASETS, Dataset, Images
 from torchcaps.training.config import Experiment
 from torchcaps.training.module import NonFiniteLoss
@@ -31,7 +35,10 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def made_up(root: Path | None = None, **_: object) -> Dataset:
         roots.append("" if root is None else root.name)
-        images = Images(torch.randint(0, 256, (40, 1, 28, 28), dtype=torch.uint8), torch.arange(40) % 10)
+        images = Images(
+            torch.randint(0, 256, (40, 1, 28, 28), generator=torch.Generator().manual_seed(0)).byte(),
+            torch.arange(40) % 10,
+        )
         return Dataset("toys", tuple("0123456789"), images, images, images)
 
     def short(name: str) -> Experiment:
@@ -82,6 +89,33 @@ def test_a_used_up_budget_is_gone_on_with(tiny: list[str], tmp_path: Path) -> No
     mine, other = (torch.load(path / "tiny-a" / "model.pt") for path in (tmp_path / "runs", whole))
     for name, value in mine["state_dict"].items():
         torch.testing.assert_close(value, other["state_dict"][name], rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_table_ended_at_any_moment_goes_on(tiny: list[str], tmp_path: Path) -> None:
+    whole, runs, steps, draw = tmp_path / "whole", tmp_path / "killed", tmp_path / "steps", random.Random(2)
+    options: Mapping[str, Any] = {"progress": "none", "threads": 1, "device": "cpu", "say": lambda _: None}
+    reproduce("tiny", runs=whole, keep_in=whole / "kept", **options)
+    ends: list[int] = []
+    while not ends or ends[-1]:
+        moment, by = draw.randint(1, 90), draw.choice(SIGNALS)
+
+        def life(moment: int = moment, by: signal.Signals = by) -> None:
+            with ended_at(moment if len(ends) < 8 else 10**9, by, runs, steps):
+                reproduce("tiny", runs=runs, keep_in=runs / "kept", **options)
+
+        ends.append(in_fork(life))
+        assert ends[-1] in (0, 130, -signal.SIGKILL, -signal.SIGTERM), ends
+        records.every("runs", runs / "kept")
+        for path in runs.rglob("[!.]*.json"):
+            json.loads(path.read_text())
+    assert sum(end != 0 for end in ends) >= 5
+    for name in ("tiny-a", "tiny-b"):
+        mine, other = (torch.load(path / name / "model.pt") for path in (runs, whole))
+        assert all(torch.equal(value, other["state_dict"][key]) for key, value in mine["state_dict"].items())
+        results = [records.read("runs", f"{name}-0", path / "kept") for path in (runs, whole)]
+        assert results[0]["test_error"] == results[1]["test_error"]
+    assert not list(runs.rglob("*.partial"))
 
 
 def test_what_is_kept_is_not_trained_again(tiny: list[str], tmp_path: Path) -> None:

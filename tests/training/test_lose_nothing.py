@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import json
 import logging
 import os
@@ -15,26 +14,27 @@ import socket
 import sys
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from tests.endings import SIGNALS, ended_at, in_fork
 from tests.tiny import TINY
 from torchcaps.cli import main
 from torchcaps.data.files import require
+from torchcaps.training import Data
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.module import TrainingModule
 from torchcaps.training.run import Run
 from torchcaps.training.train import train
+from torchcaps.training.tuning import tune
 
-SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 SHORT = replace(TINY, epochs=1)
 
 
@@ -58,74 +58,6 @@ def assert_all_whole(run: Path) -> None:
         json.loads(path.read_text())
     if (run / "model.pt").exists():
         weights(run)
-
-
-def in_fork(work: Callable[[], None], seconds: float = 60) -> int:
-    """Do work in a copy of this process, and return what ended it: a signal below 0, or its status."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: none of torch's is used there
-        child = os.fork()
-    if not child:
-        status = 70
-        try:
-            torch.set_num_threads(1)  # those of OpenMP are not in the copy
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
-            work()
-            status = 0
-        except KeyboardInterrupt:
-            status = 130
-        except BaseException as error:
-            os.write(2, f"{error!r}\n".encode())
-        finally:
-            os._exit(status)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    raise AssertionError(f"it took longer than {seconds} s")
-
-
-@contextmanager
-def ended_at(moment: int, by: signal.Signals, folder: Path, steps: Path) -> Iterator[None]:
-    """End this process at the so-manieth step, half-written tensors, or touch of a file in the folder. For a fork."""
-    count = 0
-
-    def passed() -> bool:
-        nonlocal count
-        count += 1
-        return count == moment
-
-    def end() -> None:
-        os.kill(os.getpid(), by)
-
-    def touched(event: str, arguments: tuple[object, ...]) -> None:
-        if event in ("open", "os.rename", "os.link", "os.remove") and str(folder) in str(arguments[0]) and passed():
-            end()
-
-    step, save = TrainingModule.training_step, torch.save
-
-    def noted(self: TrainingModule, batch: Any, k: int) -> Any:
-        with steps.open("a") as file:
-            file.write(f"{self.global_step}\n")
-        if passed():
-            end()
-        return step(self, batch, k)
-
-    def halved(content: object, path: Any) -> None:
-        if passed():
-            buffer = io.BytesIO()
-            save(content, buffer)
-            Path(path).write_bytes(buffer.getvalue()[: len(buffer.getvalue()) // 2])
-            end()
-        save(content, path)
-
-    TrainingModule.training_step, torch.save = noted, halved  # type: ignore[method-assign, assignment]
-    sys.addaudithook(touched)
-    yield
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -154,6 +86,76 @@ def test_ended_twenty_times_at_any_moment_it_ends_as_never_ended(tmp_path: Path)
     assert sum(end != 0 for end in ends) >= 20
     assert_same(out, whole)
     assert not list(out.rglob("*.partial"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_tuning_ended_at_any_moment_goes_on(tmp_path: Path) -> None:
+    whole, runs, steps, draw = tmp_path / "whole", tmp_path / "killed", tmp_path / "steps", random.Random(1)
+    options: dict[str, Any] = {"epochs": 1, "progress": "none", "say": lambda _: None}
+    wanted = tune("digits", SHORT, runs=whole, **options)
+    written = runs / "tuning" / "digits.json"
+    ends: list[int] = []
+    while not written.exists():
+        moment, by = draw.randint(1, 60), draw.choice(SIGNALS)
+
+        def life(moment: int = moment, by: signal.Signals = by) -> None:
+            with ended_at(moment if len(ends) < 8 else 10**9, by, runs, steps):
+                tune("digits", SHORT, runs=runs, **options)
+
+        ends.append(in_fork(life))
+        assert ends[-1] in (0, 130, -signal.SIGKILL, -signal.SIGTERM), ends
+        for trial in (runs / "tuning").glob("digits/*"):
+            assert_all_whole(trial)
+    assert sum(end != 0 for end in ends) >= 5
+    found = json.loads(written.read_text())
+    assert found["best"] == wanted["best"]
+    errors = [[each["val_error"] for each in outcome["trials"]] for outcome in (found, wanted)]
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.skipif(
+    os.name == "nt" or not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere"
+)
+def test_a_folder_that_is_read_only_is_refused_before_work(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(ValueError, match="out must be"):
+            train(SHORT, tmp_path / "run", progress="none")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_data_that_vanished_are_named_and_a_run_goes_on_where_they_are_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+        for k in range(12):
+            pixels = np.random.default_rng(k).integers(0, 255, (28, 28), np.uint8)
+            Image.fromarray(pixels // (1 + (name == "dog"))).save(tmp_path / "mine" / name / f"{k}.png")
+    run = Run(tmp_path / "run")
+    mine = Data("folder", root=str(tmp_path / "mine"), image_size=(28, 28))
+    config = replace(TINY, data=mine, batch_size=4)
+    step = TrainingModule.training_step
+
+    def stopping(self: TrainingModule, batch: Any, k: int) -> Any:
+        if self.global_step == 5:
+            raise RuntimeError("stopped")
+        return step(self, batch, k)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingModule, "training_step", stopping)
+        with pytest.raises(RuntimeError, match="stopped"):
+            train(config, run.path, progress="none", checkpoint_seconds=0)
+    (tmp_path / "mine").rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"root must be .*mine"):
+        train(config, run.path, progress="none")
+    assert run.checkpoint.is_file() and not run.result.exists()
+    moved = replace(config, data=replace(mine, root=str(tmp_path / "elsewhere")))
+    train(moved, run.path, progress="none")
+    (tmp_path / "elsewhere").rename(tmp_path / "mine")
+    train(config, tmp_path / "whole", progress="none")
+    assert_same(run.path, tmp_path / "whole")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
