@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.tiny import TINY
 from torchcaps.cli import main
-from torchcaps.models import build
+from torchcaps.models import build, cards
 from torchcaps.training import export as module
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.export import FORMATS, export
@@ -104,25 +104,34 @@ def test_weights_of_a_run_by_the_command_line(tmp_path: Path, capsys: pytest.Cap
     assert main([*command, "--force"]) == 0
 
 
-def test_weights_that_come_with_the_library(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["mnist-small", "multimnist-small"])
+def test_weights_of_digits_are_compared_on_those_at_hand(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are compared on digits, or on their own data where these are named; nothing is downloaded."""
     monkeypatch.chdir(tmp_path)
-    assert main(["export", "pretrained:multimnist-small", "--format", "pt2"]) == 0
-    assert "wrote multimnist-small.pt2; its scores of 64 images of digits differ" in capsys.readouterr().out
-    extra, images = {"torchcaps": ""}, torch.rand(3, 1, 36, 36)
-    program = torch.export.load("multimnist-small.pt2", extra_files=extra).module()
+    assert main(["export", f"pretrained:{name}", "--format", "pt2"]) == 0
+    assert f"wrote {name}.pt2; its scores of 64 images of digits differ" in capsys.readouterr().out
+    extra, images = {"torchcaps": ""}, torch.rand(3, *cards()[name].image_shape)
+    program = torch.export.load(f"{name}.pt2", extra_files=extra).module()
     with torch.no_grad():
-        wanted = load_model("pretrained:multimnist-small").model(images).scores
+        wanted = load_model(f"pretrained:{name}").model(images).scores
     torch.testing.assert_close(program(images), wanted, rtol=0, atol=1e-5)
     metadata = json.loads(extra["torchcaps"])
-    assert metadata["recipe"] == "multimnist-small" and metadata["classes"] == [str(n) for n in range(10)]
-    again = ["export", "pretrained:multimnist-small", "--format", "pt2", "--force"]
+    assert metadata["recipe"] == name and metadata["classes"] == [str(n) for n in range(10)]
+
+
+def test_other_weights_are_compared_on_their_own_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is downloaded for that unasked."""
+    monkeypatch.chdir(tmp_path)
+    again = ["export", "pretrained:multimnist-small", "--format", "pt2"]
     assert main([*again, "--data.root", str(tmp_path)]) == 2
     assert "train-images-idx3-ubyte.gz" in capsys.readouterr().err
     assert main(["export", "pretrained:mnist-templates-small", "--format", "pt2"]) == 2
     assert "must hold a classifier, got an auto-encoder" in capsys.readouterr().err
+    assert main(["export", "pretrained:smallnorb-small", "--format", "pt2"]) == 2
+    assert "root must name the folder of smallnorb, whose images the file's scores" in capsys.readouterr().err
 
 
 def test_nothing_is_written_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

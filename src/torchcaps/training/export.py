@@ -8,6 +8,7 @@ import importlib
 import json
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -108,7 +109,7 @@ def export(
         path: the file; its ending must be the format's. OpenVINO puts its weights beside it, in a ``.bin``.
         format: "onnx", "pt2" (a program of :mod:`torch.export`), "openvino", or "safetensors" (weights alone).
         images: ``[B, C, H, W]``, to compare on. Without them these are 64 test images: of a run its own, of the
-            library's weights those of their data in ``root``, or digits of scikit-learn where no ``root`` is given.
+            library's weights those of their data in ``root``; without one, digits of scikit-learn for those of MNIST.
         classes: names of the scores; of a run its own.
         root: of a run's data, where they lie elsewhere by now, or of those of the library's weights.
         overwrite: replace a file that is there.
@@ -188,17 +189,23 @@ class _Data(NamedTuple):
 def _of_run(source: Run | str | Path, root: str | Path | None) -> tuple[Trained, Metadata, _Data]:
     """Return what was trained, further metadata, and images of its test data (of a trial's validation data).
 
-    Nothing is downloaded for the library's own weights: without a root the bundled digits serve.
+    Nothing is downloaded for the library's own weights: without a root the bundled digits serve for those of MNIST.
     """
     run = source if isinstance(source, Run) else Run(source)
     recipe = run.classifier().recipe
     config = with_data_in(run.classifier(), root)
     if run.pretrained is not None and root is None:
+        if config.data.name != "mnist":
+            raise ValueError(
+                f"root must name the folder of {config.data.name}, whose images the file's scores are compared on, for "
+                f"the weights {run.pretrained}; got None"
+            )
         config = replace(config, data=replace(config.data, name="digits", options={}))
     trained = load_model(run)
+    shown_to = trained if config.data.name == run.classifier().data.name else trained._replace(data="")
 
     def test_images() -> Tensor:
-        data: Dataset = data_for(config, trained, run.path)
+        data: Dataset = data_for(config, shown_to, run.path)
         batches = split(config, data, "val" if config.trial else "test", torch.device("cpu"))
         return next(iter(batches)).images[:_COMPARED]
 
@@ -239,9 +246,11 @@ def _write_onnx(content: _Content, path: Path) -> None:
     import onnx  # pyright: ignore[reportMissingImports]
 
     names: dict[str, Any] = {"input_names": ["images"], "output_names": ["scores"]}
-    program = torch.onnx.export(
-        content.model, (content.example(),), dynamo=True, verbose=False, dynamic_shapes=_any_number(), **names
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch's exporter about its own parts
+        program = torch.onnx.export(
+            content.model, (content.example(),), dynamo=True, verbose=False, dynamic_shapes=_any_number(), **names
+        )
     assert program is not None
     proto = program.model_proto
     onnx.helper.set_model_props(proto, {"torchcaps": content.as_json()})
@@ -258,7 +267,9 @@ def _read_onnx(content: _Content, path: Path) -> Tensor:
 def _write_openvino(content: _Content, path: Path) -> None:
     import openvino  # pyright: ignore[reportMissingImports]
 
-    converted = openvino.convert_model(content.program())
+    graph = path.with_suffix(".onnx")
+    _write_onnx(content, graph)  # of EM routing OpenVINO makes no model out of torch.export's program in ten minutes
+    converted = openvino.convert_model(graph)
     converted.set_rt_info(content.as_json(), ["torchcaps"])
     openvino.save_model(converted, str(path), compress_to_fp16=False)
 
@@ -290,7 +301,7 @@ def _read_safetensors(content: _Content, path: Path) -> Tensor:
 FORMATS = {
     "onnx": _Format((".onnx",), ("onnx", "onnxscript", "onnxruntime"), _write_onnx, _read_onnx),
     "pt2": _Format((".pt2",), (), _write_pt2, _read_pt2),
-    "openvino": _Format((".bin", ".xml"), ("openvino",), _write_openvino, _read_openvino),
+    "openvino": _Format((".bin", ".xml"), ("openvino", "onnx", "onnxscript"), _write_openvino, _read_openvino),
     "safetensors": _Format((".safetensors",), ("safetensors",), _write_safetensors, _read_safetensors),
 }
 
