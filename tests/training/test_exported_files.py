@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from tests.tiny import TINY
 from torchcaps.cli import main
+from torchcaps.data import load
 from torchcaps.models import build, cards
 from torchcaps.training import export as module
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.export import FORMATS, export
+from torchcaps.training.int8 import export_int8
 from torchcaps.training.train import train
 
 NAMES = {"onnx": "model.onnx", "pt2": "model.pt2", "openvino": "model.xml", "safetensors": "model.safetensors"}
@@ -61,8 +65,6 @@ def require(format: str) -> None:  # noqa: A002
 def test_programs_run_without_torchcaps(name: str, format: str, tmp_path: Path) -> None:  # noqa: A002
     """Of none, one and several images; the file says how images are to be prepared."""
     require(format)
-    import numpy as np
-
     shape, options = NETWORKS[name]
     model, images = build(name, shape, 3, **options).eval(), torch.rand(5, *shape)
     file = tmp_path / NAMES[format]
@@ -84,13 +86,17 @@ def test_programs_run_without_torchcaps(name: str, format: str, tmp_path: Path) 
     assert {path.suffix for path in tmp_path.iterdir()} == {*FORMATS[format].suffixes, ".npy"}
 
 
-def test_weights_of_a_run_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of a second."""
+    train(TINY, tmp_path / "run", progress="none")
+    return tmp_path / "run"
+
+
+def test_weights_of_a_run_by_the_command_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     require("safetensors")
     from safetensors import safe_open
 
-    run = tmp_path / "run"
-    train(TINY, run)
-    capsys.readouterr()
     command = ["export", str(run), "--format", "safetensors"]
     assert main(command) == 0
     assert "model.safetensors; its scores of 16 images of digits differ by at most 0.0e+00" in capsys.readouterr().out
@@ -159,3 +165,41 @@ def test_what_cannot_be_written_is_said_first(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(ValueError, match=r"format onnx needs onnx: pip install 'torchcaps\[export\]'"):
         export(model, tmp_path / "model.onnx", format="onnx", images=images)
     assert not list(tmp_path.iterdir())
+
+
+def test_int8_says_the_error_before_and_after(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime.quantization", reason="onnxruntime is not installed")
+    assert main(["export", str(run), "--format", "onnx", "--int8"]) == 0
+    said = capsys.readouterr().out
+    found = re.search(
+        r"model-int8.onnx, ([\d,]+) bytes instead of ([\d,]+); test error ([\d.]+)% instead of ([\d.]+)%", said
+    )
+    assert found, said
+    after, before = (int(found[k].replace(",", "")) for k in (1, 2))
+    assert after < before and "on 16 images" in said
+    import onnx
+    import onnxruntime
+
+    proto = onnx.load(str(run / "model-int8.onnx"))
+    told = json.loads(next(each.value for each in proto.metadata_props if each.key == "torchcaps"))
+    assert told["classes"] == [str(n) for n in range(10)]
+    assert round(100 * told["int8"]["test_error"], 2) == float(found[3])
+    kinds = {each.name: each.data_type for each in proto.graph.initializer}
+    assert onnx.TensorProto.INT8 in kinds.values()
+    session = onnxruntime.InferenceSession(str(run / "model-int8.onnx"), providers=["CPUExecutionProvider"])
+    images = load("digits").test.images[:8].float().div(255).numpy()
+    together = np.asarray(session.run(None, {"images": images})[0])
+    for k in range(8):  # none depends on the others
+        alone = np.asarray(session.run(None, {"images": images[k : k + 1]})[0])
+        np.testing.assert_allclose(alone, together[k : k + 1], atol=1e-6)
+    wanted = load_model(run).model(torch.from_numpy(images)).scores.detach().numpy()
+    assert abs(together - wanted).max() < 0.2
+
+
+def test_int8_is_refused_where_it_cannot_be(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(run), "--format", "pt2", "--int8"]) == 2
+    assert "--int8 must come with --format onnx, got pt2" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="root must name the folder of mnist for the weights mnist-small: 8-bit"):
+        export_int8("pretrained:mnist-small", tmp_path / "a.onnx")
+    with pytest.raises(ValueError, match=r"path must end in .onnx for onnx, got .*a.pt2"):
+        export_int8(run, tmp_path / "a.pt2")

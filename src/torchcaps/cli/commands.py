@@ -171,13 +171,30 @@ def export_command(parsed: argparse.Namespace) -> None:
     """Write a trained classifier as a file that runs without torchcaps."""
     from torchcaps.training.export import default_path, export
 
-    path = Path(parsed.out) if parsed.out is not None else default_path(parsed.run, parsed.format)
+    if parsed.int8 and parsed.format != "onnx":
+        raise ValueError(f"--int8 must come with --format onnx, got {parsed.format}")
+    path = default_path(parsed.run, parsed.format)
+    path = Path(parsed.out) if parsed.out is not None else path.with_stem(path.stem + "-int8" * parsed.int8)
     try:
+        if parsed.int8:
+            _export_int8(parsed, path)
+            return
         done = export(parsed.run, path, format=parsed.format, root=parsed.root, overwrite=parsed.force)
     except ValueError as error:
         raise ValueError(str(error).replace("overwrite=True", "--force")) from error
     compared = f"its scores of {done.n_images} images of {done.images_of}"
     print(f"wrote {done.path}; {compared} differ by at most {done.error:.1e} from the network's")
+
+
+def _export_int8(parsed: argparse.Namespace, path: Path) -> None:
+    from torchcaps.training.int8 import export_int8
+
+    done = export_int8(parsed.run, path, root=parsed.root, overwrite=parsed.force)
+    print(
+        f"wrote {done.path}, {done.size[0]:,} bytes instead of {done.size[1]:,}; test error {done.test_error[0]:.2%} "
+        f"instead of {done.test_error[1]:.2%} on {done.n_images:,} images; scores differ by at most "
+        f"{done.difference:.2f}"
+    )
 
 
 def playground_command(parsed: argparse.Namespace) -> None:

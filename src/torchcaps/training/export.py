@@ -6,10 +6,12 @@ import copy
 import functools
 import importlib
 import json
+import logging
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -132,8 +134,8 @@ def export(
     """
     check_choice("format", format, FORMATS)
     form, path = FORMATS[format], Path(path).expanduser()
-    _check_place(path, format, overwrite)
-    _check_packages(format)
+    check_place(path, format, overwrite)
+    check_packages(format)
     extra: Metadata = {}
     images_of = "the caller"
     if isinstance(source, nn.Module):
@@ -162,7 +164,8 @@ def export(
     return Exported(path, error, len(images), images_of)
 
 
-def _check_place(path: Path, format: str, overwrite: bool) -> None:  # noqa: A002
+def check_place(path: Path, format: str, overwrite: bool) -> None:  # noqa: A002
+    """Refuse a file of another ending, and one that is there."""
     suffixes = FORMATS[format].suffixes
     if path.suffix != suffixes[-1]:
         raise ValueError(f"path must end in {suffixes[-1]} for {format}, got {path}")
@@ -171,7 +174,8 @@ def _check_place(path: Path, format: str, overwrite: bool) -> None:  # noqa: A00
             raise ValueError(f"path must not exist, got {file}: overwrite=True replaces a file")
 
 
-def _check_packages(format: str) -> None:  # noqa: A002
+def check_packages(format: str) -> None:  # noqa: A002
+    """Refuse a format whose packages are not installed."""
     for name in FORMATS[format].packages:
         try:
             importlib.import_module(name)
@@ -246,8 +250,7 @@ def _write_onnx(content: _Content, path: Path) -> None:
     import onnx  # pyright: ignore[reportMissingImports]
 
     names: dict[str, Any] = {"input_names": ["images"], "output_names": ["scores"]}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of torch's exporter about its own parts
+    with _quietly():
         program = torch.onnx.export(
             content.model, (content.example(),), dynamo=True, verbose=False, dynamic_shapes=_any_number(), **names
         )
@@ -255,6 +258,20 @@ def _write_onnx(content: _Content, path: Path) -> None:
     proto = program.model_proto
     onnx.helper.set_model_props(proto, {"torchcaps": content.as_json()})
     onnx.save_model(proto, str(path))
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Let torch's exporter not warn of its own parts, nor of torchvision, which is not needed."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def _read_onnx(content: _Content, path: Path) -> Tensor:
