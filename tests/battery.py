@@ -199,21 +199,33 @@ def own_routing(poses: bool = True) -> Callable[[], nn.Module]:
 
 
 class VariationalBayes(Op):
-    """Variational-Bayes routing of votes, with the costs as parameters."""
+    """Variational-Bayes routing with its tensors as parameters."""
 
     def forward(self, x: Tensor, **options: Any) -> Capsules:
-        votes, activation = x[..., :-1].unflatten(-1, (J, D_OUT)), x[..., -1].sigmoid()
-        return self.function(votes, activation, **self.tensors, **self.options, **options)
+        numbers, activation = x[..., :-1], x[..., -1].sigmoid()
+        if self.function is ops.variational_bayes_routing_from_votes:
+            numbers = numbers.unflatten(-1, (J, D_OUT))
+        return self.function(numbers, activation, **self.tensors, **self.options, **options)
 
 
-def variational_bayes(**options: Any) -> Callable[[], nn.Module]:
-    """Variational-Bayes routing of votes and the logits of activations."""
+def variational_bayes(
+    *size: int, function: Callable[..., Capsules] = ops.variational_bayes_routing, **options: Any
+) -> Callable[[], nn.Module]:
+    """Variational-Bayes routing from vectors with weights of ``size`` (none: from votes), and logits of activations."""
 
     def make() -> nn.Module:
         parameters = {"beta_u": torch.randn(J), "beta_a": torch.randn(J)}
-        return VariationalBayes(ops.variational_bayes_routing_from_votes, parameters, **options)
+        if size:
+            parameters["weight"] = torch.randn(*size, J, D_IN, D_OUT)
+        return VariationalBayes(function, parameters, **options)
 
     return make
+
+
+def variational_bayes_capsnet() -> nn.Module:
+    """A small one for oblong images, as evaluated."""
+    sizes: dict[str, Any] = {"A": 3, "B": 2, "C": 3, "D": 2, "d_pose": 4}
+    return LastCapsules(models.VariationalBayesCapsNet((2, 21, 25), J, **sizes)).eval()
 
 
 def self_routing_resnet() -> nn.Module:
@@ -393,11 +405,42 @@ SUBJECTS = [
         Subject(
             f"variational-bayes-from-votes-{n_iters}",
             (I, J * D_OUT + 1),
-            variational_bayes(n_iters=n_iters),
+            variational_bayes(function=ops.variational_bayes_routing_from_votes, n_iters=n_iters),
             lengths=False,
         )
         for n_iters in (1, 3)
     ),
+    Subject("variational-bayes", (I, D_IN + 1), variational_bayes(I), lengths=False, permutes=True),
+    Subject(
+        "variational-bayes-conv",
+        (2, 5, 6, D_IN + 1),
+        variational_bayes(2, 2, 3, function=ops.conv_variational_bayes_routing, stride=(2, 1)),
+        lengths=False,
+        couplings="other",
+    ),
+    *(
+        Subject(
+            subject.name,
+            (*subject.shape[:-1], 17),
+            lambda make=subject.make: FromNumbers(make()),
+            lengths=False,
+            couplings="other" if "ConvCaps" in subject.name else "one",
+        )
+        for subject in each_layer(layers.VariationalBayesRouting(), d_in=16, d_out=16)
+    ),
+    *(
+        Subject(
+            subject.name,
+            (*subject.shape[:-1], D_IN + 1),
+            lambda make=subject.make: FromNumbers(make(), matrix=False),
+            lengths=False,
+            couplings="other" if "ConvCaps" in subject.name else "one",
+        )
+        for subject in each_layer(
+            layers.VariationalBayesRouting(2, pose="vector", normalize=False), "variational-bayes-vectors"
+        )
+    ),
+    Subject("VariationalBayesCapsNet", (2, 21, 25), variational_bayes_capsnet, lengths=False),
     Subject("SelfRoutingResNet", (2, 11, 13), self_routing_resnet, lengths=False),
     Subject(
         "DepthwisePrimaryCaps",

@@ -12,6 +12,7 @@ from study.recipes import (
     mnist_rows,
     other_images,
     self_routing,
+    variational_bayes,
     viewpoints,
 )
 from study.recipes import dynamic_routing as capsnet
@@ -102,6 +103,8 @@ _ROWS: dict[str, Callable[[], Experiment]] = {
     "smallnorb-em-light": matrix.smallnorb_em_light,
     "smallnorb-margin-loss": matrix.smallnorb_margin_loss,
     "smallnorb-no-coordinates": matrix.smallnorb_no_coordinates,
+    "smallnorb-variational-bayes": variational_bayes.smallnorb_variational_bayes,
+    "smallnorb-variational-bayes-small": variational_bayes.smallnorb_variational_bayes_small,
     "smallnorb-vector": matrix.smallnorb_vector,
     "smallnorb-vector-no-coordinates": matrix.smallnorb_vector_no_coordinates,
     "svhn": other_images.svhn,

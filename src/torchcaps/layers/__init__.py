@@ -23,6 +23,7 @@ from torchcaps.layers.routings import (
     SelfAttentionRouting,
     SelfRouting,
     UniformRouting,
+    VariationalBayesRouting,
 )
 
 __all__ = [
@@ -48,5 +49,6 @@ __all__ = [
     "Sizes",
     "Standardize",
     "UniformRouting",
+    "VariationalBayesRouting",
     "route_concurrently",
 ]

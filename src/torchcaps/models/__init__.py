@@ -37,6 +37,7 @@ from torchcaps.models.transforming_autoencoder import (
     parts_autoencoder,
     translation_autoencoder,
 )
+from torchcaps.models.variational_bayes_capsnet import VariationalBayesCapsNet, variational_bayes_capsnet
 from torchcaps.types import ModelOutput, Reconstruction
 
 #: Every model, by the name under which ``build`` and the experiments take it.
@@ -62,6 +63,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "self_routing_resnet": self_routing_resnet,
     "template_autoencoder": template_autoencoder,
     "translation_autoencoder": translation_autoencoder,
+    "variational_bayes_capsnet": variational_bayes_capsnet,
 }
 
 
@@ -177,6 +179,7 @@ __all__ = [
     "TemplateAutoencoder",
     "Transforming",
     "TransformingAutoencoder",
+    "VariationalBayesCapsNet",
     "affine_autoencoder",
     "attention_capsnet",
     "baseline_cnn",
@@ -200,4 +203,5 @@ __all__ = [
     "self_routing_resnet",
     "template_autoencoder",
     "translation_autoencoder",
+    "variational_bayes_capsnet",
 ]

@@ -16,7 +16,11 @@ from torchcaps.ops.losses import margin_loss, mask_capsules, pose_loss, reconstr
 from torchcaps.ops.self_attention.routing import self_attention_routing
 from torchcaps.ops.self_routing.routing import self_routing
 from torchcaps.ops.squash import exponential_squash, safe_norm, squash
-from torchcaps.ops.variational_bayes.routing import variational_bayes_routing_from_votes
+from torchcaps.ops.variational_bayes.routing import (
+    conv_variational_bayes_routing,
+    variational_bayes_routing,
+    variational_bayes_routing_from_votes,
+)
 from torchcaps.ops.votes import coordinate_offset, dense_votes, matrix_votes, receptive_fields
 from torchcaps.types import Capsules
 
@@ -30,6 +34,7 @@ __all__ = [
     "affine_parts",
     "conv2d",
     "conv_em_routing",
+    "conv_variational_bayes_routing",
     "coordinate_offset",
     "dense_votes",
     "dynamic_routing",
@@ -53,6 +58,7 @@ __all__ = [
     "spread_margin",
     "squash",
     "transform_pose",
+    "variational_bayes_routing",
     "variational_bayes_routing_from_votes",
     "warp",
     "which_backend",

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from torchcaps import Capsules, ClassCaps, ConvCaps, DenseCaps, build
+from torchcaps.layers import VariationalBayesRouting
+from torchcaps.models import VariationalBayesCapsNet
+from torchcaps.models.baselines import count_parameters
+from torchcaps.ops import conv_variational_bayes_routing, variational_bayes_routing
 from torchcaps.ops import variational_bayes_routing_from_votes as route
 
 DOUBLE = torch.float64
@@ -88,6 +95,115 @@ def test_agrees_with_the_slow_loop() -> None:
             torch.testing.assert_close(mine[b], printed, rtol=1e-9, atol=1e-9)  # type: ignore[index]
 
 
+#: (map T H W, kernel, stride): oblong; with lower capsules that nothing sees; a kernel that covers the map.
+GEOMETRIES = [((2, 5, 4), (3, 2), (2, 1)), ((1, 6, 4), (3, 3), (2, 2)), ((2, 2, 3), (2, 3), (1, 1))]
+
+
+def drawn_map(shape: tuple[int, int, int], kernel: tuple[int, int], side: int = 2) -> list[Tensor]:
+    """Pose, activation, weight, β_u and β_a of one image."""
+    torch.manual_seed(0)
+    sizes = [(1, *shape, side, side), (1, *shape), (shape[0], *kernel, J, side, side), (J,), (J,)]
+    return [(torch.rand if k == 1 else torch.randn)(size, dtype=DOUBLE) for k, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(("shape", "kernel", "stride"), GEOMETRIES)
+@pytest.mark.parametrize("n_iters", [1, 2, 3])
+def test_maps_agree_with_a_slow_loop(
+    shape: tuple[int, int, int], kernel: tuple[int, int], stride: tuple[int, int], n_iters: int
+) -> None:
+    """Upper capsule by upper capsule, and place by place, in plain numbers."""
+    tensors = drawn_map(shape, kernel)
+    got = conv_variational_bayes_routing(
+        *tensors,  # type: ignore[arg-type]
+        stride=stride,
+        n_iters=n_iters,
+        return_coupling=True,
+    )
+    pose, activation, weight, beta_u, beta_a = tensors
+    rows, columns = ((n - k) // s + 1 for n, k, s in zip(shape[1:], kernel, stride, strict=True))
+    uppers = list(product(range(J), range(rows), range(columns)))
+    votes: dict[tuple[tuple[int, ...], tuple[int, ...]], list[float]] = {}
+    for (j, y, x), (t, ky, kx) in product(uppers, product(range(shape[0]), range(kernel[0]), range(kernel[1]))):
+        lower = (t, y * stride[0] + ky, x * stride[1] + kx)
+        votes[lower, (j, y, x)] = (pose[0][lower] @ weight[t, ky, kx, j]).flatten().tolist()
+    r = dict.fromkeys(votes, 1 / J)
+    mean: dict[tuple[int, ...], list[float]] = {}
+    logit: dict[tuple[int, ...], float] = {}
+    size = 4
+    for n in range(n_iters):
+        mass = {u: sum(r[key] * float(activation[0][key[0]]) for key in votes if key[1] == u) for u in uppers}
+        rho = {}
+        for u in uppers:
+            mine = [key for key in votes if key[1] == u]
+            share = {key: r[key] * float(activation[0][key[0]]) for key in mine}
+            mu = [sum(share[key] * votes[key][d] for key in mine) / mass[u] for d in range(size)]
+            mean[u] = [mass[u] * mu[d] / (1 + mass[u]) for d in range(size)]
+            scale = [
+                1
+                + sum(share[key] * (votes[key][d] - mu[d]) ** 2 for key in mine)
+                + mass[u] / (1 + mass[u]) * mu[d] ** 2
+                for d in range(size)
+            ]
+            log_pi = psi(1 + mass[u]) - psi(sum(1 + mass[j, u[1], u[2]] for j in range(J)))
+            nu = size + 1 + mass[u]
+            log_det = sum(psi((nu - d) / 2) + math.log(2) - math.log(scale[d]) for d in range(size))
+            entropy = size * math.log(2 * math.pi * math.e) / 2 - log_det / 2
+            logit[u] = float(beta_a[u[0]]) - (math.exp(log_pi) * entropy + float(beta_u[u[0]]))
+            for key in mine:
+                far = sum((votes[key][d] - mean[u][d]) ** 2 / scale[d] for d in range(size))
+                rho[key] = math.exp(log_pi + log_det / 2 - (size / (1 + mass[u]) + nu * far) / 2)
+        if n < n_iters - 1:
+            total = {lower: sum(rho[key] for key in votes if key[0] == lower) for lower, _ in votes}
+            r = {key: rho[key] / total[key[0]] for key in votes}
+    for j, y, x in uppers:
+        assert got.pose[0, j, y, x].flatten().tolist() == pytest.approx(mean[j, y, x], rel=1e-9, abs=1e-11)
+        wanted = 1 / (1 + math.exp(-logit[j, y, x]))
+        assert got.activation[0, j, y, x].item() == pytest.approx(wanted, rel=1e-9)
+    assert got.coupling is not None
+    for ((t, row, column), (j, y, x)), wanted in r.items():
+        k = (t * kernel[0] + row - y * stride[0]) * kernel[1] + column - x * stride[1]
+        assert got.coupling[0, y, x, k, j].item() == pytest.approx(wanted, rel=1e-9)
+
+
+def test_a_kernel_that_covers_the_map_is_dense() -> None:
+    pose, activation, weight, beta_u, beta_a = drawn_map((2, 3, 4), (3, 4))
+    offset = torch.randn(2, 3, 4, 2, 2, dtype=DOUBLE)
+    options = {"n_iters": 3, "return_coupling": True}
+    conv = conv_variational_bayes_routing(pose, activation, weight, beta_u, beta_a, offset=offset, **options)  # type: ignore[arg-type]
+    dense = variational_bayes_routing(
+        pose.flatten(1, 3),
+        activation.flatten(1, 3),
+        weight.flatten(0, 2),
+        beta_u,
+        beta_a,
+        offset=offset.flatten(0, 2),
+        **options,  # type: ignore[arg-type]
+    )
+    torch.testing.assert_close(conv.pose[:, :, 0, 0], dense.pose)
+    torch.testing.assert_close(conv.activation[:, :, 0, 0], dense.activation)
+    torch.testing.assert_close(conv.coupling[:, 0, 0], dense.coupling)  # type: ignore[index]
+    votes = torch.einsum("bird,ijdc->bijrc", pose.flatten(1, 3), weight.flatten(0, 2)) + offset.flatten(0, 2)[:, None]
+    plain = route(votes.flatten(3), activation.flatten(1, 3), beta_u, beta_a, **options)  # type: ignore[arg-type]
+    torch.testing.assert_close(dense.pose.flatten(2), plain.pose)
+    torch.testing.assert_close(dense.coupling, plain.coupling)
+
+
+def test_normalizations_are_over_a_type_at_all_places() -> None:
+    """Each of the batch, all places and (of poses) all numbers; the activation is what the logit became."""
+    pose, activation, weight, beta_u, beta_a = drawn_map((2, 5, 4), (3, 2))
+    many = torch.cat((pose, 2 * pose)), torch.cat((activation, activation / 2)), weight, beta_u, beta_a
+    plain = conv_variational_bayes_routing(*many)
+    norms = {name: torch.nn.BatchNorm1d(J, affine=False).double() for name in ("norm_pose", "norm_logit")}
+    got = conv_variational_bayes_routing(*many, **norms)  # type: ignore[arg-type]
+    for j in range(J):
+        for mine, before in (
+            (got.pose[:, j], plain.pose[:, j]),
+            (got.activation[:, j].logit(), plain.activation[:, j].logit()),
+        ):
+            wanted = (before - before.mean()) / (before.var(correction=0) + 1e-5).sqrt()
+            torch.testing.assert_close(mine, wanted)
+
+
 def test_a_capsule_that_is_not_active_may_be_dropped() -> None:
     votes, a, beta_u, beta_a = case()
     a[:, 2] = 0
@@ -115,7 +231,7 @@ def test_of_many_lower_capsules_the_mean_is_that_of_em() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4, 1e20])
 def test_without_activity_and_with_far_votes_all_is_finite(dtype: torch.dtype, scale: float) -> None:
     votes = (scale * case()[0]).to(dtype).requires_grad_()
     for active in (0.0, 1.0):
@@ -130,5 +246,121 @@ def test_what_does_not_fit_is_refused() -> None:
     votes, a, beta_u, beta_a = case()
     with pytest.raises(ValueError, match=r"activation must be \[B, I\] with I=5 as in votes, got shape \[2, 4\]"):
         route(votes, a[:, :4], beta_u, beta_a)
+    with pytest.raises(ValueError, match=r"beta_a must be \[J=3\], got shape \[2\]"):
+        route(votes, a, beta_u, beta_a[:2])
+    with pytest.raises(ValueError, match=r"activation must hold probabilities 0 … 1, got -1"):
+        route(votes, -torch.ones_like(a), beta_u, beta_a)
+    pose, activation, weight, _, _ = drawn_map((2, 5, 4), (3, 2))
+    with pytest.raises(ValueError, match=r"offset must be \[2, 3, 2, 2, 2\], got shape \[2, 3, 2, 4\]"):
+        conv_variational_bayes_routing(
+            pose, activation, weight, beta_u, beta_a, offset=torch.zeros(2, 3, 2, 4, dtype=DOUBLE)
+        )
+    with pytest.raises(ValueError, match="kernel_size must fit into the map, got 6 where H=5"):
+        conv_variational_bayes_routing(pose, activation, weight.repeat(1, 2, 1, 1, 1, 1), beta_u, beta_a)
+    with pytest.raises(ValueError, match="d_in and d_out must be one square number for matrices, got 12 and 12; or"):
+        DenseCaps(I, J, 12, 12, routing="variational_bayes")
     with pytest.raises(ValueError, match="n_iters must be"):
         route(votes, a, beta_u, beta_a, n_iters=0)
+
+
+def test_large_votes_are_routed_in_their_own_units() -> None:
+    """In float32, where the squares of their squares are beyond all numbers, against the loop in float64."""
+    votes, a, beta_u, beta_a = case()
+    votes = 1e14 * votes
+    got = route(*(x.float() for x in (votes, a, beta_u, beta_a)), return_coupling=True)
+    for b in range(B):
+        mean, upper, coupling = (x.float() for x in slow(votes[b], a[b], beta_u, beta_a))
+        torch.testing.assert_close(got.pose[b], mean, rtol=1e-4, atol=1e9)
+        torch.testing.assert_close(got.activation[b], upper, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(got.coupling[b], coupling, rtol=1e-3, atol=1e-5)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("pose", ["matrix", "vector"])
+def test_a_layer_says_how_far_its_poses_spread(pose: str) -> None:
+    """With and without normalization, for a stack of layers."""
+    torch.manual_seed(0)
+    for normalize in (True, False):
+        lower, scale = Capsules(torch.randn(8, 8, 9, 9, 16), torch.rand(8, 8, 9, 9)), 1.0
+        for n_out in (16, 8):
+            routing = VariationalBayesRouting(pose=pose, normalize=normalize, pose_scale=scale)
+            layer = ConvCaps(lower.pose.shape[1], n_out, 16, 16, 3, routing=routing)
+            lower, scale = layer(lower), layer.pose_scale
+            assert 0.5 < float(lower.pose.detach().std()) / scale < 2
+
+
+def test_coordinates_are_added_to_the_votes() -> None:
+    lower = Capsules(torch.randn(2, 4, 3, 3, 16), torch.rand(2, 4, 3, 3))
+    plain, added = (ClassCaps(4, J, 16, 16, routing="variational_bayes", coordinates=c) for c in (None, "column"))
+    added.load_state_dict(plain.state_dict())
+    assert not torch.allclose(plain.eval()(lower).pose, added.eval()(lower).pose, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape", "n_classes", "wanted"),
+    [
+        # The convolution's 2·25·64 and 2·64 of its normalization; primary 64·8·17 and 4·8; 8·9·16 and 16·9·16 matrices,
+        # 16·5 for the classes, each of 4×4; two costs for each type.
+        ({}, (2, 32, 32), 5, 3_200 + 128 + 8_704 + 32 + 18_432 + 32 + 36_864 + 32 + 1_280 + 10),
+        ({"B": 16}, (2, 32, 32), 5, 95_882),
+        ({"B": 16, "C": 32, "D": 32}, (2, 32, 32), 5, 244_682),
+        ({"B": 16, "C": 32, "D": 32}, (3, 32, 32), 10, 248_852),
+        ({"A": 32, "B": 32, "C": 32, "D": 32}, (2, 32, 32), 5, 316_810),
+    ],
+)
+def test_networks_have_the_authors_parameters(
+    sizes: dict[str, Any], shape: tuple[int, int, int], n_classes: int, wanted: int
+) -> None:
+    model = build("variational_bayes_capsnet", shape, n_classes, **sizes)
+    assert isinstance(model, VariationalBayesCapsNet)
+    assert count_parameters(model) == wanted
+    assert model.map_shape[1:] == (4, 4)
+
+
+def test_the_network_layer_by_layer() -> None:
+    torch.manual_seed(0)
+    model = VariationalBayesCapsNet((2, 23, 31), 4, A=5, B=3, C=4, D=2, d_pose=9).double().train()
+    hidden: Any = model.hidden
+    top: Any = model.classes
+    x = torch.rand(3, 2, 23, 31, dtype=DOUBLE)
+    primary, first, second, classes = model(x).capsules
+
+    def normalized(y: Tensor, axes: tuple[int, ...]) -> Tensor:
+        return (y - y.mean(axes, keepdim=True)) / (y.var(axes, correction=0, keepdim=True) + 1e-5).sqrt()
+
+    standard = (x - x.mean((1, 2, 3), keepdim=True)) / x.std((1, 2, 3), correction=0, keepdim=True)
+    features = normalized(torch.nn.functional.conv2d(standard, model.conv.weight, stride=2), (0, 2, 3)).clamp_min(0)
+    made = torch.einsum("bchw,kc->bkhw", features, model.primary.weight[:, :, 0, 0])
+    poses = normalized(made[:, :27].reshape(3, 3, 9, *made.shape[2:]), (0, 2, 3, 4)).movedim(2, -1)
+    torch.testing.assert_close(primary.pose.flatten(-2), poses)
+    torch.testing.assert_close(primary.activation, normalized(made[:, 27:], (0, 2, 3)).sigmoid())
+    for lower, layer, stride, upper in (
+        (primary, hidden[0], 2, first),
+        (first, hidden[1], 1, second),
+    ):
+        weight = layer.weight.unflatten(0, (-1, 3, 3))
+        betas = layer.beta_u, layer.beta_a
+        got = conv_variational_bayes_routing(lower.pose, lower.activation, weight, *betas, stride=stride)
+        torch.testing.assert_close(upper.pose.flatten(-2), normalized(got.pose.flatten(-2), (0, 2, 3, 4)))
+        torch.testing.assert_close(upper.activation, normalized(got.activation.logit(), (0, 2, 3)).sigmoid())
+    # What the authors add: (k + 1)/(10 F) to the first two numbers of the right-hand column.
+    height, width = second.activation.shape[2:]
+    offset = torch.zeros(2, height, width, 3, 3, dtype=DOUBLE)
+    offset[..., 0, 2] = (torch.arange(height)[:, None] + 1) / (10 * height)
+    offset[..., 1, 2] = (torch.arange(width) + 1) / (10 * width)
+    weight = top.weight.repeat_interleave(height * width, dim=0)
+    betas = top.beta_u, top.beta_a
+    lower = second.pose.flatten(1, 3), second.activation.flatten(1, 3)
+    got = variational_bayes_routing(*lower, weight, *betas, offset=offset.flatten(0, 2))
+    torch.testing.assert_close(classes.pose.flatten(-2), normalized(got.pose.flatten(-2), (0, 2)))
+    torch.testing.assert_close(classes.activation, normalized(got.activation.logit(), (0,)).sigmoid())
+
+
+def test_the_network_refuses_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="d_pose must be a square number, got 12"):
+        VariationalBayesCapsNet(d_pose=12)
+    with pytest.raises(ValueError, match=r"image_shape .* must be larger, got \(2, 12, 12\)"):
+        VariationalBayesCapsNet((2, 12, 12))
+    with pytest.raises(ValueError, match="n_iters must be an integer of at least 1, got 0"):
+        VariationalBayesCapsNet(n_iters=0)
+    with pytest.raises(ValueError, match="coordinates must be"):
+        VariationalBayesCapsNet(coordinates="column")  # type: ignore[arg-type]

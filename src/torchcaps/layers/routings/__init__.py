@@ -11,6 +11,7 @@ from torchcaps.layers.routings.fixed import RandomRouting, UniformRouting
 from torchcaps.layers.routings.inverted_attention import InvertedAttentionRouting
 from torchcaps.layers.routings.self_attention import SelfAttentionRouting
 from torchcaps.layers.routings.self_routing import SelfRouting
+from torchcaps.layers.routings.variational_bayes import VariationalBayesRouting
 
 #: The routings that go by a name. Enter a class of your own to use it by name in configuration files.
 ROUTINGS: dict[str, type[Routing]] = {
@@ -22,6 +23,7 @@ ROUTINGS: dict[str, type[Routing]] = {
     "self_attention": SelfAttentionRouting,
     "self_routing": SelfRouting,
     "uniform": UniformRouting,
+    "variational_bayes": VariationalBayesRouting,
 }
 
 
@@ -50,5 +52,6 @@ __all__ = [
     "SelfAttentionRouting",
     "SelfRouting",
     "UniformRouting",
+    "VariationalBayesRouting",
     "as_routing",
 ]

@@ -2,14 +2,172 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_flag, check_floating, check_shapes
-from torchcaps.ops.precision import computed_in, without_autocast
+from torchcaps.checks import as_two, check_at_least, check_flag, check_floating, check_shapes
+from torchcaps.ops.em.checks import check_activation
+from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
+from torchcaps.ops.variational_bayes.reference import route
+from torchcaps.ops.votes import Fields, matrix_votes
 from torchcaps.types import Capsules
+
+#: Normalizes poses ``[B, J, n]`` or logits ``[B, J, n]``, such as ``torch.nn.BatchNorm1d(J, affine=False)``.
+Norm = Callable[[Tensor], Tensor]
+
+
+def variational_bayes_routing(
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    n_iters: int = 3,
+    offset: Tensor | None = None,
+    norm_pose: Norm | None = None,
+    norm_logit: Norm | None = None,
+    return_coupling: bool = False,
+) -> Capsules:
+    """Route I lower capsules, which vote V_ij = M_i W_ij, to J upper ones by variational Bayes.
+
+    The votes are routed as :func:`variational_bayes_routing_from_votes` says. The authors' layers normalize the means
+    and the logits of the activations over the batch; hand over ``norm_pose`` and ``norm_logit`` for that. Computed in
+    float32 at least, whatever autocast is in force; the result has the common dtype of ``pose`` and ``weight``.
+
+    Args:
+        pose: M, matrices ``[B, I, rows, d]`` or vectors ``[B, I, d_in]``.
+        activation: of the lower capsules, 0 … 1, ``[B, I]``. One of 0 does not count.
+        weight: W, ``[I, J, d, columns]``, or ``[I, J, d_in, d_out]`` for vectors.
+        beta_u: β_u, ``[J]``.
+        beta_a: β_a, ``[J]``.
+        n_iters: passes, at least 1; the paper uses 3.
+        offset: added to the votes of each lower capsule, of the shape of one vote behind ``[I]``; None for nothing.
+        norm_pose: what the means ``[B, J, D]`` go through at the end; None for nothing.
+        norm_logit: what the logits ``[B, J, 1]`` of the activations go through; None for nothing.
+        return_coupling: fill the result's ``coupling`` with r of the last pass.
+
+    Returns:
+        pose ``[B, J, d_out]``, or ``[B, J, rows, columns]`` of matrices; activation ``[B, J]``, 0 … 1; and coupling
+        ``[B, I, J]``, or None unless asked for: Σ_j r_ij = 1.
+
+    Raises:
+        ValueError: shapes that do not fit, numbers that are not floating point, activations that are no probabilities,
+            or ``n_iters`` below 1.
+
+    Example:
+        >>> import torch
+        >>> pose, a, weight, beta = torch.rand(2, 6, 4, 4), torch.rand(2, 6), torch.rand(6, 3, 4, 4), torch.zeros(3)
+        >>> norm = torch.nn.BatchNorm1d(3, affine=False)
+        >>> variational_bayes_routing(pose, a, weight, beta, beta, norm_pose=norm).pose.shape
+        torch.Size([2, 3, 4, 4])
+
+    Source: De Sousa Ribeiro, Leontidis, Kollias 2020, Capsule Routing via Variational Bayes, AAAI; as in the authors'
+    code.
+    """
+    matrices = getattr(pose, "ndim", 0) == 4
+    check_shapes(
+        pose=(pose, "B I rows d" if matrices else "B I d"),
+        activation=(activation, "B I"),
+        weight=(weight, "I J d columns"),
+    )
+    routed = conv_variational_bayes_routing(
+        pose[:, :, None, None],
+        activation[:, :, None, None],
+        weight[:, None, None],
+        beta_u,
+        beta_a,
+        n_iters=n_iters,
+        offset=None if offset is None else offset[:, None, None],
+        norm_pose=norm_pose,
+        norm_logit=norm_logit,
+        return_coupling=return_coupling,
+    )
+    coupling = None if routed.coupling is None else routed.coupling[:, 0, 0]
+    return Capsules(routed.pose[:, :, 0, 0], routed.activation[:, :, 0, 0], coupling)
+
+
+def conv_variational_bayes_routing(
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    stride: int | tuple[int, int] = 1,
+    n_iters: int = 3,
+    offset: Tensor | None = None,
+    norm_pose: Norm | None = None,
+    norm_logit: Norm | None = None,
+    return_coupling: bool = False,
+) -> Capsules:
+    """Route maps as :func:`variational_bayes_routing` does; an upper capsule at a place sees a receptive field.
+
+    Upper capsules compete for a lower one wherever they stand: r_ij sums to one over all of them, of all types at all
+    places, whose receptive fields it lies in. The sum in E ln π_j = ψ(α_j) - ψ(Σ_j α_j) is over the types of a place.
+
+    Args:
+        pose: ``[B, T, H, W, rows, d]``, or vectors ``[B, T, H, W, d_in]``.
+        activation: 0 … 1, ``[B, T, H, W]``.
+        weight: ``[T, K_h, K_w, J, d, columns]``, shared over places; for vectors ``[T, K_h, K_w, J, d_in, d_out]``.
+        beta_u: β_u, ``[J]``.
+        beta_a: β_a, ``[J]``.
+        stride: places from one receptive field to the next, or (rows, columns).
+        n_iters: passes, at least 1.
+        offset: added to the votes, of the shape of one vote behind ``[T, K_h, K_w]``; None for nothing.
+        norm_pose: what the means ``[B, J, H'·W'·D]`` go through at the end; None for nothing.
+        norm_logit: what the logits ``[B, J, H'·W']`` of the activations go through; None for nothing.
+        return_coupling: fill the result's ``coupling`` with r of the last pass.
+
+    Returns:
+        pose ``[B, J, H', W', d_out]``, or matrices, with H' = (H − K_h) // stride + 1; activation ``[B, J, H', W']``;
+        and coupling ``[B, H', W', T·K_h·K_w, J]``, or None unless asked for.
+
+    Raises:
+        ValueError: as :func:`variational_bayes_routing`; a kernel larger than the map.
+
+    Example:
+        >>> import torch
+        >>> pose, activation = torch.rand(1, 2, 5, 5, 4, 4), torch.rand(1, 2, 5, 5)
+        >>> weight, beta = torch.rand(2, 3, 3, 4, 4, 4), torch.zeros(4)
+        >>> conv_variational_bayes_routing(pose, activation, weight, beta, beta, stride=2).pose.shape
+        torch.Size([1, 4, 2, 2, 4, 4])
+
+    Source: De Sousa Ribeiro, Leontidis, Kollias 2020, section 4, and the authors' code.
+    """
+    matrices = getattr(pose, "ndim", 0) == 6
+    for name, tensor in (("pose", pose), ("activation", activation), ("weight", weight)):
+        check_floating(name, tensor)
+    sizes = check_shapes(
+        pose=(pose, "B T H W rows d" if matrices else "B T H W d"),
+        activation=(activation, "B T H W"),
+        weight=(weight, "T K_h K_w J d columns"),
+    )
+    check_activation(activation)
+    _check_choices(beta_u, beta_a, sizes["J"], n_iters, return_coupling)
+    vote = (pose.shape[4], sizes["columns"]) if matrices else (sizes["columns"],)
+    wanted = (*weight.shape[:3], *vote)
+    if offset is not None and offset.shape != wanted:
+        raise ValueError(f"offset must be {list(wanted)}, got shape {list(offset.shape)}")
+    fields = Fields(pose.shape[1:4], weight.shape[1:3], as_two("stride", stride, 1))
+    dtype = torch.promote_types(pose.dtype, weight.dtype)
+    with without_autocast(pose):
+        m, a, w = (at_least_float32(x.to(dtype)) for x in (pose, activation, weight))
+        votes = matrix_votes(fields.gather(m if matrices else m.unsqueeze(-2)), w.flatten(0, 2))  # [B, P, N, J, ., .]
+        if offset is not None:
+            votes = votes + offset.to(votes).reshape(fields.n_children, 1, *votes.shape[-2:])
+        betas = beta_u.to(m.dtype), beta_a.to(m.dtype)
+        mean, logit, r = route(votes.flatten(4), fields.gather(a), *betas, fields, n_iters)
+    mean, logit = mean.movedim(2, 1).to(dtype), logit.movedim(2, 1).to(dtype)  # [B, J, P, D] and [B, J, P]
+    if norm_pose is not None:
+        mean = norm_pose(mean.flatten(2)).reshape(mean.shape)
+    if norm_logit is not None:
+        logit = norm_logit(logit)
+    mean = mean.unflatten(2, fields.places).unflatten(-1, vote)
+    coupling = r.unflatten(1, fields.places).to(dtype) if return_coupling else None
+    return Capsules(mean, logit.sigmoid().unflatten(2, fields.places), coupling)
 
 
 def variational_bayes_routing_from_votes(
@@ -32,9 +190,10 @@ def variational_bayes_routing_from_votes(
         a_j = σ(β_a - (e^(E ln π_j) H_j + β_u)),    H_j = ½ D ln 2πe - ½ E ln|Λ_j|.
 
     P_j is the authors' Ψ0 + Σ_i R_ij (V_ij - μ_j)² + (κ0 R_j/κ_j) μ_j², without their division by R_j. Responsibilities
-    are computed in log space, where the authors' code exponentiates and clamps. The batch normalizations that their
-    layers have, of m_j and of the logit of a_j, are not here. Computed in float32 at least, whatever autocast is in
-    force; the result has the dtype of ``votes``.
+    are computed in log space, where the authors' code exponentiates and clamps. Their layers normalize m_j and the
+    logit of a_j over the batch, which is not here: see :func:`variational_bayes_routing`. Votes beyond 2^20 are routed
+    in units of the largest, so that no square overflows; beside them the prior counts 1e-15 at least. Computed in
+    float32 at least, whatever autocast is in force; the result has the dtype of ``votes``.
 
     Args:
         votes: V, ``[B, I, J, D]``; matrices flattened.
@@ -49,7 +208,8 @@ def variational_bayes_routing_from_votes(
         asked for: Σ_j r_ij = 1.
 
     Raises:
-        ValueError: shapes that do not fit, numbers that are not floating point, or ``n_iters`` below 1.
+        ValueError: shapes that do not fit, numbers that are not floating point, activations that are no probabilities,
+            or ``n_iters`` below 1.
 
     Example:
         >>> import torch
@@ -63,34 +223,24 @@ def variational_bayes_routing_from_votes(
     """
     check_floating("votes", votes)
     check_floating("activation", activation)
-    check_shapes(votes=(votes, "B I J D"), activation=(activation, "B I"), beta_u=(beta_u, "J"), beta_a=(beta_a, "J"))
+    sizes = check_shapes(votes=(votes, "B I J D"), activation=(activation, "B I"))
+    check_activation(activation)
+    _check_choices(beta_u, beta_a, sizes["J"], n_iters, return_coupling)
+    dtype = computed_in(votes)
+    fields = Fields((sizes["I"], 1, 1), (1, 1), (1, 1))
+    with without_autocast(votes):
+        v, a, u, b = (x.to(dtype) for x in (votes, activation, beta_u, beta_a))
+        mean, logit, r = route(v[:, None], a[:, None], u, b, fields, n_iters)
+    wanted = votes.dtype
+    coupling = r[:, 0].to(wanted) if return_coupling else None
+    return Capsules(mean[:, 0].to(wanted), logit[:, 0].sigmoid().to(wanted), coupling)
+
+
+def _check_choices(beta_u: Tensor, beta_a: Tensor, n_out: int, n_iters: int, return_coupling: bool) -> None:
+    """Refuse costs that are not one for each upper capsule, passes below 1, and a flag that is none."""
+    for name, beta in (("beta_u", beta_u), ("beta_a", beta_a)):
+        check_floating(name, beta)
+        if list(beta.shape) != [n_out]:
+            raise ValueError(f"{name} must be [J={n_out}], got shape {list(beta.shape)}")
     check_at_least("n_iters", n_iters, 1)
     check_flag("return_coupling", return_coupling)
-    dtype = computed_in(votes)
-    with without_autocast(votes):
-        v, a = votes.to(dtype), activation.to(dtype)
-        r = torch.full_like(v[..., 0], 1 / v.shape[2])
-        mean, kappa, nu, scale, log_pi, log_det = _update(v, r * a[..., None])
-        for _ in range(n_iters - 1):
-            distance = ((v - mean[:, None]).square() / scale[:, None]).sum(dim=-1)  # [B, I, J]
-            own = log_pi + (log_det - v.shape[3] / kappa) / 2  # [B, J]
-            r = (own[:, None] - nu[:, None] * distance / 2).softmax(dim=2)
-            mean, kappa, nu, scale, log_pi, log_det = _update(v, r * a[..., None])
-        entropy = (v.shape[3] * math.log(2 * math.pi * math.e) - log_det) / 2
-        upper = (beta_a.to(dtype) - (log_pi.exp() * entropy + beta_u.to(dtype))).sigmoid()
-    wanted = votes.dtype
-    return Capsules(mean.to(wanted), upper.to(wanted), r.to(wanted) if return_coupling else None)
-
-
-def _update(votes: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Update the posteriors by R ``[B, I, J]``: m, κ, ν, P, E ln π and E ln|Λ|; ``[B, J]``, m and P ``[B, J, D]``."""
-    size = votes.shape[3]
-    mass = r.sum(dim=1)  # R_j
-    kappa, nu = 1 + mass, size + 1 + mass
-    mean = torch.einsum("bij,bijd->bjd", r, votes) / kappa[..., None]
-    spread = torch.einsum("bij,bijd->bjd", r, (votes - mean[:, None]).square())
-    scale = 1 + spread + mean.square()
-    log_pi = torch.digamma(1 + mass) - torch.digamma((1 + mass).sum(dim=1, keepdim=True))
-    steps = torch.arange(size, dtype=votes.dtype, device=votes.device)
-    log_det = torch.digamma((nu[..., None] - steps) / 2).sum(dim=-1) + size * math.log(2) - scale.log().sum(dim=-1)
-    return mean, kappa, nu, scale, log_pi, log_det
