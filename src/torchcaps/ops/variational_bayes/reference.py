@@ -11,12 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchcaps.ops.units import in_units, per_square_unit
 from torchcaps.ops.votes import Fields
-
-#: Votes beyond this are routed in units of the largest: their squares, and the squares of these, would overflow.
-_LARGE = 2.0**20
-#: The least that the prior counts beside votes in such units.
-_LEAST_PRIOR = 1e-15
 
 
 class Posterior(NamedTuple):
@@ -41,16 +37,15 @@ def route(
     Returns:
         Means ``[B, P, J, D]``, logits of the activations ``[B, P, J]``, and responsibilities ``[B, P, N, J]``.
     """
-    largest = votes.detach().abs().amax(dim=2, keepdim=True)  # [B, P, 1, J, D]
-    unit = torch.where(largest > _LARGE, largest, 1.0)
-    v = votes / unit
+    v, unit = in_units(votes, 2)
+    unit = unit[:, :, 0]  # [B, P, J, D]
     r = torch.full_like(votes[..., 0], 1 / votes.shape[3])
-    known = _update(v, r * a[..., None], unit[:, :, 0])
+    known = _update(v, r * a[..., None], unit)
     for _ in range(n_iters - 1):
         r = _share(v, known, fields)
-        known = _update(v, r * a[..., None], unit[:, :, 0])
+        known = _update(v, r * a[..., None], unit)
     entropy = (votes.shape[4] * math.log(2 * math.pi * math.e) - known.log_det) / 2
-    return known.mean * unit[:, :, 0], beta_a - (known.log_pi.exp() * entropy + beta_u), r
+    return known.mean * unit, beta_a - (known.log_pi.exp() * entropy + beta_u), r
 
 
 def _update(v: Tensor, r: Tensor, unit: Tensor) -> Posterior:
@@ -60,7 +55,7 @@ def _update(v: Tensor, r: Tensor, unit: Tensor) -> Posterior:
     kappa, nu = 1 + mass, size + 1 + mass
     mean = torch.einsum("bpnj,bpnjd->bpjd", r, v) / kappa[..., None]
     spread = torch.einsum("bpnj,bpnjd->bpjd", r, (v - mean[:, :, None]).square())
-    scale = (1 / unit / unit).clamp_min(_LEAST_PRIOR) + spread + mean.square()
+    scale = per_square_unit(1.0, unit) + spread + mean.square()
     log_pi = torch.digamma(1 + mass) - torch.digamma((1 + mass).sum(dim=2, keepdim=True))
     steps = torch.arange(size, dtype=v.dtype, device=v.device)
     log_det = torch.digamma((nu[..., None] - steps) / 2).sum(dim=-1) + size * math.log(2)
