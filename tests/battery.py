@@ -222,6 +222,49 @@ def variational_bayes(
     return make
 
 
+class HeinsenMatrices(Op):
+    """Heinsen's routing of matrices, from vectors and the logits of activations, with its tensors as parameters."""
+
+    def forward(self, x: Tensor, **options: Any) -> Capsules:
+        return self.function(x[..., :-1], x[..., -1].sigmoid(), **self.tensors, **self.options, **options)
+
+
+def heinsen_matrices(n_in: int = I) -> Callable[[], nn.Module]:
+    """Heinsen's routing of matrices; with ``n_in`` of 1 its parameters are the same for all lower capsules."""
+
+    def make() -> nn.Module:
+        shapes = {"weight": (D_IN, D_OUT), "bias": (D_OUT,), "beta_use": (), "beta_ign": ()}
+        return HeinsenMatrices(
+            ops.heinsen_matrix_routing, {name: torch.randn(n_in, J, *shape) for name, shape in shapes.items()}
+        )
+
+    return make
+
+
+def heinsen_vectors(d_out: int = D_OUT) -> Callable[[], nn.Module]:
+    """Heinsen's routing of vectors."""
+    shapes = {
+        "activation_weight": (I, D_IN),
+        "activation_bias": (I,),
+        "vote_factor": (J, D_IN),
+        "vote_weight": (D_IN, d_out),
+        "vote_bias": (J, d_out),
+        "prediction_weight": (d_out, D_IN),
+        "prediction_factor": (J, D_IN),
+        "prediction_bias": (J, D_IN),
+        "similarity_weight": (I, J),
+        "similarity_bias": (I, J),
+        "beta_use": (I, J),
+        "beta_ign": (I, J),
+    }
+    return lambda: Op(ops.heinsen_vector_routing, {name: torch.randn(shape) / 2 for name, shape in shapes.items()})
+
+
+def heinsen_capsnet() -> nn.Module:
+    """A small one for oblong images, as evaluated, with so many parts that bfloat16 changes no choice."""
+    return LastCapsules(models.HeinsenCapsNet((2, 47, 39), J, channels=4, n_parts=10)).eval()
+
+
 def variational_bayes_capsnet() -> nn.Module:
     """A small one for oblong images, as evaluated."""
     sizes: dict[str, Any] = {"A": 3, "B": 2, "C": 3, "D": 2, "d_pose": 4}
@@ -440,6 +483,28 @@ SUBJECTS = [
             layers.VariationalBayesRouting(2, pose="vector", normalize=False), "variational-bayes-vectors"
         )
     ),
+    Subject("heinsen-matrix", (I, D_IN + 1), heinsen_matrices(), lengths=False, permutes=True),
+    Subject("heinsen-matrix-shared", (I, D_IN + 1), heinsen_matrices(1), lengths=False),
+    Subject("heinsen-vector", (I, D_IN), heinsen_vectors(), lengths=False),
+    Subject("heinsen-vector-scores", (I, D_IN), heinsen_vectors(1), lengths=False),
+    *(
+        Subject(subject.name, (*subject.shape[:-1], 17), lambda make=subject.make: FromNumbers(make()), lengths=False)
+        for shared in (False, True)
+        for subject in each_layer(
+            layers.HeinsenMatrixRouting(shared=shared),
+            f"heinsen-matrix{'-shared' * shared}",
+            d_in=16,
+            d_out=16,
+        )
+    ),
+    *(
+        subject
+        for shared in (False, True)
+        for subject in each_layer(
+            layers.HeinsenVectorRouting(shared=shared), f"heinsen-vector{'-shared' * shared}", lengths=False
+        )
+    ),
+    Subject("HeinsenCapsNet", (2, 47, 39), heinsen_capsnet, lengths=False),
     Subject("VariationalBayesCapsNet", (2, 21, 25), variational_bayes_capsnet, lengths=False),
     Subject("SelfRoutingResNet", (2, 11, 13), self_routing_resnet, lengths=False),
     Subject(

@@ -22,6 +22,7 @@ from torchcaps.models.backbone import BackboneCapsNet, capsnet_backbone
 from torchcaps.models.baselines import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
 from torchcaps.models.efficient_capsnet import EfficientCapsNet, efficient_capsnet
+from torchcaps.models.heinsen_capsnet import HeinsenCapsNet, heinsen_capsnet
 from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_deep, matrix_capsnet_small
 from torchcaps.models.plain_autoencoder import PlainAutoencoder, plain_autoencoder
 from torchcaps.models.pretrained import Card, cards, choose_card, fill
@@ -51,6 +52,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "capsnet_small": capsnet_small,
     "capsnet_stacked": capsnet_stacked,
     "efficient_capsnet": efficient_capsnet,
+    "heinsen_capsnet": heinsen_capsnet,
     "local_autoencoder": local_autoencoder,
     "matched_cnn": matched_cnn,
     "matrix_capsnet": matrix_capsnet,
@@ -168,6 +170,7 @@ __all__ = [
     "CapsNet",
     "Card",
     "EfficientCapsNet",
+    "HeinsenCapsNet",
     "HiddenCaps",
     "HiddenConv",
     "MatrixCapsNet",
@@ -191,6 +194,7 @@ __all__ = [
     "capsnet_stacked",
     "cards",
     "efficient_capsnet",
+    "heinsen_capsnet",
     "local_autoencoder",
     "matched_cnn",
     "matrix_capsnet",

@@ -11,6 +11,8 @@ from torchcaps.ops.dynamic.routing import dynamic_routing, dynamic_routing_from_
 from torchcaps.ops.em.routing import conv_em_routing, em_routing, em_routing_from_votes
 from torchcaps.ops.em.settings import EM_SETTINGS, EMSettings
 from torchcaps.ops.fixed.routing import elementwise_sum, fixed_routing
+from torchcaps.ops.heinsen_matrix.routing import heinsen_matrix_routing
+from torchcaps.ops.heinsen_vector.routing import heinsen_vector_routing
 from torchcaps.ops.inverted_attention.routing import inverted_attention_routing
 from torchcaps.ops.losses import margin_loss, mask_capsules, pose_loss, reconstruction_loss, spread_loss, spread_margin
 from torchcaps.ops.self_attention.routing import self_attention_routing
@@ -44,6 +46,8 @@ __all__ = [
     "em_routing_from_votes",
     "exponential_squash",
     "fixed_routing",
+    "heinsen_matrix_routing",
+    "heinsen_vector_routing",
     "inverted_attention_routing",
     "margin_loss",
     "mask_capsules",

@@ -8,6 +8,7 @@ from torchcaps.layers.routings.dynamic import DynamicRouting
 from torchcaps.layers.routings.elementwise import ElementwiseRouting
 from torchcaps.layers.routings.em import POSES, EMRouting
 from torchcaps.layers.routings.fixed import RandomRouting, UniformRouting
+from torchcaps.layers.routings.heinsen import HeinsenMatrixRouting, HeinsenVectorRouting
 from torchcaps.layers.routings.inverted_attention import InvertedAttentionRouting
 from torchcaps.layers.routings.self_attention import SelfAttentionRouting
 from torchcaps.layers.routings.self_routing import SelfRouting
@@ -18,6 +19,8 @@ ROUTINGS: dict[str, type[Routing]] = {
     "dynamic": DynamicRouting,
     "elementwise": ElementwiseRouting,
     "em": EMRouting,
+    "heinsen_matrix": HeinsenMatrixRouting,
+    "heinsen_vector": HeinsenVectorRouting,
     "inverted_attention": InvertedAttentionRouting,
     "random": RandomRouting,
     "self_attention": SelfAttentionRouting,
@@ -47,6 +50,8 @@ __all__ = [
     "DynamicRouting",
     "EMRouting",
     "ElementwiseRouting",
+    "HeinsenMatrixRouting",
+    "HeinsenVectorRouting",
     "InvertedAttentionRouting",
     "RandomRouting",
     "SelfAttentionRouting",

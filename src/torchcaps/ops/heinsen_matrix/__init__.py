@@ -1,0 +1,1 @@
+"""Heinsen's routing of matrices (Heinsen 2019)."""

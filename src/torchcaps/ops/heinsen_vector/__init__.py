@@ -1,0 +1,1 @@
+"""Heinsen's routing of vectors (Heinsen 2022)."""
