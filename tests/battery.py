@@ -222,6 +222,23 @@ def variational_bayes(
     return make
 
 
+def degree() -> nn.Module:
+    """Degree routing of small votes, from poses: of long ones squash rounds lengths to 1."""
+    return Op(ops.degree_routing, {"weight": 0.1 * torch.randn(I, J, D_IN, D_OUT)})
+
+
+def attention(n_types: int = I) -> Callable[[], nn.Module]:
+    """Attention routing, from poses."""
+    shapes = {
+        "weight": (I, J, D_IN, D_OUT),
+        "vote_bias": (I, J, D_OUT),
+        "attention_weight": (I, n_types, J, D_OUT),
+        "activation_weight": (J, D_OUT, D_OUT),
+        "activation_bias": (J, D_OUT),
+    }
+    return lambda: Op(ops.attention_routing, {name: torch.randn(shape) / 4 for name, shape in shapes.items()})
+
+
 class HeinsenMatrices(Op):
     """Heinsen's routing of matrices, from vectors and the logits of activations, with its tensors as parameters."""
 
@@ -483,6 +500,11 @@ SUBJECTS = [
             layers.VariationalBayesRouting(2, pose="vector", normalize=False), "variational-bayes-vectors"
         )
     ),
+    Subject("degree", (I, D_IN), degree, couplings="other", permutes=True),
+    *each_layer(layers.DegreeRouting(weight_std=0.1), couplings="other"),
+    Subject("attention", (I, D_IN), attention(), lengths=False, couplings="other"),
+    Subject("attention-types", (I, D_IN), attention(1), lengths=False, couplings="other"),
+    *each_layer(layers.AttentionRouting(), lengths=False, couplings="other"),
     Subject("heinsen-matrix", (I, D_IN + 1), heinsen_matrices(), lengths=False, permutes=True),
     Subject("heinsen-matrix-shared", (I, D_IN + 1), heinsen_matrices(1), lengths=False),
     Subject("heinsen-vector", (I, D_IN), heinsen_vectors(), lengths=False),

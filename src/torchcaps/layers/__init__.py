@@ -15,6 +15,8 @@ from torchcaps.layers.primary import MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.layers.routings import (
     ROUTINGS,
+    AttentionRouting,
+    DegreeRouting,
     DynamicRouting,
     ElementwiseRouting,
     EMRouting,
@@ -30,10 +32,12 @@ from torchcaps.layers.routings import (
 
 __all__ = [
     "ROUTINGS",
+    "AttentionRouting",
     "ClassCaps",
     "Conv2d",
     "ConvCaps",
     "Decoder",
+    "DegreeRouting",
     "DenseCaps",
     "DepthwisePrimaryCaps",
     "DynamicRouting",

@@ -5,8 +5,10 @@ pose size, H W height and width, T types of capsule in a map.
 """
 
 from torchcaps.ops.affine import AffineParts, affine_inverse, affine_matrix, affine_parts, transform_pose, warp
+from torchcaps.ops.attention.routing import attention_routing
 from torchcaps.ops.backends.dispatch import which_backend
 from torchcaps.ops.conv import conv2d
+from torchcaps.ops.degree.routing import degree_routing
 from torchcaps.ops.dynamic.routing import dynamic_routing, dynamic_routing_from_votes
 from torchcaps.ops.em.routing import conv_em_routing, em_routing, em_routing_from_votes
 from torchcaps.ops.em.settings import EM_SETTINGS, EMSettings
@@ -34,10 +36,12 @@ __all__ = [
     "affine_inverse",
     "affine_matrix",
     "affine_parts",
+    "attention_routing",
     "conv2d",
     "conv_em_routing",
     "conv_variational_bayes_routing",
     "coordinate_offset",
+    "degree_routing",
     "dense_votes",
     "dynamic_routing",
     "dynamic_routing_from_votes",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torchcaps.checks import check_choice
 from torchcaps.layers.routing import Routing
+from torchcaps.layers.routings.attention import AttentionRouting
+from torchcaps.layers.routings.degree import DegreeRouting
 from torchcaps.layers.routings.dynamic import DynamicRouting
 from torchcaps.layers.routings.elementwise import ElementwiseRouting
 from torchcaps.layers.routings.em import POSES, EMRouting
@@ -16,6 +18,8 @@ from torchcaps.layers.routings.variational_bayes import VariationalBayesRouting
 
 #: The routings that go by a name. Enter a class of your own to use it by name in configuration files.
 ROUTINGS: dict[str, type[Routing]] = {
+    "attention": AttentionRouting,
+    "degree": DegreeRouting,
     "dynamic": DynamicRouting,
     "elementwise": ElementwiseRouting,
     "em": EMRouting,
@@ -47,6 +51,8 @@ def as_routing(routing: Routing | str) -> Routing:
 __all__ = [
     "POSES",
     "ROUTINGS",
+    "AttentionRouting",
+    "DegreeRouting",
     "DynamicRouting",
     "EMRouting",
     "ElementwiseRouting",

@@ -1,0 +1,1 @@
+"""Attention routing (Choi, Seo, Im, Kang 2019)."""

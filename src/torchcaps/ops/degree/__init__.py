@@ -1,0 +1,1 @@
+"""Degree-centrality routing (Venkataraman, Balasubramanian, Sarma 2020)."""

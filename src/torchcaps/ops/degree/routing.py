@@ -1,0 +1,62 @@
+"""Routing by how central a vote is among all votes for the same capsule, without iterations."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchcaps.checks import check_flag, check_floating, check_shapes
+from torchcaps.ops.precision import at_least_float32, without_autocast
+from torchcaps.ops.squash import safe_norm, squash_with_length
+from torchcaps.ops.votes import dense_votes
+from torchcaps.types import Capsules
+
+_SHORTEST = 1e-4  # whose square, 1e-8, is the authors'
+
+
+def degree_routing(u: Tensor, weight: Tensor, *, return_coupling: bool = False) -> Capsules:
+    """Route I lower capsules to J upper ones by the degree of each vote in the graph of all votes for a capsule.
+
+    With votes û_ij = u_i W_ij and, for each j, edges A_ik = û_ij · û_kj / max(‖û_ij‖², 1e-8),
+
+        c_ij = softmax_i(Σ_k A_ik),    v_j = squash(Σ_i c_ij û_ij).
+
+    The softmax runs over *lower* capsules: upper ones do not compete. A is as the authors' code has it. It divides by
+    the norm of one vote twice, so that it is no cosine. As it is summed over k it is never made. SOVNET's votes are
+    group convolutions; here they are matrices. Computed in float32 at least, whatever autocast is in force; the result
+    has the common dtype of ``u`` and ``weight``.
+
+    Args:
+        u: poses of the lower capsules, ``[B, I, d_in]``.
+        weight: transformation matrices, ``[I, J, d_in, d_out]``.
+        return_coupling: fill the result's ``coupling`` with c.
+
+    Returns:
+        pose ``[B, J, d_out]``, activation ``[B, J]`` (the pose's length, 0 … 1), and coupling ``[B, I, J]``, or None
+        unless asked for: Σ_i c_ij = 1.
+
+    Raises:
+        ValueError: shapes that do not fit, or numbers that are not floating point.
+
+    Example:
+        >>> import torch
+        >>> routed = degree_routing(torch.rand(2, 6, 8), torch.rand(6, 3, 8, 16), return_coupling=True)
+        >>> routed.pose.shape, bool((routed.coupling.sum(dim=1) - 1).abs().max() < 1e-5)
+        (torch.Size([2, 3, 16]), True)
+
+    Source: Venkataraman, Balasubramanian, Sarma 2020, Building Deep Equivariant Capsule Networks, ICLR, arXiv
+    1908.01300, and its code.
+    """
+    check_floating("u", u)
+    check_floating("weight", weight)
+    check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
+    check_flag("return_coupling", return_coupling)
+    dtype = torch.promote_types(u.dtype, weight.dtype)
+    with without_autocast(u):
+        votes = dense_votes(at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype)))  # [B, I, J, d_out]
+        length = safe_norm(votes, keepdim=True).clamp_min(_SHORTEST)
+        # Each factor by itself, as squares of large votes would overflow.
+        degree = ((votes / length) * (votes.sum(dim=1, keepdim=True) / length)).sum(dim=3)
+        c = degree.softmax(dim=1)
+        pose, activation = squash_with_length(torch.einsum("bij,bije->bje", c, votes))
+    return Capsules(pose.to(dtype), activation.to(dtype), c.to(dtype) if return_coupling else None)
