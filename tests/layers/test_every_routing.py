@@ -73,3 +73,23 @@ def test_what_is_saved_is_the_whole_function(routing: str, layer_and_lower: tupl
     assert not torch.equal(other(lower).pose, layer(lower).pose)
     other.load_state_dict(layer.state_dict())
     assert torch.equal(other(lower).pose, layer(lower).pose)
+
+
+#: Votes up to which a routing is finite in float32: EM routing squares what it fits a Gaussian to.
+LARGEST = {"em": 1e18}
+
+
+@every_routing
+def test_finite_votes_give_finite_capsules(routing: str, layer_and_lower: tuple[nn.Module, Capsules]) -> None:
+    """Up to 1e20, whose squares are beyond all numbers of float32; and finite gradients."""
+    layer, lower = layer_and_lower
+    largest = LARGEST.get(routing, 1e20)
+    for scale in (1e10, largest):
+        pose = (scale * lower.pose / lower.pose.abs().max()).requires_grad_()
+        routed = layer(Capsules(pose, lower.activation))
+        assert bool(routed.pose.isfinite().all()) and bool(routed.activation.isfinite().all())
+        # Of poses as large as the votes the sum may end beyond all numbers.
+        total = (routed.pose / max(1.0, float(routed.pose.detach().abs().max()))).sum() + routed.activation.sum()
+        inputs = pose, *layer.parameters()
+        for gradient in torch.autograd.grad(total, inputs, allow_unused=True):
+            assert gradient is None or bool(gradient.isfinite().all())

@@ -11,12 +11,12 @@ LARGE = 2.0**20
 LEAST = 1e-15
 
 
-def in_units(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Divide by the largest number along an axis where that is large, and by 1 elsewhere.
+def in_units(x: Tensor, dim: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Divide by the largest number along axes where that is large, and by 1 elsewhere.
 
     Args:
         x: any shape.
-        dim: the axis.
+        dim: the axis, or axes.
 
     Returns:
         The quotient, and the unit that it was divided by, with ``dim`` of size 1. No gradient goes through the unit:

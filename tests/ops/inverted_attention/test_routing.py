@@ -198,3 +198,17 @@ def test_what_does_not_fit_is_refused() -> None:
         AttentionCapsNet(schedule="both")
     with pytest.raises(ValueError, match=r"image_shape .* must be larger, got \(3, 8, 8\)"):
         AttentionCapsNet((3, 8, 8))
+
+
+def test_large_votes_are_normalized_as_in_float64() -> None:
+    """In float32 their variance is beyond all numbers."""
+    pose, weight = drawn(B, I, 4), drawn(I, J, 4, 6)
+    votes = 1e20 * torch.einsum("bid,ijde->bije", pose, weight)
+    first = torch.nn.functional.layer_norm(votes.mean(dim=1), (6,))  # which forgets the scale, here 1/J instead of 1/I
+    got = inverted_attention_routing((1e20 * pose).float(), weight.float(), return_coupling=True)
+    torch.testing.assert_close(got.pose, first.float(), rtol=1e-4, atol=1e-5)
+    share = (torch.einsum("bijd,bjd->bij", votes, first) / 6**0.5).softmax(dim=2)
+    second = torch.nn.functional.layer_norm(torch.einsum("bij,bijd->bjd", share, votes), (6,))
+    got = inverted_attention_routing((1e20 * pose).float(), weight.float(), n_iters=2, return_coupling=True)
+    torch.testing.assert_close(got.coupling, share.float())
+    torch.testing.assert_close(got.pose, second.float(), rtol=1e-4, atol=1e-5)

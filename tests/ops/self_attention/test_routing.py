@@ -139,3 +139,17 @@ def test_what_does_not_fit_is_refused() -> None:
         self_attention_routing(u.long(), weight)
     with pytest.raises(ValueError, match="n_iters must be None with self_attention routing, got 2"):
         DenseCaps(I, J, D_IN, D_OUT, routing="self_attention")(u, n_iters=2)
+
+
+def test_large_votes_are_routed_as_in_float64() -> None:
+    """In float32 their products are beyond all numbers."""
+    torch.manual_seed(0)
+    u, weight = 1e20 * torch.randn(2, 5, 4, dtype=torch.float64), torch.randn(5, 3, 4, 6, dtype=torch.float64)
+    votes = torch.einsum("bid,ijde->bije", u, weight)
+    logits = torch.einsum("bije,bje->bij", votes, votes.sum(dim=1)) / 6**0.5
+    s = torch.einsum("bij,bije->bje", logits.softmax(dim=2), votes)
+    length = s.norm(dim=2, keepdim=True)
+    wanted = torch.where(length > 0, s / length.clamp_min(1), 0)  # of length 1 − e^(−1e20)
+    got = self_attention_routing(u.float(), weight.float(), return_coupling=True)
+    torch.testing.assert_close(got.coupling, logits.softmax(dim=2).float())
+    torch.testing.assert_close(got.pose, wanted.float(), rtol=1e-4, atol=1e-5)

@@ -50,7 +50,8 @@ def em_routing(
 
     Lower capsule i votes V_ij = M_i W_ij. An upper capsule is active where the votes assigned to it lie so
     close together that describing them by it is cheaper than by their background. Computed in float32 at
-    least, whatever autocast is in force; the result has the common dtype of ``pose`` and ``weight``.
+    least, whatever autocast is in force; the result has the common dtype of ``pose`` and ``weight``. Squares of votes
+    must be finite: votes beyond 1e18 may give NaN in float32.
 
     Args:
         pose: of the lower capsules, matrices ``[B, I, 4, 4]``; or vectors ``[B, I, d_in]``, whose votes are

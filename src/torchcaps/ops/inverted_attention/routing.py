@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_flag, check_floating, check_shapes
 from torchcaps.ops.precision import at_least_float32, without_autocast
+from torchcaps.ops.units import layer_norm
 from torchcaps.ops.votes import matrix_votes
 from torchcaps.types import Capsules
 
@@ -34,7 +34,8 @@ def inverted_attention_routing(
 
     In the first pass r_ij = 1/J, unless ``initial`` poses are handed over. Logits are not summed over passes. The layer
     normalization is over the numbers of a pose, with ε = 1e-5. A first pass alone stores no votes. Computed in float32
-    at least, whatever autocast is in force; the result has the common dtype of ``pose`` and ``weight``.
+    at least, whatever autocast is in force; the result has the common dtype of ``pose`` and ``weight``. Votes up to
+    1e20 are safe in float32, where the variance of their sum overflows.
 
     Args:
         pose: M, vectors ``[B, I, d_in]`` or matrices ``[B, I, rows, d]``.
@@ -94,7 +95,7 @@ def inverted_attention_routing(
         )
 
         def normalize(s: Tensor) -> Tensor:
-            return F.layer_norm(s.flatten(2), (d_out,), gamma, beta)  # [B, J, d_out]
+            return layer_norm(s.flatten(2), gamma, beta)  # [B, J, d_out]
 
         share = m.new_full((*m.shape[:2], n_out), 1 / n_out)
         if initial is None:  # Σ_i V_ij / J is one product of matrices

@@ -10,6 +10,7 @@ from torch import Tensor
 from torchcaps.checks import check_choice, check_flag, check_floating, check_shapes
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.squash import exponential_squash_with_length
+from torchcaps.ops.units import in_units
 from torchcaps.ops.votes import dense_votes
 from torchcaps.types import Capsules
 
@@ -32,8 +33,9 @@ def self_attention_routing(
 
     where squash is :func:`exponential_squash`. The paper sums the columns of the Gram matrix of the votes for each j.
     That matrix, I² numbers for each j, is never made: b_ij = û_ij · S_j / √d with S_j = Σ_k û_kj. So this is one update
-    of dynamic routing whose agreement is with the plain sum of the votes. Computed in float32 at least, whatever
-    autocast is in force; the result has the common dtype of ``u`` and ``weight``.
+    of dynamic routing whose agreement is with the plain sum of the votes. Votes beyond 2^20 are routed in units of the
+    largest of an image, so that no product overflows. Computed in float32 at least, whatever autocast is in force; the
+    result has the common dtype of ``u`` and ``weight``.
 
     Args:
         u: poses of the lower capsules, ``[B, I, d_in]``.
@@ -69,9 +71,17 @@ def self_attention_routing(
     d = sizes["d_out"] if scale == "upper" else sizes["d_in"]
     with without_autocast(u):
         votes = dense_votes(at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype)))  # [B, I, J, d_out]
+        votes, unit = in_units(votes, (1, 2, 3))
         b = torch.einsum("bije,bje->bij", votes, votes.sum(dim=1)) / math.sqrt(d)
-        c = b.softmax(dim=2)
+        c = _softmax(b, unit[..., 0])
         if prior_bias is not None:
             c = c + prior_bias.to(c.dtype)
-        pose, activation = exponential_squash_with_length(torch.einsum("bij,bije->bje", c, votes))
+        pose, activation = exponential_squash_with_length(torch.einsum("bij,bije->bje", c, votes) * unit[:, 0])
     return Capsules(pose.to(dtype), activation.to(dtype), c.to(dtype) if return_coupling else None)
+
+
+def _softmax(b: Tensor, unit: Tensor) -> Tensor:
+    """Take the softmax over the last axis of logits that are in square units."""
+    squared = (unit * unit).clamp_max(torch.finfo(unit.dtype).max)
+    # Of the difference to the largest, whose product with the unit may be −∞ but is never +∞ or NaN.
+    return ((b - b.detach().amax(dim=-1, keepdim=True)) * squared).softmax(dim=-1)
