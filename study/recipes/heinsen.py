@@ -20,5 +20,4 @@ def smallnorb_heinsen() -> Experiment:
         loss="cross_entropy",
         epochs=50,
         batch_size=20,
-        compile=True,
     )

@@ -968,7 +968,8 @@ def test_compiling_does_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     one = replace(TINY, epochs=1)
     compiled: list[RoutedLayer] = []
 
-    def noted(self: RoutedLayer) -> None:
+    def noted(self: RoutedLayer, *, dynamic: bool) -> None:
+        assert not dynamic
         compiled.append(self)
 
     monkeypatch.setattr(RoutedLayer, "compile", noted)

@@ -131,10 +131,14 @@ def require_compiler() -> None:
 
 
 def compile_capsules(model: nn.Module) -> None:
-    """Let torch compile the routed layers, in place: weights keep their names."""
+    """Let torch compile the routed layers, in place: weights keep their names.
+
+    Each for its own sizes. Layers share their code, and what two layers of different maps share torch would compile for
+    any size: inductor of torch 2.13 fails at that for convolutional capsules without kernels of their own.
+    """
     for layer in model.modules():
         if isinstance(layer, RoutedLayer):
-            layer.compile()
+            layer.compile(dynamic=False)
 
 
 def warn_of_size(config: Experiment, dataset: Dataset, model: nn.Module) -> None:
