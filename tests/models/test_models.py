@@ -292,7 +292,7 @@ def test_any_size_channels_and_classes(name: str, shape: tuple[int, int, int], n
     with torch.no_grad():
         output = model(torch.rand(2, *shape))
     assert output.scores.shape == (2, n_classes)
-    if output.capsules:
+    if output.capsules and name != "heinsen_capsnet":  # whose parts are no map
         assert output.capsules[-2].pose.shape[1:4] == model.map_shape
     if getattr(model, "decoder", None) is not None:
         torch.testing.assert_close(output.scores, output.capsules[-1].pose.norm(dim=-1))  # lengths, as they are

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torchcaps.layers.shapes import as_image_shape, conv_size, image_too_small, 
 from torchcaps.types import Capsules, ModelOutput
 
 _STRIDES = (1, 2, 1, 2, 1, 2)
+_SMALLEST = 29  # of which these convolutions leave one place
 
 
 class HeinsenCapsNet(nn.Module):
@@ -28,9 +28,11 @@ class HeinsenCapsNet(nn.Module):
     Args:
         image_shape: (channels, height, width).
         n_classes: class capsules, at least 2.
-        channels: of the convolutions, 3×3 without padding, strides 1, 2, 1, 2, 1, 2.
+        channels: of the convolutions, 3×3, strides 1, 2, 1, 2, 1, 2.
         n_parts: parts, and types of primary capsules.
         n_iters: passes of both routings.
+        padding: zeros around what each convolution sees. By default 0, as in the paper; and 1 for images below 29
+            pixels, of which six convolutions would leave nothing.
 
     Raises:
         ValueError: sizes below 1, fewer than two classes, images that are too small.
@@ -55,6 +57,7 @@ class HeinsenCapsNet(nn.Module):
         channels: int = 64,
         n_parts: int = 64,
         n_iters: int = 3,
+        padding: int | None = None,
     ) -> None:
         super().__init__()
         check_at_least("n_classes", n_classes, 2)
@@ -62,11 +65,14 @@ class HeinsenCapsNet(nn.Module):
             check_at_least(name, value, 1)
         self.image_shape, self.n_classes, self.n_parts = as_image_shape(image_shape), n_classes, n_parts
         size = self.image_shape[1:]
+        if padding is None:
+            padding = 0 if min(size) >= _SMALLEST else 1
+        check_at_least("padding", padding, 0)
         with image_too_small(self.image_shape):
             for stride in _STRIDES:
-                size = conv_size(size, 3, stride)
-        self.map_shape = (n_parts, *size)  #: (T, H, W) of the primary capsules
-        self.convs = nn.Sequential(*_convolutions(self.image_shape[0] + 2, channels, _STRIDES))
+                size = conv_size(size, 3, stride, padding)
+        self.primary_shape = (n_parts, *size)  #: (T, H, W) of the primary capsules
+        self.convs = nn.Sequential(*_convolutions(self.image_shape[0] + 2, channels, padding))
         self.activation = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, n_parts, 1))
         self.pose = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, 16 * n_parts, 1))
         shared = HeinsenMatrixRouting(n_iters, shared=True, logits=False)
@@ -101,11 +107,11 @@ class HeinsenCapsNet(nn.Module):
         return ModelOutput(capsules[-1].activation, tuple(capsules))
 
 
-def _convolutions(below: int, channels: int, strides: Sequence[int]) -> list[nn.Module]:
+def _convolutions(below: int, channels: int, padding: int) -> list[nn.Module]:
     """List the layers before the capsules."""
     layers: list[nn.Module] = []
-    for stride in strides:
-        layers += [nn.BatchNorm2d(below), ReLUConv2d(below, channels, 3, stride), nn.SiLU()]
+    for stride in _STRIDES:
+        layers += [nn.BatchNorm2d(below), ReLUConv2d(below, channels, 3, stride, padding), nn.SiLU()]
         below = channels
     return layers
 

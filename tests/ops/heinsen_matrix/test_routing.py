@@ -174,11 +174,16 @@ def test_layers_of_any_number_of_capsules() -> None:
 def test_the_network_has_the_papers_parameters() -> None:
     model = build("heinsen_capsnet", (2, 96, 96), 5)
     assert isinstance(model, HeinsenCapsNet)
-    assert model.map_shape == (64, 9, 9)  # 5,184 primary capsules
+    assert model.primary_shape == (64, 9, 9)  # 5,184 primary capsules
     # Normalizations 2·4 and 5·2·64, convolutions 9·4·64 + 64 and 5·(9·64·64 + 64); 2·64 and 64·64 + 64 for
     # activations, 2·64 and 64·1024 + 1024 for poses.
     trunk = 8 + 640 + 2_368 + 184_640 + 128 + 4_160 + 128 + 66_560
     assert count_parameters(model) == trunk + 64 * (16 + 16 + 2) + 64 * 5 * (16 + 16 + 2) == 271_688
+
+
+def test_small_images_are_padded() -> None:
+    for shape, places in (((1, 29, 40), (1, 2)), ((1, 28, 40), (4, 5)), ((3, 28, 28), (4, 4))):
+        assert HeinsenCapsNet(shape, 3, channels=2, n_parts=2).primary_shape == (2, *places)
 
 
 def test_the_network_layer_by_layer() -> None:
@@ -227,5 +232,7 @@ def test_what_does_not_fit_is_refused() -> None:
         DenseCaps(I, J, 12, 12, routing="heinsen_matrix")
     with pytest.raises(ValueError, match="n_classes must be an integer of at least 2, got 1"):
         HeinsenCapsNet(n_classes=1)
-    with pytest.raises(ValueError, match=r"image_shape .* must be larger, got \(2, 27, 96\)"):
-        HeinsenCapsNet((2, 27, 96))
+    with pytest.raises(ValueError, match=r"image_shape .* must be larger, got \(2, 28, 96\)"):
+        HeinsenCapsNet((2, 28, 96), padding=0)
+    with pytest.raises(ValueError, match="padding must be an integer of at least 0, got -1"):
+        HeinsenCapsNet(padding=-1)
