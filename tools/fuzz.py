@@ -6,22 +6,13 @@ faults of each kind with the number that makes the case again: ``--only READER -
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import io
-import json
-import logging
-import multiprocessing
 import random
-import resource
-import signal
 import struct
 import sys
-import tempfile
-import traceback
-import warnings
-from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +21,8 @@ import torch
 from PIL import Image
 
 from study import records
+from tools.cases import run_fuzzer
+from tools.trained import run_files
 from torchcaps.data.arrays import load_arrays
 from torchcaps.data.binary_matrix import read_matrix
 from torchcaps.data.cifar10 import read_batch
@@ -38,20 +31,9 @@ from torchcaps.data.labels import read_labels
 from torchcaps.data.matlab import read_mat
 from torchcaps.data.mnist import read_idx
 from torchcaps.data.tables import read_table
-from torchcaps.training import Data, Model
 from torchcaps.training.checkpoint import load_model
-from torchcaps.training.files import write_text
-from torchcaps.training.recipes import recipe
 from torchcaps.training.run import Run
 
-#: Bytes that a case may take beyond what the process has.
-MEMORY = 1 << 30
-#: Seconds of the processor that a case may take.
-SECONDS = 20
-#: Seconds that a case may take by the clock, where it waits instead.
-PATIENCE = 120
-#: Cases of one process: a crash loses no more.
-CHUNK = 250
 #: What errors call a file that has another name than "case", or none.
 NAMES = ("config.json", "result.json", "checks.jsonl", "a batch of CIFAR")
 INTERESTING = (
@@ -97,10 +79,6 @@ class Subject(NamedTuple):
     packed: bool = False
 
 
-class TooLong(BaseException):
-    """A case took longer than it may."""
-
-
 def mutated(content: bytes, draw: random.Random) -> bytes:
     """Return the content with one to six places changed, removed, doubled or cut off."""
     found = bytearray(content)
@@ -125,44 +103,24 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
     return bytes(found)
 
 
-def case_of(subject: Subject, name: str, seed: int, number: int) -> bytes:
+def case_of(subject: Subject, draw: random.Random) -> bytes:
     """Make the bytes of one case; the same every time."""
-    draw = random.Random(f"{seed} {name} {number}")
     content = draw.choice(subject.files)
     if subject.packed and draw.random() < 0.5:
         return gzip.compress(mutated(gzip.decompress(content), draw), 1, mtime=0)
     return mutated(content, draw)
 
 
-def outcome(subject: Subject, content: bytes, folder: Path) -> str:
-    """Read one case, and say how it ended: "result", "ValueError", "MemoryError", or what is wrong."""
+def read_case(subject: Subject, draw: random.Random, folder: Path) -> str:
+    """Read one case, and say how it ended: "result", "ValueError", or what is wrong."""
     path = folder / f"case{subject.suffix}"
-    path.write_bytes(content)
-    signal.signal(signal.SIGPROF, _too_long)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    path.write_bytes(case_of(subject, draw))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            right = subject.read(path)
-        return "result" if right is None or right is True else f"fault: a result that is not as promised: {right}"
+        right = subject.read(path)
     except ValueError as error:
         named = any(each in str(error) for each in (path.name, *NAMES))
         return "ValueError" if named else f"fault: does not name the file: {error!r:.80}"
-    except MemoryError:  # the command line says it in one sentence
-        return "MemoryError"
-    except TooLong:
-        return f"fault: longer than {SECONDS} s"
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in where if "torchcaps" in frame.filename or "study" in frame.filename]
-        last = own[-1] if own else where[-1]
-        return f"fault: {type(error).__name__} in {Path(last.filename).name}:{last.name}: {str(error)[:80]}"
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _too_long(*_: object) -> None:
-    raise TooLong
+    return "result" if right is None or right is True else f"fault: a result that is not as promised: {right}"
 
 
 def _sound(tensor: torch.Tensor) -> str | None:
@@ -234,27 +192,6 @@ def _pictures(kind: str, **options: Any) -> list[bytes]:
     return found
 
 
-def _run_files() -> tuple[bytes, bytes, bytes]:
-    """Train for two steps, and return configuration, model and result."""
-    from dataclasses import replace
-
-    from torchcaps.training.train import train
-
-    config = replace(
-        recipe("digits"),
-        data=Data("digits", n_train=16, n_eval=8),
-        model=Model("capsnet_small", {"channels": 4, "n_types": 2, "decoder": None}),
-        epochs=1,
-        batch_size=8,
-        threads=1,
-        device="cpu",
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        run = Run(Path(folder) / "run")
-        train(config, run.path, progress="none")
-        return run.config.read_bytes(), run.model.read_bytes(), run.result.read_bytes()
-
-
 def _read_config(path: Path) -> None:
     run = Run(path.parent / "run")
     run.path.mkdir(exist_ok=True)
@@ -281,7 +218,8 @@ def _read_picture(path: Path) -> str | None:
 
 def subjects() -> dict[str, Subject]:
     """Return every reader by its name."""
-    config, model, result = _run_files()
+    files = run_files()
+    config, model, result = (files[name] for name in ("config.json", "model.pt", "result.json"))
     with_suffix = {"png": "PNG", "tif": "TIFF", "jpg": "JPEG", "gif": "GIF", "bmp": "BMP", "webp": "WEBP", "ppm": "PPM"}
     table = b"file,label,group\na.png,cat,1\nb.png,dog,2\nc.png,cat|dog,3\n"
     lines = b'{"file_name": "a.png", "label": "cat"}\n{"file_name": "b.png", "label": 2}\n'
@@ -307,92 +245,5 @@ def subjects() -> dict[str, Subject]:
     }
 
 
-def _chunk(subject: Subject, name: str, seed: int, numbers: range, pipe: Any) -> None:
-    """Run cases in a process of their own, and send how each ended."""
-    torch.set_num_threads(1)
-    logging.disable()
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, resource.RLIM_INFINITY))
-    with tempfile.TemporaryDirectory() as folder:
-        for number in numbers:
-            pipe.send((number, outcome(subject, case_of(subject, name, seed, number), Path(folder))))
-    pipe.close()
-
-
-def fuzz(
-    cases: int,
-    seed: int,
-    only: str | None = None,
-    first: int = 0,
-    show: Callable[[dict[str, Any]], None] = lambda _: None,
-) -> dict[str, Any]:
-    """Run so many cases in all, shared out among the readers, and count how they ended; ``show`` gets it so far."""
-    every = {name: subject for name, subject in subjects().items() if only in (None, name)}
-    context = multiprocessing.get_context("fork")
-    each = -(-cases // len(every))
-    found: dict[str, Counter[str]] = {name: Counter() for name in every}
-    faults: dict[str, dict[str, int]] = {}
-    for start in range(first, first + each, CHUNK):
-        for name, subject in every.items():
-            numbers = range(start, min(start + CHUNK, first + each))
-            while numbers:  # again behind a case that ended its process
-                receive, send = context.Pipe(duplex=False)
-                child = context.Process(target=_chunk, args=(subject, name, seed, numbers, send))
-                child.start()
-                send.close()
-                last = numbers.start - 1
-                while last + 1 < numbers.stop:
-                    try:
-                        if not receive.poll(PATIENCE):
-                            child.kill()
-                            raise TimeoutError
-                        last, ended = receive.recv()
-                    except (EOFError, TimeoutError) as error:
-                        how = "ended the process" if isinstance(error, EOFError) else f"hung for {PATIENCE} s"
-                        last, ended = last + 1, f"fault: it {how}"
-                        _count(found[name], faults.setdefault(name, {}), last, ended)
-                        break
-                    _count(found[name], faults.setdefault(name, {}), last, ended)
-                child.join()
-                numbers = range(last + 1, numbers.stop)
-            show(_counted(found, faults, seed))
-    return _counted(found, faults, seed)
-
-
-def _counted(found: dict[str, Counter[str]], faults: dict[str, dict[str, int]], seed: int) -> dict[str, Any]:
-    return {
-        "cases": sum(map(Counter.total, found.values())),
-        "seed": seed,
-        "outcomes": {name: dict(sorted(counts.items())) for name, counts in found.items()},
-        "faults": {name: dict(sorted(kinds.items())) for name, kinds in faults.items() if kinds},
-    }
-
-
-def _count(counts: Counter[str], faults: dict[str, int], number: int, ended: str) -> None:
-    kind, _, what = ended.partition(": ")
-    counts[kind] += 1
-    if what:
-        faults.setdefault(what, number)
-
-
-def main() -> int:
-    """Run the fuzzer; returns 1 where it found a fault."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=20_000, help="in all (default: 20000)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="one reader")
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--out", type=Path, help="a JSON file to write")
-    parsed = parser.parse_args()
-
-    def write(found: dict[str, Any]) -> None:
-        if parsed.out:
-            write_text(parsed.out, json.dumps(found, indent=1) + "\n")
-
-    found = fuzz(parsed.cases, parsed.seed, parsed.only, parsed.first, write)
-    print(json.dumps(found, indent=1))
-    return int(bool(found["faults"]))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_fuzzer(__doc__, lambda: {name: partial(read_case, each) for name, each in subjects().items()}))
