@@ -15,6 +15,7 @@ import torchcaps
 SOURCE = Path(torchcaps.__file__).parent
 ORDER = (
     "checks",
+    "typed",
     "types",
     "memory",
     "ops",
@@ -96,7 +97,7 @@ def test_every_public_name_is_there() -> None:
     code = "import torchcaps; print([getattr(torchcaps, name).__name__ for name in torchcaps._MODULES])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(ast.literal_eval(done.stdout)) == {f"torchcaps.{p}" for p in ORDER} - {
-        f"torchcaps.{name}" for name in ("checks", "types", "hub", "__main__")
+        f"torchcaps.{name}" for name in ("checks", "typed", "types", "hub", "__main__")
     }
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         torchcaps.nonsense  # noqa: B018

@@ -22,7 +22,8 @@ def check_shapes(**named: tuple[Tensor, str]) -> dict[str, int]:
         The size of every letter.
 
     Raises:
-        ValueError: no tensor; one with another number of axes, or another size than one seen before.
+        ValueError: no tensor; one with another number of axes, or another size than one seen before; one of complex
+            numbers, or on another device than the first.
 
     Example:
         >>> import torch
@@ -31,8 +32,10 @@ def check_shapes(**named: tuple[Tensor, str]) -> dict[str, int]:
     """
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}
+    first = next(iter(named))
     for name, (tensor, axes) in named.items():
         check_tensor(name, tensor)
+        check_beside(name, tensor, first, named[first][0])
         letters = axes.split()
         got = list(tensor.shape)
         wanted = f"[{', '.join(letters)}]"
@@ -57,6 +60,18 @@ def check_tensor(name: str, value: object) -> None:
         raise ValueError(f"{name} must be a torch.Tensor, got a {type(value).__name__}")
 
 
+def check_beside(name: str, tensor: Tensor, first: str, other: Tensor) -> None:
+    """Refuse complex numbers, and a tensor on another device than the first argument; single numbers may be on the CPU.
+
+    Torch would warn that imaginary parts are dropped, or, of a meta tensor beside others, give unwritten memory.
+    """
+    if tensor.is_complex():
+        raise ValueError(f"{name} must be real, got {tensor.dtype}")
+    apart = tensor.device != other.device
+    if apart and not any(x.dim() == 0 and x.device.type == "cpu" for x in (tensor, other)):
+        raise ValueError(f"{name} must be on {other.device} as {first} is, got a tensor on {tensor.device}")
+
+
 def check_floating(name: str, value: object) -> None:
     """Refuse what is no tensor of floating-point numbers: neither integers nor complex ones."""
     check_tensor(name, value)
@@ -75,22 +90,25 @@ def check_axis(name: str, axis: object, tensor: Tensor) -> None:
 
 def check_choice(name: str, value: object, known: Iterable[Any] | Mapping[Any, Any]) -> None:
     """Refuse a value that is not one of the known ones, and list those."""
-    known = list(known)
-    if value not in known:
+    known, one = list(known), single(value)
+    if getattr(one, "shape", None) is not None or one not in known:  # an array equals nothing, but each number may
         raise ValueError(f"{name} must be one of {', '.join(map(str, known))}; got {value!r}")
 
 
-def check_at_least(name: str, value: int, least: int) -> None:
-    """Refuse anything but an integer, numpy's too, of at least ``least``."""
+def check_at_least(name: str, value: int, least: int, below: int = 2**31) -> None:
+    """Refuse anything but an integer, numpy's too, of at least ``least``; and more than anything can have."""
     if not _is_at_least(value, least):
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    if value >= below:
+        raise ValueError(f"{name} must be below {below}, got {value!r}")
 
 
 def single(value: Any) -> Any:
     """Turn a single number of numpy's or torch's into Python's; anything else stays as it is."""
     if type(value) in (bool, int, float):  # first: torch.compile's symbolic numbers have no attributes
         return value
-    return value.item() if getattr(value, "shape", None) == () else value
+    is_one = getattr(value, "shape", None) == () and not getattr(value, "is_meta", False)
+    return value.item() if is_one else value  # type: ignore[attr-defined]
 
 
 def check_flag(name: str, value: object) -> None:
@@ -114,6 +132,13 @@ def check_number(name: str, value: object, least: float | None = None) -> None:
         raise ValueError(f"{name} must be a number{'' if least is None else f' of at least {least}'}, got {value!r}")
 
 
+def as_number(name: str, value: object, least: float | None = None) -> float:
+    """Turn one real number, of numpy's, torch's or a fraction too, into Python's; tensors know no others."""
+    check_number(name, value, least)
+    number: Any = single(value)
+    return number if type(number) is float else float(number)
+
+
 def check_several(name: str, value: object) -> None:
     """Refuse one text or path where several are wanted: its letters are none."""
     if isinstance(value, str | PurePath):
@@ -126,6 +151,22 @@ def check_classes(name: str, classes: Tensor, n_classes: int) -> None:
         raise ValueError(
             f"{name} must hold classes 0 … {n_classes - 1}, got {int(classes.min())} … {int(classes.max())}"
         )
+
+
+def check_list(name: str, values: object, least: int = 1) -> None:
+    """Refuse anything but a list or tuple of integers of at least ``least``."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise ValueError(f"{name} must list integers of at least {least}, got {values!r}")
+    for value in values:
+        check_at_least(f"each of {name}", value, least)
+
+
+def check_module(name: str, value: object) -> None:
+    """Refuse the class of a module, and what else is no module."""
+    from torch import nn
+
+    if not isinstance(value, nn.Module):
+        raise ValueError(f"{name} must be a torch.nn.Module, got {value!r:.80}")
 
 
 def check_int64(name: str, labels: Tensor) -> None:

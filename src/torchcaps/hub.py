@@ -9,6 +9,7 @@ from typing import Any
 from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
+from torchcaps.layers.shapes import as_image_shape
 from torchcaps.models import ModelOutput, Reconstruction, build
 
 
@@ -55,11 +56,13 @@ class HubModel(
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.classes = list(classes)
-        if isinstance(classes, str) or len(set(self.classes)) < len(self.classes):
+        named = isinstance(classes, Sequence) and all(isinstance(each, str) for each in classes)
+        if not named or isinstance(classes, str) or len(set(classes)) < len(classes):
             raise ValueError(f"classes must be a list of different names, got {classes!r}")
-        channels, height, width = image_shape
-        self.model = build(model_name, (channels, height, width), len(self.classes) or None, **(options or {}))
+        if options is not None and not (isinstance(options, dict) and all(isinstance(each, str) for each in options)):
+            raise ValueError(f"options must be a dict of the network's options by name, got {options!r}")
+        self.classes = list(classes)
+        self.model = build(model_name, as_image_shape(image_shape), len(self.classes) or None, **(options or {}))
 
     @classmethod
     def from_run(cls, run: str | Path) -> HubModel:

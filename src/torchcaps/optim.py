@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_flag, check_number, check_positive, check_two
+from torchcaps.checks import as_number, check_flag, check_number, check_positive, check_two
 from torchcaps.layers import MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.ops.precision import at_least_float32, without_autocast
@@ -112,7 +112,7 @@ def groups(model: nn.Module, weight_decay: float | None = None) -> list[dict[str
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
     if weight_decay is not None:
-        check_number("weight_decay", weight_decay, 0)
+        weight_decay = as_number("weight_decay", weight_decay, 0)
     known, found = layouts(model), dict[tuple[Layout, float | None], list[nn.Parameter]]()
     if not any(weight.requires_grad for weight in known):
         raise ValueError(
@@ -143,7 +143,7 @@ class Muon(torch.optim.Optimizer):
             changed in place.
 
     Raises:
-        ValueError: no group that Muon trains, or a number out of range.
+        ValueError: no groups of parameters, none that Muon trains, or a number out of range.
 
     Example:
         >>> from torchcaps.models import CapsNet
@@ -165,10 +165,14 @@ class Muon(torch.optim.Optimizer):
         check_positive("eps", eps)
         check_flag("capturable", capturable)
         check_two("betas", betas)
+        betas = as_number("betas", betas[0]), as_number("betas", betas[1])
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be two numbers from 0 up to, but not, 1; got {betas}")
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "capturable": capturable}
-        super().__init__(params, defaults | Layout(0)._asdict())
+        try:
+            super().__init__(params, defaults | Layout(0)._asdict())
+        except (TypeError, ValueError) as error:  # torch names no argument
+            raise ValueError(f"params must be groups of parameters, as torchcaps.optim.groups makes: {error}") from None
         for group in self.param_groups:
             check_number("weight_decay", group["weight_decay"], 0)
         if not any(group["rows"] for group in self.param_groups):

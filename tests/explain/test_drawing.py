@@ -259,7 +259,7 @@ def test_votes_of_several_classes_have_rows_of_one_scale():
         explain.draw_votes([votes, votes._replace(coupling=votes.coupling[:1])], ["cat", "dog"])
     with pytest.raises(ValueError, match=r"got 1 of \[2\] iterations and 2 names"):
         explain.draw_votes([votes], ["cat", "dog"])
-    with pytest.raises(ValueError, match=r"votes must be several, such as \[votes\], got one"):
+    with pytest.raises(ValueError, match=r"votes must be Sequence\[Votes\], got Votes"):
         explain.draw_votes(votes, ["cat"])
 
 

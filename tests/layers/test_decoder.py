@@ -116,7 +116,7 @@ def test_images_that_cannot_be_made() -> None:
     for shape in ((28, 28), (1, 0, 28)):
         with pytest.raises(ValueError, match=r"image_shape must be \(channels, height, width\), got"):
             Decoder(10, 16, shape)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"pose must be \[B, J=3, D=16\], got shape \[2, 4, 16\]"):
+    with pytest.raises(ValueError, match=r"capsules must be \[B, J=3, D=16\], got shape \[2, 4, 16\]"):
         Decoder(3, 16, (1, 4, 4))(torch.zeros(2, 4, 4, 4))
 
 

@@ -175,22 +175,28 @@ def test_others_are_the_librarys() -> None:
 
 def test_what_the_library_refuses_is_refused() -> None:
     x, weight = torch.randn(BIG[0]), torch.randn(BIG[1], requires_grad=True)
-    for other, bias, stride in (
-        (weight.double(), None, 2),
-        (weight.bfloat16(), None, 2),
-        (weight[:, :63], None, 2),
-        (weight, torch.zeros(1), 2),
-        (weight, None, 0),
+    for other, bias, stride, message in (
+        (weight.double(), None, 2, "weight must be torch.float32 as x is, got torch.float64"),
+        (weight.bfloat16(), None, 2, "weight must be torch.float32 as x is, got torch.bfloat16"),
+        (weight[:, :63], None, 2, r"weight must be \[C', C, K_h, K_w\] with C=64 as in x"),
+        (weight, torch.zeros(1), 2, r"bias must be \[C'\] with C'=128 as in weight, got shape \[1\]"),
+        (weight, None, 0, "stride must be an integer of at least 1, got 0"),
+        (weight.to("meta"), None, 1, "weight must be on cpu as x is, got a tensor on meta"),
+        (weight.to(torch.complex64), None, 1, "weight must be real, got torch.complex64"),
     ):
-        with pytest.raises(RuntimeError):
+        with pytest.raises(ValueError, match=message):
             conv2d(x, other, bias, stride=stride)
+    with pytest.raises(
+        ValueError, match=r"weight must have a kernel that fits into x, got \[9, 9\] for maps of \[8, 20\]"
+    ):
+        conv2d(x[:, :, :8], weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
 def test_a_bias_of_another_dtype_is_refused_whatever_the_size(dtype: torch.dtype) -> None:
     for shape in ((64, 64, 20, 20), (1, 1, 9, 9)):
         x, weight = torch.rand(shape), torch.rand(128, shape[1], 9, 9)
-        with pytest.raises(RuntimeError, match="bias type"):
+        with pytest.raises(ValueError, match="bias must be "):
             conv2d(x, weight, torch.zeros(128, dtype=dtype))
 
 

@@ -28,6 +28,7 @@ from torchcaps.data.smallnorb import load_smallnorb
 from torchcaps.data.svhn import load_svhn
 from torchcaps.data.torch_dataset import from_torch
 from torchcaps.data.transformed import Limits, transformed_pairs
+from torchcaps.typed import typed
 
 #: Every data set, by name. Each takes ``root`` (the folder of its files, None for the cache) and
 #: ``image_size`` (None, or what to resize to where the data set allows it); some take options of their own.
@@ -111,6 +112,7 @@ def load(
     return found
 
 
+@typed
 def register(name: str, reader: Callable[..., Dataset], *, same_everywhere: bool = False, files: bool = True) -> None:
     """Enter a data set of your own, which experiments then take by its name.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_flag
+from torchcaps.checks import check_at_least, check_flag, check_two
 from torchcaps.data.image_file import Frames, check_reading, read_image
 from torchcaps.data.images import Dataset, Images, fixed_order
 from torchcaps.data.layout import SUFFIXES, File, Layout, find_images
@@ -79,8 +79,11 @@ def load_folder(
             that is not; images without a group, a label or a split in their table, or a group in two splits that are
             given.
     """
-    if root is None or not root.is_dir():
+    if not isinstance(root, str | Path) or "\0" in str(root) or not Path(root).is_dir():
         raise ValueError(f"data.root must be a folder with one sub-folder a class, got {root}")
+    root = Path(root)
+    if image_size is not None:
+        check_two("data.image_size", image_size, 1)
     check_reading(max_value, frames)
     check_flag("data.options.skip_bad", skip_bad)
     if n_each is not None:

@@ -45,6 +45,8 @@ class Images:
             )
         check_tensor("labels", self.labels)
         object.__setattr__(self, "labels", _as_labels(self.labels, len(self.images)))
+        if not isinstance(self.factors, Mapping):
+            raise ValueError(f"factors must be tensors by name, got {self.factors!r:.80}")
         for name, values in self.factors.items():
             check_tensor(name, values)
             if values.shape != self.images.shape[:1] or values.dtype != torch.int64:
@@ -114,12 +116,15 @@ class Dataset:
     mirrored: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        in_order = hasattr(self.classes, "__getitem__") and not isinstance(self.classes, str | Mapping)
+        in_order = hasattr(self.classes, "__getitem__") and not isinstance(self.classes, str | bytes | Mapping | type)
+        in_order = in_order and getattr(self.classes, "shape", None) != ()
         if not in_order:  # of a set none is the first
             raise ValueError(f"{self.name}: classes must be a name for each, got {self.classes!r}")
         object.__setattr__(self, "classes", tuple(str(single(name)) for name in self.classes))
         if len(set(self.classes)) < len(self.classes):
             raise ValueError(f"{self.name}: classes must have different names, got {', '.join(self.classes)}")
+        if not isinstance(self.further, Mapping):
+            raise ValueError(f"{self.name}: further must be Images by name, got {self.further!r:.80}")
         taken = {"train", "val", "test"} & set(self.further)
         if taken:
             raise ValueError(f"{self.name}: further splits must have names of their own, got {min(taken)}")
@@ -153,7 +158,7 @@ class Dataset:
                     f"{self.name}: {split} labels must be 0 … {len(self.classes) - 1}, "
                     f"got {int(part.labels.min())} … {int(part.labels.max())}"
                 )
-        if self.mirrored is not None and sorted(self.mirrored) != list(range(self.image_shape[0])):
+        if self.mirrored is not None and _sorted(self.mirrored) != list(range(self.image_shape[0])):
             raise ValueError(
                 f"{self.name}: mirrored must be an order of the {self.image_shape[0]} channels, got {self.mirrored}"
             )
@@ -270,3 +275,9 @@ def keep_a_tenth(every: Images) -> tuple[Images, Images]:
 def fixed_order(n: int, seed: int) -> Tensor:
     """Draw a permutation of 0 … n − 1 that is the same on every machine."""
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed), device="cpu")
+
+
+def _sorted(order: object) -> list[int] | None:
+    """Return the numbers of an order in their order, None of what is none."""
+    numbered = isinstance(order, tuple | list) and all(isinstance(each, int) for each in order)
+    return sorted(order) if numbered else None  # type: ignore[type-var, arg-type]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchcaps.data.tables import FILE_COLUMNS, Table, file_in, one_each, plain, read_table
+from torchcaps.typed import typed
 
 #: What a column of labels may be called, in lower case.
 LABEL_COLUMNS = ("label", "labels", "class", "classes", "category", "diagnosis", "dx", "finding labels", "target")
@@ -35,6 +36,7 @@ class Labels(NamedTuple):
     several: bool
 
 
+@typed
 def read_labels(path: Path) -> Labels:
     """Read a table of labels.
 

@@ -75,7 +75,7 @@ class Pairs:
         if self.source.several_labels:
             raise ValueError("source must have one label an image to make pairs of, got several")
         check_choice("blend", self.blend, BLENDS)
-        check_at_least("seed", self.seed, 0)
+        check_at_least("seed", self.seed, 0, below=2**63)
         check_at_least("most", self.most, 0)
         check_flag("same", self.same)
         if self.same and (self.source.labels.bincount() == 1).any():

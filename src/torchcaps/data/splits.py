@@ -142,6 +142,9 @@ def find_groups(groups: str, root: Path, files: Sequence[tuple[Path, Path]]) -> 
     """
     if not isinstance(groups, str) or not groups:
         raise ValueError(f"{_NAME} must be a regular expression or a .csv file, got {groups!r}")
+    pairs = isinstance(files, Sequence) and all(isinstance(each, tuple) and len(each) == 2 for each in files)
+    if not pairs or not all(isinstance(path, Path) and path.is_relative_to(of) for path, of in files):
+        raise ValueError(f"files must be, for each image, its path and the folder of its class, got {files!r:.80}")
     if groups.lower().endswith(".csv"):
         table = find_table(_NAME, groups, root)
         found = match_files(table, root, [path for path, _ in files], read_column(table, "group"), "group")

@@ -38,6 +38,8 @@ def find_table(option: str, name: str, root: Path) -> Path:
     Raises:
         ValueError: naming the option; there is none.
     """
+    if not isinstance(name, str | Path) or "\0" in str(name):
+        raise ValueError(f"{option} must be a table in {root}, or the path of one; got {name!r}")
     table = next((path for path in (root / name, Path(name).expanduser()) if path.is_file()), None)
     if table is None:
         raise ValueError(f"{option} must be a table in {root}, or the path of one; got {name}, which is not there")

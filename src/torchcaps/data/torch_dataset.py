@@ -57,6 +57,8 @@ def from_torch(
     check_at_least("workers", workers, 0)
     if image_size is not None:
         check_two("image_size", image_size, 1)
+    if classes is not None and (not isinstance(classes, Sequence) or isinstance(classes, str | bytes)):
+        raise ValueError(f"classes must be a name for each, got {classes!r:.80}")
     with torch.device("cpu"):  # torch's loader draws a number, which a default device "meta" has not
         parts = {
             split: _read(split, source, image_size, workers)

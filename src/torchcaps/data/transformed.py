@@ -8,10 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_number
+from torchcaps.checks import check_number, check_shapes
 from torchcaps.data.augment import to_device
 from torchcaps.ops.affine import AffineParts, Fill, affine_inverse, affine_matrix, warp
 from torchcaps.ops.precision import without_autocast
+from torchcaps.typed import typed
 
 
 class Limits(NamedTuple):
@@ -41,6 +42,7 @@ class Limits(NamedTuple):
         """
         for name in ("shift", "degrees", "shear"):
             check_number(name, getattr(self, name), 0)
+        check_number("scale", self.scale)
         if not 0 <= self.scale < 1:
             raise ValueError(f"scale must be at least 0 and below 1, got {self.scale}")
         draw = 2 * torch.rand(n, 6, generator=generator, device="cpu") - 1  # in −1 … 1
@@ -67,6 +69,7 @@ class TransformedPair(NamedTuple):
     transformed: Tensor
 
 
+@typed
 def transformed_pairs(
     images: Tensor,
     limits: Limits,
@@ -92,6 +95,7 @@ def transformed_pairs(
     Raises:
         ValueError: an unknown ``fill``.
     """
+    check_shapes(images=(images, "B C h w"))
     first, second = (to_device(limits.draw(len(images), generator), images.device) for _ in range(2))
     with without_autocast(first):  # bfloat16 would round it
         between = second @ affine_inverse(first)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps.doctor.findings import faster, in_words, numbers
+from torchcaps.typed import typed
 
 _MARK = "torchcaps doctor"
 _LEVELS = {"fine": "fine", "note": "note", "wrong": "WRONG"}
@@ -21,13 +22,18 @@ def is_wrong(report: dict[str, Any]) -> bool:
     return any(finding["level"] == "wrong" for finding in report["findings"])
 
 
+@typed
 def check_place(path: Path) -> None:
     """See that a report can be written there, before one is made.
 
     Raises:
         ValueError: something else is there, or nothing can be written.
     """
-    if path.exists() and not _is_report(path):
+    try:
+        there = path.exists()
+    except OSError as error:  # of a name that is too long
+        raise ValueError(f"json must name a file, got {path}: {error}") from None
+    if there and not _is_report(path):
         raise ValueError(f"json must name a new file or an earlier report, got {path}, which is something else")
     if not path.parent.is_dir():
         raise ValueError(f"json must name a file in a folder that is there, got {path}")
@@ -43,6 +49,7 @@ def _is_report(path: Path) -> bool:
     return isinstance(found, dict) and _MARK in found
 
 
+@typed
 def write(report: dict[str, Any], path: Path) -> None:
     """Write it: wholly or not at all."""
     check_place(path)

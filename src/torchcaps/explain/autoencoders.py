@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_shapes
-from torchcaps.explain.canvas import INK, MUTED, TEXT, new_figure, pixels, show, tiled
+from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.explain.canvas import INK, MUTED, TEXT, check_pictures, new_figure, pixels, show, tiled
 from torchcaps.explain.models import as_autoencoder, inspects_model
 from torchcaps.ops.affine import warp
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@typed
 @inspects_model
 def part_reconstructions(model: nn.Module, image: Tensor) -> Tensor:
     """Reconstruct what each capsule adds to one image ``[C, H, W]``: ``[J, C, H, W]``, without the background.
@@ -25,11 +27,13 @@ def part_reconstructions(model: nn.Module, image: Tensor) -> Tensor:
         ValueError: the model is another one, or the image does not fit it.
     """
     model = as_autoencoder(model)
+    check_shapes(image=(image, "C H W"))
     pose, presence, _ = model.encode(image.unsqueeze(0))
     alone = presence[0].diag()  # [J, J]: row j has capsule j only
     return model.decode(pose.expand(len(alone), *pose.shape[1:]), alone) - model.background
 
 
+@typed
 @inspects_model
 def generative_units(model: nn.Module) -> Tensor:
     """Return the generation units' weights of every capsule, or its template, in pixels.
@@ -48,6 +52,7 @@ def generative_units(model: nn.Module) -> Tensor:
     return as_autoencoder(model).generative_units()
 
 
+@typed
 @inspects_model
 def transformation_sweep(model: nn.Module, image: Tensor, matrices: Tensor) -> tuple[Tensor, Tensor]:
     """Reconstruct one image under many transformations, for example beyond those of the training.
@@ -65,6 +70,7 @@ def transformation_sweep(model: nn.Module, image: Tensor, matrices: Tensor) -> t
         ValueError: the model is another one, or the shapes do not fit.
     """
     model = as_autoencoder(model)
+    check_pictures(image=(image, "C H W"))
     check_shapes(image=(image, "C H W"), matrices=(matrices, "K 3 3"))
     images = image.expand(len(matrices), *image.shape)
     return warp(images, matrices), model(images, matrices).images
@@ -73,6 +79,7 @@ def transformation_sweep(model: nn.Module, image: Tensor, matrices: Tensor) -> t
 _COLUMN = 0.8  # inches of an image
 
 
+@typed
 def draw_image_rows(rows: Sequence[tuple[str, Tensor]], titles: Sequence[str] = ()) -> Figure:
     """Draw rows of images, such as inputs, targets and reconstructions.
 
@@ -83,9 +90,12 @@ def draw_image_rows(rows: Sequence[tuple[str, Tensor]], titles: Sequence[str] = 
     Raises:
         ValueError: there are no images, or rows of different lengths.
     """
-    lengths = {len(images) for _, images in rows}
+    lengths = {len(images) if images.dim() else 0 for _, images in rows}
     if len(lengths) != 1 or 0 in lengths:
-        raise ValueError(f"rows must hold equally many images, at least one, got {[len(each) for _, each in rows]}")
+        got = [list(images.shape) for _, images in rows]
+        raise ValueError(f"rows must hold equally many images, at least one, got shapes {got}")
+    for name, images in rows:
+        check_pictures(**{f"rows, {name},": (images, "K C H W")})
     n = lengths.pop()
     figure = new_figure(1.5 + _COLUMN * n, 0.3 + 0.25 * bool(titles) + (_COLUMN + 0.06) * len(rows))
     grid = figure.subplots(len(rows), n, squeeze=False)
@@ -98,6 +108,7 @@ def draw_image_rows(rows: Sequence[tuple[str, Tensor]], titles: Sequence[str] = 
     return figure
 
 
+@typed
 def draw_transformation_sweep(
     true: Tensor, reconstructions: Tensor, titles: Sequence[str], within: Sequence[bool]
 ) -> Figure:
@@ -112,10 +123,15 @@ def draw_transformation_sweep(
     Raises:
         ValueError: there are no images, or different numbers of them.
     """
+    sizes = check_pictures(true=(true, "K C H W"), reconstructions=(reconstructions, "K C H W"))
+    for name, given in (("titles", titles), ("within", within)):
+        if len(given) != sizes["K"]:
+            raise ValueError(f"{name} must be K={sizes['K']} as there are images, got {len(given)}")
     starred = [title if known else f"{title} *" for title, known in zip(titles, within, strict=True)]
     return draw_image_rows((("transformed", true), ("reconstructed", reconstructions)), starred)
 
 
+@typed
 def draw_generative_units(units: Tensor, n_capsules: int = 12, n_units: int = 16) -> Figure:
     """Draw a row of pictures for each capsule; grey is 0, brighter adds light, darker takes it away.
 
@@ -127,6 +143,9 @@ def draw_generative_units(units: Tensor, n_capsules: int = 12, n_units: int = 16
         n_capsules: largest number of rows.
         n_units: largest number of pictures in a row.
     """
+    check_pictures(units=(units, "J G C h w"))
+    check_at_least("n_capsules", n_capsules, 1)
+    check_at_least("n_units", n_units, 1)
     if units.shape[1] == 1:
         n = min(8, len(units))
         units = torch.cat((units, units.new_zeros(-len(units) % n, *units.shape[1:])))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from torchcaps.checks import check_classes, check_shapes
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -26,6 +28,8 @@ __all__ = [
     "TITLE",
     "WRONG",
     "bare",
+    "check_names",
+    "check_pictures",
     "colour_bar",
     "new_figure",
     "numbers",
@@ -60,6 +64,34 @@ def new_figure(width: float, height: float) -> Figure:
     except ImportError as error:
         raise ImportError("drawing needs matplotlib, which the extra 'train' brings: see Install in README") from error
     return Figure(figsize=(width, height), facecolor="white", layout="constrained")
+
+
+def check_pictures(**named: tuple[Tensor, str]) -> dict[str, int]:
+    """Check shapes as :func:`~torchcaps.checks.check_shapes` does; what can be drawn is of floats, and is there.
+
+    Raises:
+        ValueError: as there; integers, a tensor without numbers, or an axis of size 0.
+    """
+    sizes = check_shapes(**named)
+    for name, (tensor, _) in named.items():
+        if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
+            raise ValueError(
+                f"{name} must hold floats 0 … 1 (torchcaps.data.to_float), got {tensor.dtype} of shape "
+                f"{list(tensor.shape)} on {tensor.device}"
+            )
+    return sizes
+
+
+def check_names(classes: Sequence[str], **named: Tensor) -> None:
+    """Check that there is a name for each class among these labels.
+
+    Raises:
+        ValueError: naming the first labels of which one has no name.
+    """
+    for name, labels in named.items():
+        if labels.is_floating_point() or labels.is_meta:
+            raise ValueError(f"{name} must hold classes, got {labels.dtype} on {labels.device}")
+        check_classes(name, labels, len(classes))
 
 
 def pixels(images: Tensor) -> np.ndarray:

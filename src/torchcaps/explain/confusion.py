@@ -9,13 +9,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_classes, check_shapes
-from torchcaps.explain.canvas import INK, LINES, MUTED, TEXT, TITLE, new_figure, pixels, shortened, show, verdict
+from torchcaps.checks import check_at_least, check_classes, check_shapes
+from torchcaps.explain.canvas import (
+    INK,
+    LINES,
+    MUTED,
+    TEXT,
+    TITLE,
+    check_names,
+    check_pictures,
+    new_figure,
+    numbers,
+    pixels,
+    shortened,
+    show,
+    verdict,
+)
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@typed
 def confusion_matrix(labels: Tensor, predicted: Tensor, n_classes: int) -> Tensor:
     """Count how often each class was predicted for each true one.
 
@@ -37,6 +53,7 @@ def confusion_matrix(labels: Tensor, predicted: Tensor, n_classes: int) -> Tenso
                 [0, 1]])
     """
     check_shapes(labels=(labels, "B"), predicted=(predicted, "B"))
+    check_at_least("n_classes", n_classes, 1)
     for name, classes in (("labels", labels), ("predicted", predicted)):
         check_classes(name, classes, n_classes)
     return torch.bincount(labels.long() * n_classes + predicted.long(), minlength=n_classes**2).view(
@@ -48,6 +65,7 @@ def confusion_matrix(labels: Tensor, predicted: Tensor, n_classes: int) -> Tenso
 _MOST_COUNTS = 30
 
 
+@typed
 def draw_confusion(matrix: Tensor, classes: Sequence[str]) -> Figure:
     """Draw the counts of predictions: blue on the diagonal for correct ones, red elsewhere for mistakes.
 
@@ -63,7 +81,9 @@ def draw_confusion(matrix: Tensor, classes: Sequence[str]) -> Figure:
     n = len(classes)
     if list(matrix.shape) != [n, n]:
         raise ValueError(f"matrix must be [J, J] with J={n} as there are classes, got shape {list(matrix.shape)}")
-    counts = matrix.cpu().numpy()
+    if matrix.is_meta or matrix.is_complex() or matrix.dtype == torch.bool:
+        raise ValueError(f"matrix must hold counts, got {matrix.dtype} on {matrix.device}")
+    counts = numbers(matrix) if matrix.is_floating_point() else matrix.cpu().numpy()
     side = min(9.5, max(4.2, 2.2 + 0.44 * n))
     figure = new_figure(side, side)
     axes = figure.subplots()
@@ -105,6 +125,7 @@ def _colours(counts: np.ndarray) -> np.ndarray:
     return white + red * (full_red - white) + blue * (full_blue - white)
 
 
+@typed
 def draw_misclassified(
     images: Tensor, labels: Tensor, predicted: Tensor, classes: Sequence[str], n: int = 24
 ) -> Figure:
@@ -117,6 +138,11 @@ def draw_misclassified(
         classes: J names.
         n: largest number of images to show.
     """
+    check_shapes(images=(images, "B C H W"), labels=(labels, "B"), predicted=(predicted, "B"))
+    check_at_least("n", n, 1)
+    check_names(classes, labels=labels, predicted=predicted)
+    if len(images):
+        check_pictures(images=(images, "B C H W"))
     wrong = (labels != predicted).nonzero().squeeze(1)[:n].tolist()
     n_columns = min(8, max(1, len(wrong)))
     n_rows = max(1, -(-len(wrong) // n_columns))

@@ -9,10 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_shapes
-from torchcaps.explain.canvas import INK, MUTED, TEXT, colour_bar, new_figure, numbers, overlay, pixels, shortened, show
+from torchcaps.explain.canvas import (
+    INK,
+    MUTED,
+    TEXT,
+    check_pictures,
+    colour_bar,
+    new_figure,
+    numbers,
+    overlay,
+    pixels,
+    shortened,
+    show,
+)
 from torchcaps.explain.models import inspects_model
 from torchcaps.explain.receptive_fields import Extent, map_extent
 from torchcaps.explain.trace import trace_routing
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,6 +46,7 @@ class Couplings(NamedTuple):
     extent: Extent
 
 
+@typed
 @inspects_model
 def coupling_maps(
     model: nn.Module, images: Tensor, n_iters: int | None = None, *, extent: Extent | None = None
@@ -75,6 +89,7 @@ def coupling_maps(
     return Couplings(torch.stack(maps), torch.stack(scores), extent or map_extent(model, images))
 
 
+@typed
 def draw_couplings(
     image: Tensor, couplings: Couplings, classes: Sequence[str], index: int = 0, n_classes: int = 10
 ) -> Figure:
@@ -92,7 +107,9 @@ def draw_couplings(
     Raises:
         ValueError: ``image`` is a batch, the number of names is not that of the classes, or ``index`` is of no image.
     """
-    check_shapes(image=(image, "C H W"))
+    check_pictures(image=(image, "C H W"))
+    check_pictures(**{"couplings.maps": (couplings.maps, "r B J h w"), "couplings.scores": (couplings.scores, "r B J")})
+    check_at_least("n_classes", n_classes, 1)
     n, n_images = couplings.scores.shape[2], couplings.scores.shape[1]
     if len(classes) != n:
         raise ValueError(f"classes must be {n} names, got {len(classes)}")

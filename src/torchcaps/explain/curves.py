@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchcaps.explain.canvas import INK, MUTED, SERIES, SMALL, new_figure, scales
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _DRAWN = {"epoch", "train_loss", "val_loss", "lr"}
 
 
+@typed
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     """Draw losses, validation error and learning rate of several runs over their epochs.
 
@@ -85,6 +87,7 @@ def _logarithmic(axes: Any) -> None:
     axes.yaxis.set_minor_formatter("{x:g}")
 
 
+@typed
 def read_metrics(path: str | Path) -> list[dict[str, float]]:
     """Read a run's ``metrics.csv``.
 
@@ -102,4 +105,4 @@ def read_metrics(path: str | Path) -> list[dict[str, float]]:
         with Path(path).open(newline="", encoding="utf-8") as file:
             return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
     except (OSError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as metrics: {error}") from error
+        raise ValueError(f"path must name a file of metrics, {path} cannot be read as metrics: {error}") from error

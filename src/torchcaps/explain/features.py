@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchcaps.checks import check_at_least, check_classes, check_shapes
 from torchcaps.explain.models import inspects_model, scores_of, unwrap
 from torchcaps.ops import Capsules
+from torchcaps.typed import typed
 
 
 class Features(NamedTuple):
@@ -44,6 +45,7 @@ class Features(NamedTuple):
         return self.confidence.argmax(dim=1)
 
 
+@typed
 @inspects_model
 def extract_features(model: nn.Module, images: Tensor, batch_size: int = 100) -> Features:
     """Extract features and confidences of a classifier, without dropout.

@@ -12,6 +12,7 @@ from torchcaps.layers.modes import eval_mode, full_gradient, inspects_model, unw
 from torchcaps.models import CapsNet, MatrixCapsNet, ModelOutput
 from torchcaps.models.pose_recovery import as_autoencoder
 from torchcaps.ops import Capsules
+from torchcaps.typed import typed
 
 __all__ = [
     "Decode",
@@ -33,6 +34,7 @@ __all__ = [
 Decode = Callable[[Tensor, Tensor], Tensor]
 
 
+@typed
 def as_capsnet(model: nn.Module) -> CapsNet | MatrixCapsNet:
     """Return the model as a network of this library, whose parts have known names; unwrap it first.
 
@@ -47,6 +49,7 @@ def as_capsnet(model: nn.Module) -> CapsNet | MatrixCapsNet:
     )
 
 
+@typed
 def decoder_of(model: nn.Module) -> Decoder:
     """Return the decoder that the model owns; unwrap the model first.
 
@@ -96,6 +99,7 @@ def decode_each(decoder: Decode, pose: Tensor, classes: Tensor) -> Tensor:
     return images.unflatten(0, tuple(classes.shape))
 
 
+@typed
 def class_capsules(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     """Run a network that returns its capsules, whatever its class.
 
@@ -125,6 +129,7 @@ def class_capsules(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     return capsules.activation if scores is None else scores, capsules.pose.flatten(2)
 
 
+@typed
 def em_class_caps(model: nn.Module) -> ClassCaps:
     """Return the model's class capsules, which must be the only ones of their kind, and routed by EM.
 
@@ -138,6 +143,7 @@ def em_class_caps(model: nn.Module) -> ClassCaps:
     raise ValueError(f"model must route to its classes by em in a ClassCaps, got a {type(model).__name__}, {others}")
 
 
+@typed
 def scores_of(model: nn.Module, images: Tensor) -> Tensor:
     """Run any classifier: it may return scores, an output that has ``scores``, or capsules with activations.
 
@@ -147,6 +153,8 @@ def scores_of(model: nn.Module, images: Tensor) -> Tensor:
     Raises:
         ValueError: the model returns something else, or NaN, of which no score is the largest.
     """
+    if images.dim() < 1:
+        raise ValueError(f"images must be [B, C, H, W], got shape {list(images.shape)}")
     output = model(images)
     scores = output.activation if isinstance(output, Capsules) else getattr(output, "scores", output)
     if not isinstance(scores, Tensor) or scores.dim() != 2 or len(scores) != len(images):

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_shapes
+from torchcaps.checks import check_floating, check_shapes
 from torchcaps.explain.canvas import (
     INK,
     MUTED,
     TEXT,
+    check_names,
+    check_pictures,
     colour_bar,
     new_figure,
     numbers,
@@ -27,6 +29,7 @@ from torchcaps.explain.receptive_fields import Extent, map_extent
 from torchcaps.explain.trace import trace_routing
 from torchcaps.layers import ConvCaps
 from torchcaps.ops.votes import Fields
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,6 +50,7 @@ class Parts(NamedTuple):
     extent: Extent
 
 
+@typed
 @inspects_model
 def part_maps(model: nn.Module, images: Tensor, *, extent: Extent | None = None) -> Parts:
     """Trace the class capsules back to the places of the image that they were made of.
@@ -93,6 +97,7 @@ def part_maps(model: nn.Module, images: Tensor, *, extent: Extent | None = None)
     return Parts(amount.sum(dim=2), found.scores, extent or map_extent(model, images, 0))
 
 
+@typed
 def propagate_responsibility(
     amount: Tensor, activation: Tensor, coupling: Tensor, kernel_size: tuple[int, int], stride: tuple[int, int]
 ) -> Tensor:
@@ -114,12 +119,18 @@ def propagate_responsibility(
     Raises:
         ValueError: the shapes do not fit each other.
     """
-    fields = Fields(activation.shape[1:], kernel_size, stride)
     sizes = check_shapes(
         amount=(amount, "B J T' H' W'"), coupling=(coupling, "B H' W' N T'"), activation=(activation, "B T H W")
     )
+    for name, tensor in (("amount", amount), ("activation", activation), ("coupling", coupling)):
+        check_floating(name, tensor)
+    fields = Fields(activation.shape[1:], kernel_size, stride)
+    if fields.places != (sizes["H'"], sizes["W'"]):
+        raise ValueError(f"amount must be of {fields.places} places as activation's fields, got {list(amount.shape)}")
     if sizes["N"] != fields.n_children:
         raise ValueError(f"coupling must be of N=T·K_h·K_w={fields.n_children} children, got {sizes['N']}")
+    dtype = torch.promote_types(amount.dtype, torch.promote_types(activation.dtype, coupling.dtype))
+    amount, activation, coupling = amount.to(dtype), activation.to(dtype), coupling.to(dtype)
     weight = fields.gather(activation)[..., None] * coupling.flatten(1, 2)  # [B, P, N, T']
     total = weight.sum(dim=2, keepdim=True)
     share = torch.where(total > 0, weight / total.where(total > 0, 1), 1 / fields.n_children)
@@ -130,6 +141,7 @@ def propagate_responsibility(
 _ROWS = ("parts of the\nwinning class", "parts of the\nrunner-up")
 
 
+@typed
 def draw_parts(images: Tensor, parts: Parts, labels: Tensor, classes: Sequence[str]) -> Figure:
     """Draw a column for each image: itself, and the parts of its winning class and of the runner-up.
 
@@ -145,9 +157,14 @@ def draw_parts(images: Tensor, parts: Parts, labels: Tensor, classes: Sequence[s
     Raises:
         ValueError: the shapes do not fit each other, or there is only one class.
     """
-    sizes = check_shapes(images=(images, "B C H W"), labels=(labels, "B"), scores=(parts.scores, "B J"))
+    sizes = check_shapes(
+        **{"images": (images, "B C H W"), "labels": (labels, "B"), "parts.scores": (parts.scores, "B J")}
+    )
+    check_pictures(images=(images, "B C H W"))
+    check_pictures(**{"parts.scores": (parts.scores, "B J"), "parts.maps": (parts.maps, "B J h w")})
     if sizes["J"] != len(classes) or len(classes) < 2:
         raise ValueError(f"classes must be J={sizes['J']} names, at least 2, got {len(classes)}")
+    check_names(classes, labels=labels)
     maps, scores = parts.maps.cpu(), parts.scores.cpu()
     n, ratio = sizes["B"], sizes["H"] / sizes["W"]
     figure = new_figure(1.15 * n + 1.9, 3 * (1.15 * ratio + 0.3) + 0.35)

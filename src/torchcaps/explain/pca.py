@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_floating, check_shapes
+from torchcaps.typed import typed
 
 
 class PrincipalComponents(NamedTuple):
@@ -32,6 +33,7 @@ class PrincipalComponents(NamedTuple):
         return (self.axes * variance[..., None, :]) @ self.axes.T
 
 
+@typed
 def principal_components(points: Tensor, weight: Tensor | None = None, k: int = 2) -> PrincipalComponents:
     """Compute the principal components of points, each counted by its weight.
 
@@ -60,7 +62,11 @@ def principal_components(points: Tensor, weight: Tensor | None = None, k: int = 
     check_floating("points", points)
     if not sizes["N"] or sizes["D"] < k:
         raise ValueError(f"points must be [N, D] with N ≥ 1 and D ≥ k={k}, got shape {list(points.shape)}")
+    if points.is_meta:
+        raise ValueError("points must hold numbers, got a tensor on meta")
     x, w = points.double(), weight.double()
+    if not (x.isfinite().all() and w.isfinite().all()):
+        raise ValueError("points and weight must hold finite numbers, got others")
     w = w / w.sum() if w.sum() > 0 else torch.full_like(w, 1 / len(w))
     centre = w @ x
     variance, directions = torch.linalg.eigh((x - centre).T * w @ (x - centre))  # ascending

@@ -9,9 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_shapes
-from torchcaps.explain.canvas import INK, MUTED, SERIES, SMALL, TEXT, bare, new_figure, pixels, shortened, tiled
+from torchcaps.checks import check_at_least, check_classes, check_floating, check_int64, check_shapes
+from torchcaps.explain.canvas import (
+    INK,
+    MUTED,
+    SERIES,
+    SMALL,
+    TEXT,
+    bare,
+    check_pictures,
+    new_figure,
+    pixels,
+    shortened,
+    tiled,
+)
 from torchcaps.explain.models import Decode, class_capsules, decoding, inspects_model
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,6 +33,7 @@ if TYPE_CHECKING:
 OFFSETS = tuple(round(0.05 * k, 2) for k in range(-5, 6))
 
 
+@typed
 @inspects_model
 def perturb(
     model: nn.Module,
@@ -60,6 +74,8 @@ def perturb(
         if not offsets:
             raise ValueError("offsets must hold at least one number, got none")
         _, pose = class_capsules(model, images)
+        check_int64("classes", classes)
+        check_classes("classes", classes, pose.shape[1])
         n_dims, n = pose.shape[2], len(offsets)
         step = pose.new_tensor(offsets) * getattr(decode, "pose_scale", 1.0)
         change = torch.eye(n_dims, dtype=pose.dtype, device=pose.device)[:, None] * step[:, None]
@@ -71,6 +87,7 @@ def perturb(
     return torch.stack(grids).unflatten(1, (n_dims, n))
 
 
+@typed
 def dimension_strengths(grids: Tensor) -> Tensor:
     """Measure how much each dimension changes the picture: the mean absolute difference of its two ends.
 
@@ -81,12 +98,14 @@ def dimension_strengths(grids: Tensor) -> Tensor:
         ``[B, D]``.
     """
     check_shapes(grids=(grids, "B D K C H W"))
+    check_floating("grids", grids)
     return (grids[:, :, -1] - grids[:, :, 0]).abs().mean(dim=(2, 3, 4))
 
 
 _GAP = 1
 
 
+@typed
 def draw_perturbations(grid: Tensor, offsets: Sequence[float] = OFFSETS) -> Figure:
     """Draw every dimension of one image's class capsule: a row each, decoded from left to right.
 
@@ -97,7 +116,7 @@ def draw_perturbations(grid: Tensor, offsets: Sequence[float] = OFFSETS) -> Figu
     Raises:
         ValueError: the number of offsets is not that of the columns.
     """
-    sizes = check_shapes(grid=(grid, "D K C H W"))
+    sizes = check_pictures(grid=(grid, "D K C H W"))
     _check_offsets(sizes["K"], offsets)
     ratio = (sizes["H"] + _GAP) / (sizes["W"] + _GAP)
     figure = new_figure(0.62 * sizes["K"] + 0.55, 0.62 * ratio * sizes["D"] + 0.25)
@@ -107,6 +126,7 @@ def draw_perturbations(grid: Tensor, offsets: Sequence[float] = OFFSETS) -> Figu
     return figure
 
 
+@typed
 def draw_strongest(grids: Tensor, names: Sequence[str], offsets: Sequence[float] = OFFSETS, n: int = 3) -> Figure:
     """Draw the dimensions that change the picture most, for several images.
 
@@ -119,7 +139,8 @@ def draw_strongest(grids: Tensor, names: Sequence[str], offsets: Sequence[float]
     Raises:
         ValueError: the number of names or offsets is not that of the grids.
     """
-    sizes = check_shapes(grids=(grids, "B D K C H W"))
+    sizes = check_pictures(grids=(grids, "B D K C H W"))
+    check_at_least("n", n, 1)
     _check_offsets(sizes["K"], offsets)
     if len(names) != sizes["B"]:
         raise ValueError(f"names must be B={sizes['B']} as there are grids, got {len(names)}")

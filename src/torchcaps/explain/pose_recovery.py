@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from torchcaps.explain.canvas import MUTED, SERIES, TEXT, new_figure, scales
+from torchcaps.explain.canvas import MUTED, SERIES, TEXT, check_pictures, new_figure, scales
 from torchcaps.models.pose_recovery import regression_fit
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,6 +34,7 @@ class RecoveryPanel(NamedTuple):
     predicted: Tensor
 
 
+@typed
 def draw_pose_recovery(panels: Sequence[RecoveryPanel], unit: str = "") -> Figure:
     """Draw a dot for each pair of images; on the dashed line the recovered value is the true one.
 
@@ -47,6 +49,10 @@ def draw_pose_recovery(panels: Sequence[RecoveryPanel], unit: str = "") -> Figur
     """
     if not panels:
         raise ValueError("panels must hold at least one, got none")
+    for panel in panels:
+        check_pictures(**{"panels.true": (panel.true, "N"), "panels.predicted": (panel.predicted, "N")})
+        if not panel.true.isfinite().all() or not (panel.true != panel.true[:1]).any():
+            raise ValueError(f"panels.true must hold different finite numbers, got {panel.true.tolist()[:9]}")
     n_columns = min(_PER_ROW, len(panels))
     n_rows = -(-len(panels) // n_columns)
     figure = new_figure(3.3 * n_columns, 3.2 * n_rows)

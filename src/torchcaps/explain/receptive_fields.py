@@ -11,6 +11,7 @@ from torchcaps.checks import check_choice
 from torchcaps.explain.models import as_capsnet, unwrap
 from torchcaps.layers.shapes import WINDOW, conv_size, receptive_field
 from torchcaps.models import CapsNet, MatrixCapsNet
+from torchcaps.typed import typed
 
 #: (left, right, bottom, top) in pixels of the image, pixel 0 centred at 0.
 Extent = tuple[float, float, float, float]
@@ -37,6 +38,7 @@ class ReceptiveField(NamedTuple):
         return self.first - self.step / 2, self.first + (self.n - 0.5) * self.step
 
 
+@typed
 def receptive_fields_of(model: nn.Module, layer: int = -1) -> tuple[ReceptiveField, ReceptiveField]:
     """Compute the receptive fields of the capsules of one map, along rows and along columns.
 
@@ -67,6 +69,7 @@ def receptive_fields_of(model: nn.Module, layer: int = -1) -> tuple[ReceptiveFie
     return rows, columns
 
 
+@typed
 def map_edges(model: nn.Module, layer: int = -1) -> Extent:
     """Return (left, right, bottom, top) of a map of capsules in pixels of the image, each place ``step`` pixels wide.
 
@@ -77,6 +80,7 @@ def map_edges(model: nn.Module, layer: int = -1) -> Extent:
     return *columns.edges, rows.edges[1], rows.edges[0]
 
 
+@typed
 def map_extent(model: nn.Module, images: Tensor, layer: int = -1) -> Extent:
     """Return (left, right, bottom, top) of a map of capsules in pixels; of a network of one's own all of the image.
 
@@ -104,6 +108,7 @@ def places_in(extent: Extent, size: tuple[int, int]) -> Tensor:
     return torch.cartesian_prod(*centres)
 
 
+@typed
 def capsule_places(model: nn.Module) -> Tensor:
     """Compute the centre of the receptive field of every capsule below the class capsules.
 

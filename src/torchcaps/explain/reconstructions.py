@@ -8,9 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_shapes
-from torchcaps.explain.canvas import MAX_NAME, MUTED, TEXT, bare, new_figure, pixels, show, verdict
+from torchcaps.checks import check_int64, check_shapes
+from torchcaps.explain.canvas import (
+    MAX_NAME,
+    MUTED,
+    TEXT,
+    bare,
+    check_names,
+    check_pictures,
+    new_figure,
+    pixels,
+    show,
+    verdict,
+)
 from torchcaps.explain.models import Decode, class_capsules, decode_each, decoding, inspects_model
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,6 +46,7 @@ class Reconstructions(NamedTuple):
     from_true: Tensor
 
 
+@typed
 @inspects_model
 def reconstruct(model: nn.Module, images: Tensor, labels: Tensor, *, decoder: Decode | None = None) -> Reconstructions:
     """Decode each image twice: from the capsule of its predicted class, and from that of its true class.
@@ -61,12 +74,14 @@ def reconstruct(model: nn.Module, images: Tensor, labels: Tensor, *, decoder: De
     """
     with decoding(model, decoder) as decode:
         check_shapes(images=(images, "B C H W"), labels=(labels, "B"))
+        check_int64("labels", labels)
         scores, pose = class_capsules(model, images)
         predicted = scores.argmax(dim=1)
         both = decode_each(decode, pose, torch.stack((predicted, labels), dim=1))  # [B, 2, C, H, W]
     return Reconstructions(images, labels, predicted, both[:, 0], both[:, 1])
 
 
+@typed
 def draw_reconstructions(reconstructions: Reconstructions, classes: Sequence[str]) -> Figure:
     """Draw inputs above their reconstructions, a column for each image.
 
@@ -76,6 +91,14 @@ def draw_reconstructions(reconstructions: Reconstructions, classes: Sequence[str
         reconstructions: those of :func:`reconstruct`; up to about 12 images are legible.
         classes: J names.
     """
+    of = "reconstructions."
+    names = ("images", "from_predicted", "from_true")
+    check_pictures(**{of + name: (getattr(reconstructions, name), "B C H W") for name in names})
+    of_labels = {of + name: getattr(reconstructions, name) for name in ("labels", "predicted")}
+    check_shapes(
+        **{of + "images": (reconstructions.images, "B C H W")}, **{name: (x, "B") for name, x in of_labels.items()}
+    )
+    check_names(classes, **of_labels)
     n, wrong = len(reconstructions.images), reconstructions.labels != reconstructions.predicted
     rows = [("input", reconstructions.images), ("decoded from the\npredicted capsule", reconstructions.from_predicted)]
     if bool(wrong.any()):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.explain.canvas import INK, LINES, MUTED, SERIES, SMALL, TEXT, new_figure, numbers, scales
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,6 +29,7 @@ class Reliability(NamedTuple):
     counts: Tensor
 
 
+@typed
 def reliability(confidence: Tensor, right: Tensor, n_bins: int = 15) -> Reliability:
     """Sort predictions into bins by their confidence.
 
@@ -58,6 +60,7 @@ def reliability(confidence: Tensor, right: Tensor, n_bins: int = 15) -> Reliabil
     return Reliability(means, shares, counts)
 
 
+@typed
 def draw_reliability(found: Reliability, x: str = "confidence", y: str = "share that is right") -> Figure:
     """Draw the share that is right over confidence, and below how many predictions have it.
 
@@ -72,7 +75,8 @@ def draw_reliability(found: Reliability, x: str = "confidence", y: str = "share 
     Raises:
         ValueError: there is no prediction.
     """
-    if not found.counts.sum():
+    check_shapes(**{f"found.{name}": (tensor, "n_bins") for name, tensor in found._asdict().items()})
+    if found.counts.is_meta or not found.counts.sum():
         raise ValueError("found must hold a prediction, got none")
     figure = new_figure(4.6, 5.2)
     above, below = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_shapes
+from torchcaps.checks import check_at_least, check_floating, check_shapes
 from torchcaps.explain.canvas import (
     FIRST,
     MUTED,
@@ -16,6 +16,8 @@ from torchcaps.explain.canvas import (
     SECOND,
     TEXT,
     WRONG,
+    check_names,
+    check_pictures,
     new_figure,
     numbers,
     pixels,
@@ -23,6 +25,7 @@ from torchcaps.explain.canvas import (
     show,
 )
 from torchcaps.explain.models import Decode, class_capsules, decode_each, decoding, inspects_model
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,6 +54,7 @@ class Segmentation(NamedTuple):
         return (self.predicted == self.labels).all(dim=1)
 
 
+@typed
 @inspects_model
 def segment(
     model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor, *, decoder: Decode | None = None
@@ -84,6 +88,7 @@ def segment(
         return Segmentation(images, labels, parts, predicted, decode_each(decode, pose, predicted))
 
 
+@typed
 def red_and_green(parts: Tensor) -> Tensor:
     """Lay two images over each other in two colours: yellow where both are bright.
 
@@ -93,6 +98,9 @@ def red_and_green(parts: Tensor) -> Tensor:
     Returns:
         ``[..., H, W, 3]``: red is the first (the mean of its channels), green the second, no blue.
     """
+    check_floating("parts", parts)
+    if parts.dim() < 4 or parts.shape[-4] != 2:
+        raise ValueError(f"parts must be [..., 2, C, H, W], got shape {list(parts.shape)}")
     red, green = parts.mean(dim=-3).unbind(dim=-3)
     return torch.stack((red, green, torch.zeros_like(red)), dim=-1)
 
@@ -101,6 +109,7 @@ def red_and_green(parts: Tensor) -> Tensor:
 _SHORT = 3
 
 
+@typed
 def draw_segmentation(segmentation: Segmentation, classes: Sequence[str]) -> Figure:
     """Draw a column for each pair: the input, its two true parts, and the two reconstructions.
 
@@ -108,6 +117,15 @@ def draw_segmentation(segmentation: Segmentation, classes: Sequence[str]) -> Fig
         segmentation: that of :func:`segment`; up to about 10 pairs are legible.
         classes: J names.
     """
+    of = "segmentation."
+    check_pictures(**{of + "images": (segmentation.images, "B C H W"), of + "parts": (segmentation.parts, "B 2 C H W")})
+    check_pictures(**{of + "reconstructions": (segmentation.reconstructions, "B 2 C H W")})
+    of_labels = {of + "labels": segmentation.labels, of + "predicted": segmentation.predicted}
+    check_shapes(
+        **{of + "images": (segmentation.images, "B C H W")},
+        **{name: (labels, "B 2") for name, labels in of_labels.items()},
+    )
+    check_names(classes, **of_labels)
     n = len(segmentation.images)
     rows = (
         ("input", pixels(segmentation.images)),

@@ -18,12 +18,14 @@ from torchcaps.explain.canvas import (
     TEXT,
     TITLE,
     WRONG,
+    check_pictures,
     new_figure,
     numbers,
     pixels,
     shortened,
     show,
 )
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _COLUMNS, _NAMES = 6, 2
 
 
+@typed
 def co_occurrence(labels: Tensor) -> Tensor:
     """Compute which share of the images with one label have another one, too.
 
@@ -57,6 +60,7 @@ def co_occurrence(labels: Tensor) -> Tensor:
     return there.T @ there / there.sum(dim=0).unsqueeze(1)
 
 
+@typed
 def draw_co_occurrence(panels: Sequence[tuple[str, Tensor]], classes: Sequence[str]) -> Figure:
     """Draw one or several :func:`co_occurrence` side by side, such as that of true and of predicted labels.
 
@@ -96,6 +100,7 @@ def _write_shares(axes: Any, shares: Tensor, size: float) -> None:
             axes.text(j, i, text, ha="center", va="center", fontsize=size, color="white" if share > 0.6 else INK)
 
 
+@typed
 def draw_labels(images: Tensor, labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> Figure:
     """Draw images with the labels that were found (green), missed (red), and predicted in vain (red, with "not").
 
@@ -111,6 +116,7 @@ def draw_labels(images: Tensor, labels: Tensor, predicted: Tensor, classes: Sequ
     check_shapes(images=(images, "B C H W"), labels=(labels, "B J"), predicted=(predicted, "B J"))
     if not len(images) or labels.shape[1] != len(classes):
         raise ValueError(f"images must be some, and classes {labels.shape[1]} names; got {len(images)}, {len(classes)}")
+    check_pictures(images=(images, "B C H W"))
     n_columns = min(_COLUMNS, len(images))
     n_rows = -(-len(images) // n_columns)
     height, width = images.shape[2:]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torchcaps.explain.canvas import INK, MUTED, SERIES, SMALL, new_figure, scales
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 _MOST = 40
 
 
+@typed
 def draw_sweep(errors: Mapping[str, Sequence[float]]) -> Figure:
     """Draw the errors of each combination of settings: a dot a seed, a line at their mean, the lowest mean on top.
 

@@ -14,6 +14,7 @@ from torchcaps.explain.models import inspects_model, scores_of, unwrap
 from torchcaps.layers import MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.ops import Capsules
+from torchcaps.typed import typed
 
 
 class RoutedCall(NamedTuple):
@@ -87,6 +88,7 @@ class Trace(NamedTuple):
         return self.classes.map_shape
 
 
+@typed
 @inspects_model
 def trace_routing(model: nn.Module, images: Tensor) -> Trace:
     """Run a network and record what its routed layers are given.

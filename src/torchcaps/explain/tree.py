@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_shapes
-from torchcaps.explain.canvas import HIGHLIGHT, INK, MUTED, TEXT, TITLE, bare, new_figure, pixels, shortened
+from torchcaps.explain.canvas import (
+    HIGHLIGHT,
+    INK,
+    MUTED,
+    TEXT,
+    TITLE,
+    bare,
+    check_pictures,
+    new_figure,
+    pixels,
+    shortened,
+)
 from torchcaps.explain.models import inspects_model
 from torchcaps.explain.receptive_fields import Extent, map_extent, places_in
 from torchcaps.explain.trace import trace_routing
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,6 +57,7 @@ class ParseTree(NamedTuple):
         return self.coupling >= self.coupling.amax(dim=1, keepdim=True) * (1 - 1e-4)
 
 
+@typed
 @inspects_model
 def parse_tree(
     model: nn.Module,
@@ -97,6 +110,7 @@ def parse_tree(
     return ParseTree(n_iters, places, types, strongest.values, coupling, routed.activation[0])
 
 
+@typed
 def draw_parse_tree(
     image: Tensor,
     trees: ParseTree | Sequence[ParseTree],
@@ -121,9 +135,24 @@ def draw_parse_tree(
         ValueError: ``image`` is a batch, there is no tree, or the number of names is not that of the classes.
     """
     trees = [trees] if isinstance(trees, ParseTree) else trees  # a tree is a tuple itself
-    check_shapes(image=(image, "C H W"))
+    check_pictures(image=(image, "C H W"))
     if not trees:
         raise ValueError("trees must hold at least one, got none")
+    for tree in trees:
+        check_pictures(
+            **{
+                "trees.places": (tree.places, "P 2"),
+                "trees.activation": (tree.activation, "P"),
+                "trees.coupling": (tree.coupling, "P J"),
+                "trees.scores": (tree.scores, "J"),
+            }
+        )
+        check_shapes(**{"trees.places": (tree.places, "P 2"), "trees.types": (tree.types, "P")})
+        for name in ("places", "types", "activation", "coupling", "scores"):
+            if not getattr(tree, name).isfinite().all():
+                raise ValueError(f"trees.{name} must hold finite numbers, got others")
+    if not all(0 <= each < len(classes) for each in highlight):
+        raise ValueError(f"highlight must be among 0 … {len(classes) - 1}, got {highlight}")
     if len(classes) != len(trees[0].scores):
         raise ValueError(f"classes must be {len(trees[0].scores)} names, got {len(classes)}")
     height, width = image.shape[1:]

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_choice, check_shapes
-from torchcaps.explain.canvas import INK, MUTED, SMALL, TEXT, bare, new_figure, numbers, pixels, scales
+from torchcaps.explain.canvas import INK, MUTED, SMALL, TEXT, bare, check_pictures, new_figure, numbers, pixels, scales
 from torchcaps.explain.models import class_capsules, inspects_model
 from torchcaps.explain.pca import principal_components
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,6 +38,7 @@ class Views(NamedTuple):
     pose: Tensor
 
 
+@typed
 @inspects_model
 def view_responses(
     model: nn.Module, images: Tensor, label: int, elevation: Tensor, azimuth: Tensor, batch_size: int = 100
@@ -70,6 +72,7 @@ def view_responses(
     return Views(label, elevations, azimuths, *means.split((activation.shape[1], pose.shape[1]), dim=2))
 
 
+@typed
 def mean_by_view(values: Tensor, elevation: Tensor, azimuth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Average over all images from the same viewpoint.
 
@@ -99,6 +102,7 @@ def mean_by_view(values: Tensor, elevation: Tensor, azimuth: Tensor) -> tuple[Te
 _COLUMNS, _HALF = 18, 0.48
 
 
+@typed
 def draw_views(
     views: Views, images: Tensor, elevation: Tensor, azimuth: Tensor, name: str, trained: Tensor | None = None
 ) -> Figure:
@@ -119,14 +123,19 @@ def draw_views(
         ValueError: the shapes do not fit each other.
     """
     sizes = check_shapes(
-        activation=(views.activation, "E A J"),
-        elevation_of_views=(views.elevation, "E"),
-        azimuth_of_views=(views.azimuth, "A"),
-        images=(images, "N C H W"),
-        elevation=(elevation, "N"),
-        azimuth=(azimuth, "N"),
+        **{
+            "views.activation": (views.activation, "E A J"),
+            "views.elevation": (views.elevation, "E"),
+            "views.azimuth": (views.azimuth, "A"),
+            "images": (images, "N C H W"),
+            "elevation": (elevation, "N"),
+            "azimuth": (azimuth, "N"),
+        },
         **({} if trained is None else {"trained": (trained, "E A")}),
     )
+    check_pictures(**{"images": (images, "N C H W"), "views.activation": (views.activation, "E A J")})
+    check_pictures(**{"views.pose": (views.pose, "E A D")})
+    check_choice("views.label", views.label, range(sizes["J"]))
     ends = views.elevation[[0, -1]].unique()
     high = 0.42 * len(ends) * sizes["H"] / sizes["W"]
     figure = new_figure(9.5, 6.6 + high)

@@ -10,12 +10,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_choice, check_shapes
-from torchcaps.explain.canvas import INK, LINES, MUTED, SERIES, SMALL, TEXT, TITLE, new_figure, numbers, shortened
+from torchcaps.checks import check_at_least, check_choice, check_floating, check_shapes
+from torchcaps.explain.canvas import (
+    INK,
+    LINES,
+    MUTED,
+    SERIES,
+    SMALL,
+    TEXT,
+    TITLE,
+    check_pictures,
+    new_figure,
+    numbers,
+    shortened,
+)
 from torchcaps.explain.models import em_class_caps, inspects_model
 from torchcaps.explain.pca import PrincipalComponents, principal_components
 from torchcaps.explain.trace import trace_routing
 from torchcaps.ops import matrix_votes
+from torchcaps.typed import typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,6 +59,7 @@ class Votes(NamedTuple):
         return principal_components(self.votes, self.coupling[-1] * self.activation)
 
 
+@typed
 @inspects_model
 def class_votes(model: nn.Module, image: Tensor, label: int, n_iters: int | None = None) -> Votes:
     """Record how EM routing fits a class capsule to the votes for it.
@@ -83,6 +97,7 @@ def class_votes(model: nn.Module, image: Tensor, label: int, n_iters: int | None
     return Votes(votes, activation, coupling, mean, variance, scores)
 
 
+@typed
 def votes_for_classes(model: nn.Module, pose: Tensor) -> Tensor:
     """Compute the votes of the map below the class capsules, with the coordinates that are added.
 
@@ -98,6 +113,11 @@ def votes_for_classes(model: nn.Module, pose: Tensor) -> Tensor:
     """
     classes = em_class_caps(model)
     assert isinstance(classes.weight, Tensor)
+    check_floating("pose", pose)
+    vectors = pose.flatten(4) if pose.dim() == 6 else pose
+    if vectors.dim() != 5 or (vectors.shape[1], vectors.shape[4]) != (classes.n_types, classes.d_in):
+        wanted = f"[B, T={classes.n_types}, H, W, d_in={classes.d_in}]"
+        raise ValueError(f"pose must be {wanted} or matrices, got shape {list(pose.shape)}")
     height, width = pose.shape[2:4]
     weight = classes.weight.repeat_interleave(height * width, dim=0)  # [I, J, ...]
     matrices = pose.flatten(1, 3) if pose.dim() == 6 else pose.flatten(1, 3).unsqueeze(-2)
@@ -109,6 +129,7 @@ def votes_for_classes(model: nn.Module, pose: Tensor) -> Tensor:
 _LARGEST = 60.0  # area of the dot of a capsule that gives itself whole, in points²
 
 
+@typed
 def draw_votes(votes: Sequence[Votes], names: Sequence[str]) -> Figure:
     """Draw a row for each class and a column for each iteration; dots are votes, a cross and its ellipse the class.
 
@@ -123,8 +144,11 @@ def draw_votes(votes: Sequence[Votes], names: Sequence[str]) -> Figure:
     Raises:
         ValueError: there are no votes, or the numbers of names or iterations differ.
     """
-    if isinstance(votes, Votes):  # a tuple itself
-        raise ValueError("votes must be several, such as [votes], got one")
+    for each in votes:
+        axes = {"votes": "I D", "activation": "I", "coupling": "r I", "mean": "r D", "variance": "r D", "scores": "r"}
+        check_pictures(**{f"votes.{name}": (getattr(each, name), form) for name, form in axes.items()})
+        if not each.votes.isfinite().all():
+            raise ValueError("votes.votes must hold finite numbers, got others")
     lengths = {len(each.coupling) for each in votes}
     if len(lengths) != 1 or len(names) != len(votes):
         raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_flag, check_tensor
+from torchcaps.checks import check_at_least, check_flag, check_floating, check_tensor
 from torchcaps.layers.init import Scaled
 from torchcaps.layers.routing import Init, Routing, Sizes, understood
 from torchcaps.layers.routings import as_routing
@@ -63,8 +63,10 @@ class RoutedLayer(Scaled):
             raise ValueError(f"n_in must be given for {given.name} routing, got None")
         sizes = {"n_in": n_in, "n_out": n_out, "d_in": d_in, "d_out": d_out, "n_places": n_places}
         for name, value in sizes.items():
-            if value is not None:
-                check_at_least(name, value, 1)
+            if name != "n_in" or value is not None:
+                check_at_least(name, value, 1)  # type: ignore[arg-type]
+        n_in = None if n_in is None else int(n_in)  # numpy's may be of 8 bits, which products overflow
+        n_out, d_in, d_out, n_places = int(n_out), int(d_in), int(d_out), int(n_places)
         self.n_in, self.n_out, self.d_in, self.d_out = n_in, n_out, d_in, d_out
         sizes = Sizes(n_in, n_out, d_in, d_out, n_places, self.dense)
         self.routing = given.resolve(sizes)
@@ -112,11 +114,11 @@ class RoutedLayer(Scaled):
         """Return what the routing named, as it is now: tensors, modules or None."""
         return {name: getattr(self, name) for name in self._names}
 
-    def call_arguments(self, return_coupling: bool, **given: Any) -> dict[str, Any]:
-        """Return what one call tells the routing.
+    def call_arguments(self, return_coupling: bool, n_images: int, **given: Any) -> dict[str, Any]:
+        """Return what one call of so many images tells the routing.
 
         Raises:
-            ValueError: Something that the routing does not understand.
+            ValueError: Something that the routing does not understand, or a state of other capsules.
         """
         check_flag("return_coupling", return_coupling)
         call: dict[str, Any] = {"return_coupling": return_coupling}
@@ -128,7 +130,19 @@ class RoutedLayer(Scaled):
             call[name] = value
         if "n_iters" in call:
             check_at_least("n_iters", call["n_iters"], 1)
+        if "state" in call:
+            self._check_state(call["state"], n_images)
         return call
+
+    def _check_state(self, state: Capsules, n_images: int) -> None:
+        if not isinstance(state, Capsules):
+            raise ValueError(f"state must be the Capsules of the pass before, got a {type(state).__name__}")
+        check_floating("state.pose", state.pose)
+        check_floating("state.activation", state.activation)
+        pose, n_axes = state.pose.shape, 2 if self.dense else 4
+        if pose[:2] != (n_images, self.n_out) or math.prod(pose[n_axes:]) != self.d_out or len(pose) <= n_axes:
+            wanted = f"B={n_images}, J={self.n_out}{'' if self.dense else ', H, W'}, d_out={self.d_out}"
+            raise ValueError(f"state must have poses [{wanted}], got shape {list(pose)}")
 
     def get_extra_state(self) -> Tensor:
         """Return the numbers that the layer's function depends on, for its ``state_dict``."""

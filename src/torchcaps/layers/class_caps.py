@@ -103,7 +103,7 @@ class ClassCaps(RoutedLayer):
         lower = self.routed_map(capsules, self.n_types)
         height, width = lower.pose.shape[2:4]
         offset = self.offset(height, width, lower.pose.dtype, lower.pose.device)
-        call = self.call_arguments(return_coupling, n_iters=n_iters, state=state, offset=offset)
+        call = self.call_arguments(return_coupling, lower.pose.shape[0], n_iters=n_iters, state=state, offset=offset)
         parts = self.parts()
         for name in self.per_child:
             parts[name] = parts[name].repeat_interleave(height * width, dim=0)  # [T·H·W, J, ...]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import nn
+
 from torchcaps.checks import check_at_least
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.routing import understood
@@ -42,6 +44,8 @@ def route_concurrently(
 
     Source: Tsai, Srivastava, Goh, Salakhutdinov 2020, ICLR, arXiv 2002.04764, section 3 (concurrent routing).
     """
+    if not isinstance(layers, Sequence | nn.ModuleList) or not all(isinstance(each, RoutedLayer) for each in layers):
+        raise ValueError(f"layers must list capsule layers that route, got {layers!r:.80}")
     if not layers:
         raise ValueError("layers must hold at least one layer, got none")
     for layer in layers:

@@ -95,7 +95,7 @@ class ConvCaps(RoutedLayer):
             rows, columns = self.padding
             around = columns, columns, rows, rows
             lower = Capsules(F.pad(lower.pose, (0, 0, *around)), F.pad(lower.activation, around))
-        call = self.call_arguments(return_coupling, n_iters=n_iters, state=state)
+        call = self.call_arguments(return_coupling, lower.pose.shape[0], n_iters=n_iters, state=state)
         routed = self.routing.route_map(lower, self.parts(), kernel_size=self.kernel_size, stride=self.stride, **call)
         return self.returned(routed, 4)
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_classes, check_int64, check_positive, check_shapes
+from torchcaps.checks import check_at_least, check_classes, check_int64, check_list, check_positive, check_shapes
 from torchcaps.layers.init import Scaled, truncated_normal_
-from torchcaps.layers.shapes import as_image_shape
+from torchcaps.layers.shapes import as_image_shape, check_like
 from torchcaps.ops import Capsules, mask_capsules
 from torchcaps.ops.backends.tracing import has_values
 from torchcaps.ops.precision import at_least_float32
@@ -57,8 +57,9 @@ class Decoder(Scaled):
         super().__init__()
         if not isinstance(hidden, Sequence):
             raise ValueError(f"hidden must be the widths of layers, got {hidden!r}")
-        for name, value in (("n_classes", n_classes), ("d_in", d_in), *(("hidden", width) for width in hidden)):
-            check_at_least(name, value, 1)
+        check_at_least("n_classes", n_classes, 1)
+        check_at_least("d_in", d_in, 1)
+        check_list("hidden", hidden)
         check_positive("pose_scale", pose_scale)
         if pose_scale != 1:
             self.make_scale(1 / pose_scale, given=False)
@@ -97,7 +98,8 @@ class Decoder(Scaled):
         """
         x = mask_capsules(capsules, target)
         if tuple(x.shape[1:]) != (self.n_classes, self.d_in):
-            raise ValueError(f"pose must be [B, J={self.n_classes}, D={self.d_in}], got shape {list(x.shape)}")
+            raise ValueError(f"capsules must be [B, J={self.n_classes}, D={self.d_in}], got shape {list(x.shape)}")
+        check_like("capsules", x, self.layers[0].weight)
         x = x.flatten(1)
         if "scale" in self._buffers:
             x = x * self.scale

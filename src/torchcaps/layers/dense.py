@@ -64,7 +64,7 @@ class DenseCaps(RoutedLayer):
                 f"capsules must be [B, I={self.n_in or 'any'}, d_in={self.d_in}] or a map of as many, "
                 f"got shape {list(capsules.pose.shape if isinstance(capsules, Capsules) else capsules.shape)}"
             )
-        call = self.call_arguments(return_coupling, n_iters=n_iters, mask=mask, state=state)
+        call = self.call_arguments(return_coupling, lower.pose.shape[0], n_iters=n_iters, mask=mask, state=state)
         return self.returned(self.routing.route(lower, self.parts(), **call), 2)
 
     def extra_repr(self) -> str:

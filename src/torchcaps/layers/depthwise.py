@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least
-from torchcaps.layers.shapes import Two, check_feature_map, conv_size, windows
+from torchcaps.layers.shapes import Two, check_feature_map, check_like, conv_size, windows
 from torchcaps.ops import Capsules
 from torchcaps.ops.squash import exponential_squash_with_length
 
@@ -73,6 +73,7 @@ class DepthwisePrimaryCaps(nn.Module):
     def forward(self, x: Tensor) -> Capsules:
         """Make capsules ``[B, C/D, H', W', D]`` of a feature map ``[B, C, H, W]``."""
         check_feature_map(x, self.in_channels, self.kernel_size, self.padding)
+        check_like("x", x, self.conv.weight)
         s = self.conv(x).unflatten(1, (self.n_types, self.d_out)).permute(0, 1, 3, 4, 2)  # [B, C/D, H', W', D]
         return Capsules(*exponential_squash_with_length(s))
 

@@ -65,7 +65,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_positive
+from torchcaps.checks import as_number, check_at_least, check_positive
 from torchcaps.ops import EMSettings
 
 
@@ -95,7 +95,12 @@ def step_scale(reach: float, d_out: int) -> float:
 
     Returns:
         A power of two, at most 1.
+
+    Raises:
+        ValueError: inputs that come to nothing, or no size.
     """
+    check_positive("reach", reach)
+    check_at_least("d_out", d_out, 1)
     return 2.0 ** min(0, round(math.log2(_MOVE / (_RATE * reach * math.sqrt(d_out)))))
 
 
@@ -158,6 +163,7 @@ def truncated_normal_(weight: Tensor, std: float, name: str = "weight_std") -> N
         ValueError: ``std``, which users know by this ``name``, is not positive and finite.
     """
     check_positive(name, std)
+    std = as_number(name, std)
     if math.isinf(std):
         raise ValueError(f"{name} must be finite, got {std}")
     nn.init.trunc_normal_(weight, std=std / LEFT, a=-2 * std / LEFT, b=2 * std / LEFT)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+from torchcaps.checks import check_module
 from torchcaps.layers.base import RoutedLayer
 
 _WRAPPERS = (AveragedModel, nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -31,8 +32,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     Raises:
         ValueError: ``model`` is no module.
     """
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
+    check_module("model", model)
     training = [part for part in model.modules() if part.training]
     model.eval()
     try:
@@ -44,7 +44,12 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def full_gradient(model: nn.Module) -> Iterator[None]:
-    """Backpropagate through all routing iterations for a while: the gradient of the last one is no derivative."""
+    """Backpropagate through all routing iterations for a while: the gradient of the last one is no derivative.
+
+    Raises:
+        ValueError: ``model`` is no module.
+    """
+    check_module("model", model)
     layers = [part for part in model.modules() if isinstance(part, RoutedLayer)]
     routings = [layer.routing for layer in layers]
     for layer in layers:
@@ -57,7 +62,13 @@ def full_gradient(model: nn.Module) -> Iterator[None]:
 
 
 def inspects_model(function: _Function) -> _Function:
-    """Decorate a function whose first argument is a model: run it without gradients and in evaluation mode."""
+    """Decorate a function whose first argument is a model: run it without gradients and in evaluation mode.
+
+    Raises:
+        ValueError: it is no function.
+    """
+    if not callable(function):
+        raise ValueError(f"function must be one that can be called, got {function!r:.80}")
 
     @functools.wraps(function)
     def wrapped(model: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,8 @@ from numbers import Integral
 
 from torch import Tensor, nn
 
-from torchcaps.checks import as_two, check_at_least, check_tensor
+from torchcaps.checks import as_two, check_at_least, check_beside, check_tensor
+from torchcaps.ops.precision import autocasts
 
 #: For rows and columns alike, or (rows, columns).
 Two = int | tuple[int, int]
@@ -68,7 +69,23 @@ def check_feature_map(x: Tensor, channels: int, kernel_size: Two = 1, padding: T
         raise ValueError(f"x must be floating point, got {x.dtype}: torchcaps.data.to_float makes pixels 0 … 1")
     if x.dim() != 4 or x.shape[1] != channels:
         raise ValueError(f"x must be [B, C={channels}, H, W], got shape {list(x.shape)}")
-    conv_size((x.shape[2], x.shape[3]), kernel_size, 1, padding)
+    try:
+        conv_size((x.shape[2], x.shape[3]), kernel_size, 1, padding)
+    except ValueError as error:
+        raise ValueError(f"x must hold larger maps, got shape {list(x.shape)}: {error}") from None
+
+
+def check_like(name: str, x: Tensor, parameter: object) -> None:
+    """Refuse another device or dtype than the parameter's that it meets first, unless autocast chooses.
+
+    Raises:
+        ValueError: saying what was got.
+    """
+    if type(parameter) is not nn.Parameter:  # sharded or quantized ones, which know better what they take
+        return
+    check_beside(name, x, "the parameters", parameter)
+    if x.dtype != parameter.dtype and not autocasts(x.device.type):
+        raise ValueError(f"{name} must be {parameter.dtype} as the parameters are, got {x.dtype}")
 
 
 def require_images(x: Tensor, image_shape: tuple[int, int, int]) -> None:
@@ -107,8 +124,11 @@ def as_image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
     Raises:
         ValueError: not three positive integers.
     """
-    got = tuple(shape) if isinstance(shape, Iterable) else shape
-    if not isinstance(got, tuple) or len(got) != 3 or not all(isinstance(n, Integral) and n >= 1 for n in got):
+    try:
+        got = tuple(shape)
+    except TypeError:
+        got = shape
+    if not isinstance(got, tuple) or len(got) != 3 or not all(isinstance(n, Integral) and 1 <= n < 2**31 for n in got):
         raise ValueError(f"image_shape must be (channels, height, width), got {got!r}")
     channels, height, width = map(int, got)
     return channels, height, width

@@ -17,6 +17,7 @@ from torch import nn
 
 from torchcaps.checks import check_choice
 from torchcaps.layers.routings import as_routing
+from torchcaps.layers.shapes import as_image_shape
 from torchcaps.models.attention_capsnet import AttentionCapsNet, attention_capsnet
 from torchcaps.models.backbone import BackboneCapsNet, capsnet_backbone
 from torchcaps.models.baselines import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
@@ -124,7 +125,7 @@ def build(
 def _build_pretrained(
     name: str, image_shape: tuple[int, int, int], n_classes: int | None, card: Card, options: dict[str, Any]
 ) -> nn.Module:
-    if tuple(image_shape) != card.image_shape:
+    if as_image_shape(image_shape) != card.image_shape:
         raise ValueError(f"image_shape must be {card.image_shape} for the weights {card.name}, got {image_shape}")
     for option, value in options.items():
         if card.options.get(option, value) != value:

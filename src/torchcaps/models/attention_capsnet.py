@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_choice
+from torchcaps.checks import check_at_least, check_choice, check_list
 from torchcaps.layers import ConvCaps, DenseCaps, InvertedAttentionRouting, route_concurrently
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.convolution import ReLUConv2d
@@ -68,10 +68,7 @@ class AttentionCapsNet(nn.Module):
         sizes = {"n_classes": n_classes, "channels": channels, "n_types": n_types, "d_pose": d_pose, "n_iters": n_iters}
         for name, value in sizes.items():
             check_at_least(name, value, 1)
-        if not isinstance(dense, Sequence):
-            raise ValueError(f"dense must list numbers of capsules, got {dense!r}")
-        for width in dense:
-            check_at_least("each number of dense", width, 1)
+        check_list("dense", dense)
         check_choice("trunk", trunk, TRUNKS)
         check_choice("schedule", schedule, SCHEDULES)
         if math.isqrt(d_pose) ** 2 != d_pose:
@@ -122,6 +119,7 @@ class AttentionCapsNet(nn.Module):
         """
         require_images(x, self.image_shape)
         n_passes = self.n_iters if n_iters is None else n_iters
+        check_at_least("n_iters", n_passes, 1)
         poses = self.primary(self.trunk(x)).unflatten(1, (self.n_types, self.d_pose)).permute(0, 1, 3, 4, 2)
         poses = self.norm(poses)
         side = math.isqrt(self.d_pose)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_choice, check_flag
+from torchcaps.checks import as_number, check_at_least, check_choice, check_flag
 from torchcaps.layers import DenseCaps, PrimaryCaps
 from torchcaps.layers.modes import eval_mode
 from torchcaps.layers.routing import Routing
@@ -82,7 +82,13 @@ class BackboneCapsNet(nn.Module):
     ) -> None:
         super().__init__()
         self.image_shape, self.n_classes = as_image_shape(image_shape), n_classes
-        check_at_least("n_classes", n_classes, 1)
+        for name, value in {
+            "n_classes": n_classes,
+            "n_types": n_types,
+            "d_primary": d_primary,
+            "d_class": d_class,
+        }.items():
+            check_at_least(name, value, 1)
         check_flag("pretrained", pretrained)
         check_flag("frozen", frozen)
         check_choice("layout", layout, LAYOUTS)
@@ -100,10 +106,10 @@ class BackboneCapsNet(nn.Module):
             backbone.requires_grad_(False).eval()
         self._statistics = dict[str, list[float]]()
         for name, values, default in (("mean", mean, 0.0), ("std", std, 1.0)):
-            numbers = [default] * self.image_shape[0] if values is None else list(values)
-            if len(numbers) != self.image_shape[0]:
+            numbers = [default] * self.image_shape[0] if values is None else values
+            if not isinstance(numbers, Sequence) or len(numbers) != self.image_shape[0]:
                 raise ValueError(f"{name} must have a number for each of {self.image_shape[0]} channels, got {values}")
-            self._statistics[name] = numbers
+            numbers = self._statistics[name] = [as_number(f"each of {name}", number) for number in numbers]
             self.register_buffer(name, torch.tensor(numbers).view(-1, 1, 1))
         n_features, height, width = self._map_shape()
         self.normalize = nn.GroupNorm(1, n_features, eps=1e-12, affine=False)

@@ -7,7 +7,7 @@ import itertools
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_flag, check_number
+from torchcaps.checks import as_number, check_at_least, check_flag, check_list
 from torchcaps.layers import Conv2d, Standardize
 from torchcaps.layers.convolution import channels_last
 from torchcaps.layers.init import reset_layers
@@ -44,12 +44,16 @@ class BaselineCNN(nn.Module):
         super().__init__()
         check_flag("standardize", standardize)
         check_flag("pool", pool)
-        check_number("dropout", dropout, 0)
+        dropout = as_number("dropout", dropout, 0)
         if dropout > 1:
             raise ValueError(f"dropout must be at most 1, got {dropout}")
-        for name, values in {"n_classes": (n_classes,), "channels": channels, "hidden": hidden}.items():
-            for value in values:
-                check_at_least(name, value, 1)
+        check_at_least("n_classes", n_classes, 1)
+        for name, values in {"channels": channels, "hidden": hidden}.items():
+            check_list(name, values)
+            if not values:
+                raise ValueError(f"{name} must list a layer at least, got {values!r}")
+        if kernel_sizes is not None:
+            check_list("kernel_sizes", kernel_sizes)
         image_shape = as_image_shape(image_shape)
         self.image_shape, self.n_classes, self.pool, self.dropout = image_shape, n_classes, pool, dropout
         self.standardize = Standardize() if standardize else nn.Identity()

@@ -77,8 +77,9 @@ class CapsNet(nn.Module):
     ) -> None:
         super().__init__()
         sizes = {"n_classes": n_classes, "channels": channels, "kernel_size": kernel_size}
-        for name, value in (sizes | {"d_primary": d_primary, "d_class": d_class}).items():
+        for name, value in (sizes | {"n_types": n_types, "d_primary": d_primary, "d_class": d_class}).items():
             check_at_least(name, value, 1)
+        n_types, d_primary, d_class = int(n_types), int(d_primary), int(d_class)  # numpy's may be of 8 bits
         check_at_least("padding", padding, 0)
         check_flag("standardize", standardize)
         if primary_scale is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_choice, check_flag
+from torchcaps.checks import check_at_least, check_choice, check_flag, check_list
 from torchcaps.layers import Decoder, DenseCaps, DepthwisePrimaryCaps, Standardize
 from torchcaps.layers.convolution import ReLUConv2d
 from torchcaps.layers.init import reset_layers
@@ -114,6 +114,8 @@ class EfficientCapsNet(nn.Module):
         super().__init__()
         for name, value in {"n_classes": n_classes, "d_primary": d_primary, "d_class": d_class}.items():
             check_at_least(name, value, 1)
+        if decoder is not None:
+            check_list("decoder", decoder)
         check_choice("trunk", trunk, TRUNKS)
         check_flag("standardize", standardize)
         if not isinstance(decoder, Sequence | None):

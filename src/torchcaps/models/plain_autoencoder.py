@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_shapes
 from torchcaps.layers.init import reset_layers
-from torchcaps.layers.shapes import as_image_shape, require_images
+from torchcaps.layers.shapes import as_image_shape, check_like, require_images
 from torchcaps.ops import Capsules
 from torchcaps.ops.backends.tracing import has_values
 from torchcaps.types import Reconstruction
@@ -67,6 +67,7 @@ class PlainAutoencoder(nn.Module):
     def encode(self, x: Tensor) -> Capsules:
         """Return the code ``[B, 1, D]`` of images ``[B, C, H, W]``, with activation 1."""
         require_images(x, self.image_shape)
+        check_like("x", x, self.down[0].weight)
         code = _through(self.down, x.flatten(1))
         return Capsules(code.unsqueeze(1), torch.ones_like(code[:, :1]))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_shapes
+from torchcaps.checks import check_beside, check_floating, check_shapes
 from torchcaps.layers.modes import inspects_model, unwrap
 from torchcaps.models.transforming_autoencoder import Transforming
 from torchcaps.ops.affine import affine_parts, shift_matrix
@@ -116,12 +117,29 @@ def unwrap_rotation(true: Tensor, predicted: Tensor) -> Tensor:
 
     Returns:
         The predicted parameters, with their rotations unwrapped.
+
+    Raises:
+        ValueError: no floats, or other shapes.
     """
+    for name, parameters in (("true", true), ("predicted", predicted)):
+        check_floating(name, parameters)
+        check_beside(name, parameters, "true", true)
+        if parameters.dim() < 1 or parameters.shape[-1] != len(AFFINE_PARAMETERS):
+            raise ValueError(f"{name} must be [..., {len(AFFINE_PARAMETERS)}], got shape {list(parameters.shape)}")
+    if not _broadcasts(true.shape, predicted.shape):
+        raise ValueError(
+            f"true must be as predicted or of one image, got shapes {list(true.shape)} and {list(predicted.shape)}"
+        )
     parts = list(predicted.unbind(dim=-1))
     angle = AFFINE_PARAMETERS.index("rotation")
     off = torch.remainder(parts[angle] - true[..., angle] + 180, 360) - 180
     parts[angle] = true[..., angle] + off
     return torch.stack(parts, dim=-1)
+
+
+def _broadcasts(given: Sequence[int], to: Sequence[int]) -> bool:
+    """Return whether sizes are those of another shape, or 1, from the last on."""
+    return len(given) <= len(to) and all(a in (1, b) for a, b in zip(reversed(given), reversed(to), strict=False))
 
 
 class Fit(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from torchcaps.checks import check_module
 from torchcaps.types import ModelOutput, as_output
 
 
@@ -21,7 +22,7 @@ class Scores(nn.Module):
         ``[B, J]``: lengths of the class capsules, or a CNN's logits.
 
     Raises:
-        ValueError: the model returns something else, as an auto-encoder does.
+        ValueError: no module, or one that returns something else, as an auto-encoder does.
 
     Example:
         >>> import torch
@@ -33,6 +34,7 @@ class Scores(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        check_module("model", model)
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_number, check_two
-from torchcaps.layers.shapes import as_image_shape, require_images
+from torchcaps.layers.shapes import as_image_shape, check_like, require_images
 from torchcaps.models.transforming_autoencoder import Transforming
 from torchcaps.ops import Capsules
 from torchcaps.ops.affine import AffineParts, affine_inverse, affine_matrix, affine_parts_of, sample
@@ -88,6 +88,7 @@ class TemplateAutoencoder(Transforming):
     def encode(self, x: Tensor) -> Capsules:
         """Poses ``[B, J, 3, 3]`` and presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
         require_images(x, self.image_shape)
+        check_like("x", x, self.convolutions[0].weight)
         for layer in self.convolutions:
             x = F.relu(layer(x))
         x = F.relu(self.encoder(x.flatten(1)))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchcaps.checks import check_at_least, check_choice, check_shapes
 from torchcaps.layers.init import reset_layers
-from torchcaps.layers.shapes import as_image_shape, require_images
+from torchcaps.layers.shapes import as_image_shape, check_like, require_images
 from torchcaps.models.windows import Local, Windows
 from torchcaps.ops import Capsules
 from torchcaps.ops.affine import affine_matrix, affine_parts_of, transform_pose
@@ -151,6 +151,7 @@ class TransformingAutoencoder(Transforming):
     def encode(self, x: Tensor) -> Capsules:
         """Poses ``[B, J, 2]`` or ``[B, J, 3, 3]``, presences ``[B, J]`` as activation, of images ``[B, C, H, W]``."""
         require_images(x, self.image_shape)
+        check_like("x", x, self.recognition.weight)
         units = self.recognition(self.windows.take(x)).sigmoid()  # [B, P, ·]
         units = units.reshape(x.shape[0], self.n_capsules, self.read.weight.shape[1])
         numbers = self.read(units)  # [B, J, POSES[pose] + 1]

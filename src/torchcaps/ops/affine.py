@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_choice, check_floating, check_shapes, check_tensor, check_two
+from torchcaps.checks import check_beside, check_choice, check_floating, check_shapes, check_tensor, check_two
 from torchcaps.ops.precision import at_least_float32, constant, without_autocast
 
 #: What lies beyond an image's edges, as torch's ``grid_sample`` calls it: black, the nearest pixel, or the image
@@ -42,7 +42,7 @@ def affine_matrix(parts: AffineParts) -> Tensor:
     """Build the matrix ``[..., 3, 3]`` of these parts.
 
     Raises:
-        ValueError: they are not :class:`AffineParts`.
+        ValueError: they are not :class:`AffineParts`, of floating point, or their shapes do not fit.
 
     Example:
         >>> import torch
@@ -55,6 +55,12 @@ def affine_matrix(parts: AffineParts) -> Tensor:
     """
     if not isinstance(parts, AffineParts):
         raise ValueError(f"parts must be AffineParts, got {type(parts).__name__}")
+    for name, part in zip(parts._fields, parts, strict=True):
+        check_floating(f"parts.{name}", part)
+        check_beside(f"parts.{name}", part, "parts.angle", parts.angle)
+        wanted = [*parts.angle.shape, *([2] if name in ("scale", "shift") else [])]
+        if list(part.shape) != wanted:
+            raise ValueError(f"parts.{name} must be {wanted} beside that angle, got shape {list(part.shape)}")
     cos, sin = parts.angle.cos(), parts.angle.sin()
     (sx, sy), shear = parts.scale.unbind(-1), parts.shear
     linear = torch.stack((cos * sx, (cos * shear - sin) * sy, sin * sx, (sin * shear + cos) * sy), dim=-1)
@@ -74,7 +80,7 @@ def affine_parts(matrix: Tensor) -> AffineParts:
         matrix: ``[..., 3, 3]``, of which the first two rows count; no reflections.
 
     Raises:
-        ValueError: another shape.
+        ValueError: another shape, or numbers that are not floating point.
 
     Example:
         >>> import torch
@@ -103,7 +109,7 @@ def affine_inverse(matrix: Tensor) -> Tensor:
     """Invert matrices ``[..., 3, 3]`` with last row 0, 0, 1, in closed form.
 
     Raises:
-        ValueError: another shape.
+        ValueError: another shape, or numbers that are not floating point.
 
     Example:
         >>> import torch
@@ -269,7 +275,7 @@ def _with_last_row(top: Tensor) -> Tensor:
 
 def _entries(matrix: Tensor) -> tuple[Tensor, ...]:
     """Return a, b, x, c, d, y of the first two rows."""
-    check_tensor("matrix", matrix)
+    check_floating("matrix", matrix)
     if matrix.shape[-2:] != (3, 3):
         raise ValueError(f"matrix must be [..., 3, 3], got shape {list(matrix.shape)}")
     return matrix[..., :2, :].flatten(-2).unbind(-1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
+from torchcaps.checks import as_two, check_floating, check_shapes, check_tensor
 from torchcaps.ops.backends.tracing import in_dispatch_mode, in_functorch
+from torchcaps.ops.precision import autocasts
 from torchcaps.ops.spectral import is_faster, spectral_conv2d
 
 
@@ -31,7 +31,7 @@ def conv2d(
     All others are torch's own, and all that are compiled, exported, traced or counted.
 
     Args:
-        x: ``[B, C, H, W]``.
+        x: ``[B, C, H, W]``, or one image ``[C, H, W]``, which torch's own takes.
         weight: ``[C', C, K_h, K_w]``.
         bias: ``[C']``.
         stride: in both directions, or (rows, columns). Where it is not the same in both, torch's own is taken.
@@ -40,12 +40,18 @@ def conv2d(
     Returns:
         ``[B, C', H', W']``.
 
+    Raises:
+        ValueError: shapes that do not fit, a kernel larger than the padded map, numbers that are not floating point,
+            or, without autocast, of several dtypes.
+
     Example:
         >>> import torch
         >>> conv2d(torch.rand(2, 1, 28, 28), torch.rand(256, 1, 9, 9)).shape
         torch.Size([2, 256, 20, 20])
     """
-    stride, padding = _one(stride), _one(padding)
+    stride, padding = _one(as_two("stride", stride, 1)), _one(as_two("padding", padding, 0))
+    if not is_tracing():  # where sizes are tensors
+        _check(x, weight, bias, padding)
     if stride != 1 and padding == 0 and not is_tracing() and x.dim() == 4 and weight.shape[2:] == (1, 1):
         # The same with fewer pixels; and oneDNN's own writes beyond its memory where few channels lie last
         # (uxlfoundation/oneDNN#6035).
@@ -63,11 +69,30 @@ def conv2d(
     return F.conv2d(x, weight, bias, stride=stride, padding=padding)
 
 
-def _one(sizes: int | tuple[int, int]) -> int | tuple[int, int]:
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int | tuple[int, int]) -> None:
+    """Refuse what torch would refuse without the names of arguments."""
+    check_tensor("x", x)
+    check_shapes(x=(x, "C H W" if x.dim() == 3 else "B C H W"), weight=(weight, "C' C K_h K_w"))
+    if bias is not None:
+        check_shapes(weight=(weight, "C' C K_h K_w"), bias=(bias, "C'"))
+    for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
+        if tensor is None:
+            continue
+        check_floating(name, tensor)
+        if tensor.dtype != x.dtype and not autocasts(x.device.type):
+            raise ValueError(f"{name} must be {x.dtype} as x is, got {tensor.dtype}")
+    around = (padding, padding) if isinstance(padding, int) else padding
+    for extent, kernel, edge in zip(x.shape[-2:], weight.shape[2:], around, strict=True):
+        if not 0 < kernel <= extent + 2 * edge:
+            raise ValueError(
+                f"weight must have a kernel that fits into x, got {list(weight.shape[2:])} for maps of "
+                f"{list(x.shape[-2:])} and padding {padding}"
+            )
+
+
+def _one(sizes: tuple[int, int]) -> int | tuple[int, int]:
     """Return the one number that both are."""
-    if not isinstance(sizes, Sequence):
-        return int(sizes)
-    rows, columns = map(int, sizes)
+    rows, columns = sizes
     return rows if rows == columns else (rows, columns)
 
 

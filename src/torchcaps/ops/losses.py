@@ -8,7 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_choice, check_classes, check_number, check_positive, check_shapes, check_tensor
+from torchcaps.checks import (
+    as_number,
+    check_beside,
+    check_choice,
+    check_classes,
+    check_floating,
+    check_positive,
+    check_shapes,
+    check_tensor,
+)
 from torchcaps.ops.backends.tracing import has_values, is_traced
 from torchcaps.ops.precision import at_least_float32, constant
 from torchcaps.ops.squash import safe_norm
@@ -57,10 +66,10 @@ def margin_loss(
     Source: Sabour et al. 2017, section 3, equation 4.
     """
     sizes = check_shapes(lengths=(lengths, "B J"))
-    for name, value in {"positive": positive, "negative": negative, "absent_weight": absent_weight}.items():
-        check_number(name, value)
+    positive, negative = as_number("positive", positive), as_number("negative", negative)
+    absent_weight = as_number("absent_weight", absent_weight)
     lengths = at_least_float32(lengths)
-    present = multi_hot(target, sizes["J"]).to(lengths.dtype)  # [B, J]
+    present = multi_hot(target, sizes["J"], lengths).to(lengths.dtype)  # [B, J]
     if len(present) != sizes["B"]:
         raise ValueError(f"target must have B={sizes['B']} rows as lengths has, got shape {list(target.shape)}")
     too_short = (positive - lengths).clamp_min(0).square()
@@ -114,8 +123,9 @@ def spread_loss(
         check_shapes(margin=(margin, ""))
     else:
         check_positive("margin", margin)
+        margin = as_number("margin", margin)
     activations = at_least_float32(activations)
-    true = multi_hot(target, sizes["J"]).bool()  # [B, J]
+    true = multi_hot(target, sizes["J"], activations).bool()  # [B, J]
     a_t = activations.where(true, 0).sum(dim=1, keepdim=True)  # [B, 1]; the gradient of an index would be scattered
     too_near = (margin - (a_t - activations)).clamp_min(0).square()
     loss = too_near.masked_fill(true, 0).sum(dim=1)  # [B]
@@ -152,7 +162,7 @@ def spread_margin(progress: float, schedule: str = "linear") -> float:
         (0.2, 0.9)
     """
     check_choice("schedule", schedule, MARGINS)
-    check_number("progress", progress)
+    progress = as_number("progress", progress)
     if not 0 <= progress <= 1:
         raise ValueError(f"progress must be within 0 … 1, got {progress}")
     if schedule == "linear":
@@ -212,13 +222,15 @@ def pose_loss(found: Tensor, wanted: Tensor, unit: float = 1.0) -> Tensor:
         >>> pose_loss(torch.zeros(1, 2, 2), torch.ones(1, 2, 2))
         tensor(2.)
     """
-    check_tensor("found", found)
-    check_tensor("wanted", wanted)
+    check_floating("found", found)
+    check_floating("wanted", wanted)
+    check_beside("wanted", wanted, "found", found)
     if found.shape != wanted.shape or list(found.shape[2:]) not in ([2], [3, 3]):
         raise ValueError(
             f"found and wanted must both be [B, J, 2] or [B, J, 3, 3], got {list(found.shape)} and {list(wanted.shape)}"
         )
     check_positive("unit", unit)
+    unit = as_number("unit", unit)
     found, wanted = at_least_float32(found), at_least_float32(wanted)
     if found.dim() == 3:  # points are columns (x, y, 1)
         found, wanted = (F.pad(pose, (0, 1), value=1.0).unsqueeze(-1) for pose in (found, wanted))
@@ -229,19 +241,21 @@ def pose_loss(found: Tensor, wanted: Tensor, unit: float = 1.0) -> Tensor:
     return (error / size).mean()
 
 
-def multi_hot(target: Tensor, n_classes: int) -> Tensor:
+def multi_hot(target: Tensor, n_classes: int, like: Tensor) -> Tensor:
     """Bring targets to the form ``[B, J]``, 1 where the class is present.
 
     Args:
         target: class indices ``[B]`` (int64), or already multi-hot ``[B, J]``.
         n_classes: J.
+        like: what it is the target of, on the same device.
 
     Raises:
-        ValueError: neither form; an index that is not in 0 … J − 1, or a multi-hot value not in 0 … 1
+        ValueError: neither form; another device; an index that is not in 0 … J − 1, or a multi-hot value not in 0 … 1
             (looked at on the CPU only, where looking does not stop the device; and not in code that is compiled,
             traced or within ``torch.func``, which cannot look).
     """
     check_tensor("target", target)
+    check_beside("target", target, "the first argument", like)
     look = has_values(target)
     if target.dim() == 1 and target.dtype == torch.int64:
         if look:
@@ -288,17 +302,22 @@ def mask_capsules(capsules: Capsules | Tensor, target: Tensor | None = None) -> 
     Source: Sabour et al. 2017, section 4.1.
     """
     pose = as_pose(capsules)
+    name = "capsules.pose" if isinstance(capsules, Capsules) else "capsules"
+    check_tensor(name, pose)
     if pose.dim() == 4:
-        check_shapes(pose=(pose, "B J 4 4"))
+        check_shapes(**{name: (pose, "B J 4 4")})
         pose = pose.flatten(2)
-    sizes = check_shapes(pose=(pose, "B J D"))
+    sizes = check_shapes(**{name: (pose, "B J D")})
+    check_floating(name, pose)
     if target is None:
+        if not (sizes["J"] and sizes["D"]):
+            raise ValueError(f"{name} must be [B, J, D] with one class or more, got shape {list(pose.shape)}")
         activation = capsules.activation if isinstance(capsules, Capsules) else safe_norm(at_least_float32(pose))
-        check_shapes(pose=(pose, "B J D"), activation=(activation, "B J"))
+        check_shapes(**{name: (pose, "B J D"), "capsules.activation": (activation, "B J")})
         mask = _one_hot(activation.argmax(dim=1), sizes["J"])
     else:
-        mask = multi_hot(target, sizes["J"])
+        mask = multi_hot(target, sizes["J"], pose)
         if len(mask) != sizes["B"]:
-            raise ValueError(f"target must have B={sizes['B']} rows as pose has, got shape {list(target.shape)}")
+            raise ValueError(f"target must have B={sizes['B']} rows as capsules have, got shape {list(target.shape)}")
     mask = mask.unsqueeze(2).to(pose.dtype)
     return torch.where(mask == 0, 0, pose * mask)  # for ∞ · 0 is no zero

@@ -28,11 +28,12 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     exported without autocast has none, so that autocast rounds there: export under autocast what is to run under it.
     """
     kind = x.device.type
-    return torch.autocast(kind, enabled=False) if _autocasts(kind) else nullcontext()
+    return torch.autocast(kind, enabled=False) if autocasts(kind) else nullcontext()
 
 
 @constant_when_compiled  # torch.compile of torch 2.11, for one, cannot trace the question
-def _autocasts(kind: str) -> bool:
+def autocasts(kind: str) -> bool:
+    """Tell whether autocast is on for this kind of device."""
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 

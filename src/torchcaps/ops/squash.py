@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_axis, check_floating
+from torchcaps.checks import check_axis, check_flag, check_floating
 from torchcaps.ops.precision import at_least_float32
 
 
@@ -25,7 +25,8 @@ def safe_norm(s: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
         The norms, without the axis ``dim`` unless ``keepdim``.
 
     Raises:
-        ValueError: no tensor of floating-point numbers, or no axis of it, or one of size 0.
+        ValueError: no tensor of floating-point numbers, or no axis of it, or one of size 0; a ``keepdim`` that is
+            neither true nor false.
 
     Example:
         >>> import torch
@@ -34,6 +35,7 @@ def safe_norm(s: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
     """
     check_floating("s", s)
     check_axis("dim", dim, s)
+    check_flag("keepdim", keepdim)
     _, norm = _direction_and_norm(at_least_float32(s), dim)
     return (norm if keepdim else norm.squeeze(dim)).to(s.dtype)
 

@@ -9,8 +9,18 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
-from torchcaps.checks import check_at_least, check_choice, check_positive, check_shapes, check_tensor, check_two
+from torchcaps.checks import (
+    as_number,
+    check_at_least,
+    check_beside,
+    check_choice,
+    check_positive,
+    check_shapes,
+    check_tensor,
+    check_two,
+)
 
 PLACEMENTS = ("column", "row")
 
@@ -23,10 +33,10 @@ def dense_votes(u: Tensor, weight: Tensor) -> Tensor:
         weight: transformation matrices, ``[I, J, d_in, d_out]``.
 
     Returns:
-        Votes, ``[B, I, J, d_out]``.
+        Votes, ``[B, I, J, d_out]``, of the common dtype of both.
 
     Raises:
-        ValueError: the shapes do not fit each other.
+        ValueError: the shapes do not fit each other, or both are integers.
 
     Example:
         >>> import torch
@@ -36,6 +46,7 @@ def dense_votes(u: Tensor, weight: Tensor) -> Tensor:
     Source: Sabour et al. 2017, section 2, equation 2 (right).
     """
     check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
+    u, weight = _alike(u, weight, "u")
     return torch.einsum("bid,ijde->bije", u, weight)
 
 
@@ -47,10 +58,10 @@ def matrix_votes(pose: Tensor, weight: Tensor) -> Tensor:
         weight: W, ``[I, J, d, columns]``.
 
     Returns:
-        ``[..., I, J, rows, columns]``.
+        ``[..., I, J, rows, columns]``, of the common dtype of both.
 
     Raises:
-        ValueError: the shapes do not fit each other.
+        ValueError: the shapes do not fit each other, or both are integers.
 
     Example:
         >>> import torch
@@ -61,15 +72,27 @@ def matrix_votes(pose: Tensor, weight: Tensor) -> Tensor:
     """
     sizes = check_shapes(weight=(weight, "I J d columns"))
     check_tensor("pose", pose)
+    check_beside("pose", pose, "weight", weight)
     if pose.dim() < 3 or (pose.shape[-3], pose.shape[-1]) != (sizes["I"], sizes["d"]):
         raise ValueError(
             f"pose must be [..., I={sizes['I']}, rows, d={sizes['d']}] as weight says, got shape {list(pose.shape)}"
         )
+    pose, weight = _alike(pose, weight, "pose")
     if pose.dim() == 3:
         return torch.einsum("irk,ijkc->ijrc", pose, weight)
     # One axis in front, whatever there are: some runtimes read no tensor of more than six axes.
     votes = torch.einsum("birk,ijkc->bijrc", pose.flatten(0, -4), weight)
     return votes.unflatten(0, pose.shape[:-3])
+
+
+def _alike(poses: Tensor, weight: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """Bring both to their common dtype, of floating point; autocast chooses another by itself."""
+    if poses.dtype == weight.dtype and poses.is_floating_point():
+        return poses, weight
+    dtype = torch.promote_types(poses.dtype, weight.dtype)
+    if not dtype.is_floating_point:
+        raise ValueError(f"{name} and weight must be floating point, got {poses.dtype} and {weight.dtype}")
+    return poses.to(dtype), weight.to(dtype)
 
 
 def receptive_fields(capsules: Tensor, kernel_size: tuple[int, int], stride: tuple[int, int]) -> Tensor:
@@ -157,7 +180,7 @@ def coordinate_offset(
 
     Raises:
         ValueError: an unknown placement; "column" of a vote that is not a square matrix; sizes that are too small, or
-            no two numbers where two are wanted; a scale that is not positive.
+            no two numbers where two are wanted; a scale that is not positive; no dtype of floating point, no device.
 
     Example:
         >>> offset = coordinate_offset(2, 2, 16, scale=1.0)
@@ -168,16 +191,21 @@ def coordinate_offset(
     """
     check_choice("placement", placement, PLACEMENTS)
     for name, size, least in (("height", height, 0), ("width", width, 0), ("d_out", d_out, 2)):
-        if not isinstance(size, (Tensor, torch.SymInt)):  # while torch.jit traces, or torch.export leaves it open
+        if not is_tracing() and not isinstance(size, torch.SymInt):  # a tensor there, or left open by torch.export
             check_at_least(name, size, least)
     for name, pair in (("spacing", spacing), ("centre", centre)):
         check_two(name, pair)
+    spacing = as_number("spacing", spacing[0]), as_number("spacing", spacing[1])
+    centre = as_number("centre", centre[0]), as_number("centre", centre[1])
     side = math.isqrt(d_out)
     if placement == "column" and (side * side != d_out or side < 2):
         raise ValueError(f"placement 'column' needs votes that are square matrices, got {d_out} elements")
     check_positive("scale", scale)
+    scale, device = as_number("scale", scale), _as_device(device)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"dtype must be one of floating point, such as torch.float32, got {dtype!r}")
     row, column = (0, 1) if placement == "row" else (side - 1, 2 * side - 1)
-    at = torch.device("cpu" if torch.device(device).type == "mps" else device)  # which knows no float64
+    at = torch.device("cpu") if device.type == "mps" else device  # which knows no float64
     down, right = (torch.arange(n, device=at, dtype=torch.float64) - (n - 1) / 2 for n in (height, width))
     # A tensor, as CUDA multiplies by the reciprocal of a number instead.
     pixels = torch.full((), scale, device=at, dtype=torch.float64)
@@ -185,6 +213,16 @@ def coordinate_offset(
     offset[:, :, row] += (down * spacing[0] + centre[0])[:, None] / pixels
     offset[:, :, column] += (right * spacing[1] + centre[1]) / pixels
     return offset.to(device, dtype)
+
+
+def _as_device(device: object) -> torch.device:
+    """Take a device, or the name of one."""
+    if isinstance(device, torch.device):
+        return device
+    try:
+        return torch.device(device)  # type: ignore[arg-type, call-overload]
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device must be a torch.device or the name of one, such as 'cpu', got {device!r}") from None
 
 
 class Fields:

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_number, check_shapes
+from torchcaps.checks import as_number, check_at_least, check_floating, check_shapes
+from torchcaps.ops.precision import at_least_float32
+from torchcaps.typed import typed
 
 #: Side of the box that MNIST scales a digit into, and of the image in whose middle it stands.
 BOX, SIDE = 20, 28
@@ -17,6 +19,7 @@ BOX, SIDE = 20, 28
 FAINTEST = 0.04
 
 
+@typed
 def fit_drawing(ink: Tensor) -> Tensor:
     """Cut out the ink, scale it into 20×20, and lay its centre of mass in the middle of 28×28, as MNIST does.
 
@@ -40,6 +43,10 @@ def fit_drawing(ink: Tensor) -> Tensor:
     Source: LeCun, Cortes, Burges, "The MNIST database": 20×20 with the aspect ratio kept, centred by mass in 28×28.
     """
     check_shapes(ink=(ink, "H W"))
+    check_floating("ink", ink)
+    if ink.is_meta or not ink.isfinite().all():
+        raise ValueError(f"ink must be numbers 0 … 1, got others, on {ink.device}")
+    ink = ink.detach().float()
     box = _cut(ink)
     if box is None:
         return torch.zeros(1, SIDE, SIDE)
@@ -78,6 +85,7 @@ def overlay_drawings(inks: Sequence[Tensor], margin: int) -> Tensor:
     return image.clamp_max(1)[None]
 
 
+@typed
 def transform_image(
     image: Tensor, *, rotate: float = 0.0, shift: tuple[float, float] = (0.0, 0.0), shear: float = 0.0
 ) -> Tensor:
@@ -96,8 +104,11 @@ def transform_image(
         ValueError: another shape, or a number that is none.
     """
     check_shapes(image=(image, "C H W"))
-    for name, value in (("rotate", rotate), ("shift", shift[0]), ("shift", shift[1]), ("shear", shear)):
-        check_number(name, value)
+    check_floating("image", image)
+    rotate, shear = (_finite(name, value) for name, value in (("rotate", rotate), ("shear", shear)))
+    shift = _finite("shift", shift[0]), _finite("shift", shift[1])
+    if not image.numel() or image.is_meta:
+        raise ValueError(f"image must have pixels, got shape {list(image.shape)} on {image.device}")
     if not (rotate or shear or any(shift)):
         return image
     height, width = image.shape[1:]
@@ -108,7 +119,15 @@ def transform_image(
     scale = torch.tensor([width / 2, height / 2])
     theta = torch.cat((inverse * scale[None] / scale[:, None], (offset / scale)[:, None]), dim=1)
     grid = F.affine_grid(theta[None], [1, *image.shape], align_corners=False)
-    return F.grid_sample(image[None], grid, align_corners=False)[0]
+    wide = at_least_float32(image)
+    return F.grid_sample(wide[None], grid.to(wide), align_corners=False)[0].to(image)
+
+
+def _finite(name: str, value: float) -> float:
+    number = as_number(name, value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {number}")
+    return number
 
 
 def _cut(ink: Tensor) -> Tensor | None:

@@ -14,6 +14,7 @@ from torchcaps.playground.drawing import SIDE, fit_drawing, overlay_drawings
 from torchcaps.playground.meaning import name_dimensions
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.run import Run
+from torchcaps.typed import typed
 
 #: A second digit is there where its capsule is at least this long.
 PRESENT = 0.5
@@ -51,6 +52,7 @@ class Network:
         ValueError: images of several channels, or smaller than 28×28 or not square.
     """
 
+    @typed
     def __init__(
         self,
         name: str,
@@ -173,6 +175,7 @@ class Network:
         return [first, second] if self.pairs and scores[second] >= PRESENT else [first]
 
 
+@typed
 def load_network(run: str | Path) -> Network:
     """Load the trained network of a run.
 

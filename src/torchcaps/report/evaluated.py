@@ -17,6 +17,7 @@ from torchcaps.training.objective import Answer, read_answer, scores_of_classes
 from torchcaps.training.progress import with_time_left
 from torchcaps.training.run import Run, with_data_in
 from torchcaps.training.tasks import Classification, OverlappingPairs
+from torchcaps.typed import typed
 from torchcaps.types import as_output
 
 #: Number of pairs that are evaluated.
@@ -64,6 +65,7 @@ class EvaluatedRun(NamedTuple):
 
 
 @torch.no_grad()
+@typed
 def evaluate_run(run: Run, root: str | Path | None = None) -> EvaluatedRun:
     """Predict the test split of a finished run, whose files lie in ``root`` or where the run found them.
 

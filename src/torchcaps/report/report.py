@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps import explain
-from torchcaps.checks import check_several
 from torchcaps.models.baselines import count_parameters
 from torchcaps.report import page
 from torchcaps.report.autoencoders import pictures_of_autoencoder
@@ -22,8 +21,10 @@ from torchcaps.training.files import write_text
 from torchcaps.training.per_class import are_unequal
 from torchcaps.training.run import Run
 from torchcaps.training.tasks import OverlappingPairs
+from torchcaps.typed import typed
 
 
+@typed
 def write_report(run_path: str | Path, beside: Sequence[str | Path] = (), root: str | Path | None = None) -> Path:
     """Write ``report.html`` and ``pictures/*.png`` into the folder of a finished run.
 
@@ -42,7 +43,6 @@ def write_report(run_path: str | Path, beside: Sequence[str | Path] = (), root: 
     Raises:
         ValueError: a folder holds no finished run, or a trial; two folders share a name; or data cannot be loaded.
     """
-    check_several("beside", beside)
     run, others = Run(run_path), [Run(path) for path in beside]
     names = [_name(each) for each in (run, *others)]
     if len(set(names)) < len(names):  # curves and tables name runs by it

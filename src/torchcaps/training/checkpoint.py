@@ -23,6 +23,7 @@ from torchcaps.training.config import Experiment
 from torchcaps.training.environment import in_float32, splits_in_words
 from torchcaps.training.files import write_atomically, write_tensors
 from torchcaps.training.run import Run, differing
+from torchcaps.typed import typed
 from torchcaps.types import as_output
 
 #: Ends the name of a model or data set that was handed over as an object.
@@ -69,6 +70,7 @@ def save_model(run: Run, model: nn.Module, config: Experiment, dataset: Dataset)
     write_atomically(run.model, lambda path: write_tensors(path, content))
 
 
+@typed
 def load_model(run: Run | str | Path, model: nn.Module | None = None) -> Trained:
     """Load the trained model of a run, of its folder, or of a ``model.pt`` alone, wherever it lies.
 

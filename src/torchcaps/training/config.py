@@ -271,7 +271,7 @@ def check_experiment(config: Experiment) -> None:
     check_choice("optim.name", optim.name, OPTIMIZERS)
     check_choice("optim.schedule", optim.schedule, SCHEDULES)
     for name, least in {"epochs": 1, "batch_size": 1, "threads": 0, "devices": 1, "nodes": 1, "seed": 0}.items():
-        check_at_least(name, getattr(config, name), least)
+        check_at_least(name, getattr(config, name), least, below=2**63)
     _within("threads", config.threads, 0, 1024)
     if config.batch_size < config.devices * config.nodes:
         raise ValueError(

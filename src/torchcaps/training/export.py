@@ -27,6 +27,7 @@ from torchcaps.training.batches import split
 from torchcaps.training.checkpoint import Trained, data_for, load_model
 from torchcaps.training.files import write_atomically
 from torchcaps.training.run import Run, with_data_in
+from torchcaps.typed import typed
 
 #: The largest difference of a score from the network's own with which a file is written.
 TOLERANCE = 1e-5
@@ -89,6 +90,7 @@ class _Format(NamedTuple):
     read: Callable[[_Content, Path], Tensor]
 
 
+@typed
 def export(
     source: nn.Module | Run | str | Path,
     path: str | Path,

@@ -15,6 +15,7 @@ from torchcaps.data.images import to_float
 from torchcaps.training.checkpoint import Trained, load_model
 from torchcaps.training.run import Run
 from torchcaps.training.tasks import Classification
+from torchcaps.typed import typed
 from torchcaps.types import as_output
 
 #: Images that the network sees together: however many files there are, memory is that of these.
@@ -23,6 +24,7 @@ _AT_ONCE = 64
 Named = list[tuple[str, float]]
 
 
+@typed
 def predict(
     run: Run | str | Path, paths: Sequence[str | Path], *, invert: bool = False, top: int = 3
 ) -> dict[str, Named]:

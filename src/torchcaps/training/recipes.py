@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from torchcaps.training.config import NO_FACTORS, Data, Experiment, Model, Optim
+from torchcaps.typed import typed
 
 #: How light and contrast of a training image change, as in the code of the papers' authors.
 BRIGHTNESS, CONTRAST = 63 / 255, (0.2, 1.8)
@@ -302,6 +303,7 @@ RECIPES: dict[str, Callable[[], Experiment]] = {
 }
 
 
+@typed
 def recipe(name: str) -> Experiment:
     """Return the experiment of that name.
 

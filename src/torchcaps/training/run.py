@@ -16,6 +16,7 @@ from torchcaps.models import cards
 from torchcaps.training.config import NO_FACTORS, Data, Device, Experiment, Model, Optim
 from torchcaps.training.files import read_json, write_json
 from torchcaps.training.recipes import recipe
+from torchcaps.typed import typed
 
 #: Fields that may differ when a run is resumed: they say where it runs, not what is run.
 WHERE = ("threads", "device", "devices", "nodes", "data.root")
@@ -43,6 +44,7 @@ class Run:
         report: ``report.html``.
     """
 
+    @typed
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
         text = str(self.path)

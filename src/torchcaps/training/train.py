@@ -28,8 +28,10 @@ from torchcaps.training.processes import World, as_launched, connected, world_he
 from torchcaps.training.record import record
 from torchcaps.training.run import Run
 from torchcaps.training.session import Given, How, prepare
+from torchcaps.typed import typed
 
 
+@typed
 def train(
     config: Experiment,
     out: str | Path | None = None,

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
-from torchcaps.checks import check_choice
+from torchcaps.checks import check_choice, check_tensor
 from torchcaps.ops.backends import native, triton, trust
 from torchcaps.ops.backends.errors import Unavailable
 from torchcaps.ops.backends.tracing import constant_when_compiled, in_functorch
@@ -69,6 +69,8 @@ def which_backend(routing: str, backend: str, *tensors: Tensor) -> str:
     """
     check_choice("routing", routing, _FUSED)
     check_choice("backend", backend, BACKENDS)
+    for tensor in tensors:
+        check_tensor("each of tensors", tensor)
     devices = {str(tensor.device) for tensor in tensors}
     kinds = {tensor.device.type for tensor in tensors}
     if "meta" in kinds and len(kinds) > 1:  # torch 2.13 would give unwritten memory, without a word

@@ -5,7 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_choice, check_flag, check_floating, check_shapes, check_tensor
+from torchcaps.checks import (
+    check_at_least,
+    check_beside,
+    check_choice,
+    check_flag,
+    check_floating,
+    check_shapes,
+    check_tensor,
+)
 from torchcaps.ops.backends.dispatch import which_backend
 from torchcaps.ops.dynamic import cpu, triton
 from torchcaps.ops.dynamic.reference import route
@@ -76,7 +84,7 @@ def dynamic_routing(
     Source: Sabour et al. 2017, section 2, procedure 1.
     """
     sizes = check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
-    _check(sizes, n_iters, bias, initial_logits, leaky, backprop, return_coupling)
+    _check(sizes, n_iters, bias, initial_logits, leaky, backprop, return_coupling, "u", u)
     dtype = torch.promote_types(u.dtype, weight.dtype)
     if not dtype.is_floating_point:
         raise ValueError(f"u and weight must be floating point, got {u.dtype} and {weight.dtype}")
@@ -128,7 +136,7 @@ def dynamic_routing_from_votes(
     """
     sizes = check_shapes(votes=(votes, "B I J d_out"))
     check_floating("votes", votes)
-    _check(sizes, n_iters, bias, initial_logits, leaky, backprop, return_coupling)
+    _check(sizes, n_iters, bias, initial_logits, leaky, backprop, return_coupling, "votes", votes)
     check_choice("backend, for votes that are there already,", backend, ("auto", "reference"))
     with without_autocast(votes):
         routed = route(at_least_float32(votes), n_iters, bias, initial_logits, leaky, backprop)
@@ -172,6 +180,8 @@ def _check(
     leaky: bool,
     backprop: str,
     return_coupling: bool,
+    first: str,
+    poses: Tensor,
 ) -> None:
     check_at_least("n_iters", n_iters, 1)
     if sizes["d_out"] < 1:
@@ -183,6 +193,7 @@ def _check(
         if tensor is None:
             continue
         check_tensor(name, tensor)
+        check_beside(name, tensor, first, poses)
         wanted = [sizes[letter] for letter in letters]
         if list(tensor.shape) != wanted:
             raise ValueError(f"{name} must be [{', '.join(letters)}] = {wanted}, got shape {list(tensor.shape)}")

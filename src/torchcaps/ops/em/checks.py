@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_choice, check_shapes, check_tensor
+from torchcaps.checks import check_at_least, check_beside, check_choice, check_shapes, check_tensor
 from torchcaps.ops.backends.dispatch import BACKENDS, which_backend
 from torchcaps.ops.backends.tracing import has_values
 from torchcaps.ops.dynamic.routing import BACKPROP
@@ -46,7 +46,7 @@ def check_maps(
             weight=(weight, "T K_h K_w J d_in d_out"),
         )
     check_offset(offset, weight.shape[:3], weight, matrices=matrices)
-    check_betas(beta_u, beta_a, sizes["J"])
+    check_betas(beta_u, beta_a, sizes["J"], "pose", pose)
     check_choices(n_iters, backprop)
     check_activation(activation)
     dtype = torch.promote_types(pose.dtype, weight.dtype)
@@ -78,6 +78,7 @@ def check_offset(offset: Tensor | None, children: torch.Size, weight: Tensor, *,
     if offset is None:
         return
     check_tensor("offset", offset)
+    check_beside("offset", offset, "weight", weight)
     wanted = [*children, *((4, 4) if matrices else (weight.shape[-1],))]
     if list(offset.shape) != wanted:
         raise ValueError(f"offset must be {wanted}, got shape {list(offset.shape)}")
@@ -89,10 +90,11 @@ def check_matrices(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} must end in 4×4 matrices, got shape {list(tensor.shape)}")
 
 
-def check_betas(beta_u: Tensor, beta_a: Tensor, n_out: int) -> None:
+def check_betas(beta_u: Tensor, beta_a: Tensor, n_out: int, first: str, poses: Tensor) -> None:
     """Reject anything but one β for each upper capsule."""
     for name, beta in (("beta_u", beta_u), ("beta_a", beta_a)):
         check_tensor(name, beta)
+        check_beside(name, beta, first, poses)
         if list(beta.shape) != [n_out]:
             raise ValueError(f"{name} must be [J={n_out}], got shape {list(beta.shape)}")
 

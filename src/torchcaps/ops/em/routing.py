@@ -242,7 +242,7 @@ def em_routing_from_votes(
     )
     if votes.dim() == 5:
         check_matrices("votes", votes)
-    check_betas(beta_u, beta_a, sizes["J"])
+    check_betas(beta_u, beta_a, sizes["J"], "votes", votes)
     check_activation(activation)
     check_floating("votes", votes)
     dtype = torch.promote_types(votes.dtype, activation.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_flag, check_floating, check_shapes, check_tensor
+from torchcaps.checks import check_beside, check_flag, check_floating, check_shapes, check_tensor
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.squash import squash_with_length
 from torchcaps.types import Capsules
@@ -59,6 +59,7 @@ def fixed_routing(
     for name, tensor, wanted in (("coupling", coupling, (n_in, n_out)), ("bias", bias, (n_out, sizes["d_out"]))):
         if tensor is not None:
             check_tensor(name, tensor)
+            check_beside(name, tensor, "u", u)
             if tensor.shape != wanted:
                 raise ValueError(f"{name} must be {list(wanted)}, got shape {list(tensor.shape)}")
     check_flag("return_coupling", return_coupling)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_flag, check_floating, check_shapes
+from torchcaps.checks import check_at_least, check_beside, check_flag, check_floating, check_shapes
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.units import layer_norm
 from torchcaps.ops.votes import matrix_votes
@@ -84,6 +84,7 @@ def inverted_attention_routing(
     ):
         if tensor is not None:
             check_floating(name, tensor)
+            check_beside(name, tensor, "pose", pose)
             if tensor.shape != wanted:
                 raise ValueError(f"{name} must be {list(wanted)}, got shape {list(tensor.shape)}")
     dtype = torch.promote_types(pose.dtype, weight.dtype)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.checks import check_flag, check_floating, check_shapes
+from torchcaps.ops.backends.tracing import has_values
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.types import Capsules
 
@@ -43,7 +44,8 @@ def self_routing(
         ``[B, I, J]``, or None unless asked for: Σ_j c_ij = 1.
 
     Raises:
-        ValueError: shapes that do not fit, or numbers that are not floating point.
+        ValueError: shapes that do not fit, numbers that are not floating point, or an activation below 0 (looked at on
+            the CPU alone).
 
     Example:
         >>> import torch
@@ -67,6 +69,8 @@ def self_routing(
         shapes["route_bias"] = (route_bias, "I J")
     check_shapes(**shapes)
     check_flag("return_coupling", return_coupling)
+    if has_values(activation) and bool((activation < 0).any()):
+        raise ValueError(f"activation must be at least 0, got {activation.min():.4g}")
     dtype = torch.promote_types(u.dtype, route_weight.dtype)
     with without_autocast(u):
         wide = at_least_float32(u.to(dtype))
