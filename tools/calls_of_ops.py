@@ -1,0 +1,338 @@
+"""Calls of every operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tools.arguments import FLAG, Both, Maker, Shaped, Size, Sizes, choice, classes, real, whole
+from tools.call import Call, returns
+from torchcaps import ops
+from torchcaps.ops.backends.errors import Unavailable
+
+T = Shaped
+BACKEND = choice("auto", "reference", "cpu")
+ITERATIONS = whole(1, 4)
+BACKPROP = choice("full", "last")
+SETTINGS = choice("paper", "released", ops.EMSettings(variance_floor=0.01))
+
+
+def _maybe(*makers: Maker) -> Maker:
+    return lambda sizes: sizes.draw.choice(makers)(sizes)
+
+
+def _multi_hot(sizes: Sizes) -> Any:
+    return torch.randint(2, (sizes["B"], sizes["J"]))
+
+
+def _parts(sizes: Sizes) -> ops.AffineParts:
+    return ops.AffineParts(T("B")(sizes), T("B 2", low=0.5)(sizes), T("B")(sizes), T("B 2")(sizes))
+
+
+def _last(sizes: Sizes) -> int:
+    return sizes.draw.choice((-1, 2, 1, 0, -3))
+
+
+def _affine(sizes: Sizes) -> torch.Tensor:
+    made = torch.eye(3).expand(sizes["B"], 3, 3) + 0.1 * torch.rand(sizes["B"], 3, 3)
+    made = made.clone()
+    made[:, 2] = torch.tensor([0.0, 0.0, 1.0])
+    return made.to(sizes["dtype"])
+
+
+_SQUASHED: dict[str, Any] = {"needed": {"s": _maybe(T("B I D"))}, "optional": {"dim": _last}}
+_ROUTED = {"u": T("B I d_in"), "weight": T("I J d_in d_out")}
+_EM = {"activation": T("B I", low=0), "beta_u": T("J"), "beta_a": T("J")}
+_EM_OPTIONS = {
+    "n_iters": ITERATIONS,
+    "settings": SETTINGS,
+    "backprop": BACKPROP,
+    "backend": choice("auto", "reference"),
+    "return_coupling": FLAG,
+    "final_lambda": real(0.001, 1),
+    "variance_floor": real(0.001, 1),
+    "compete": choice("all"),
+}
+
+
+def _same_as(name: str) -> Any:
+    def right(sizes: Any, arguments: Any, result: Any) -> str | None:
+        del sizes
+        given = arguments[name]
+        return None if (result.shape, result.dtype) == (given.shape, given.dtype) else f"of shape {list(result.shape)}"
+
+    return right
+
+
+def _norm(sizes: Any, arguments: Any, result: Any) -> str | None:
+    del sizes
+    wanted = torch.linalg.vector_norm(
+        arguments["s"].float(), dim=int(arguments.get("dim", -1)), keepdim=bool(arguments.get("keepdim", False))
+    ).shape
+    return None if result.shape == wanted else f"of shape {list(result.shape)}"
+
+
+def _loss(name: str) -> Any:
+    def right(sizes: Any, arguments: Any, result: Any) -> str | None:
+        del sizes
+        wanted = arguments[name].shape[:1] if arguments.get("reduction") == "none" else ()
+        return None if tuple(result.shape) == tuple(wanted) else f"of shape {list(result.shape)}"
+
+    return right
+
+
+def _fields(sizes: Any, arguments: Any, result: Any) -> str | None:
+    (rows, columns), (down, right) = arguments["kernel_size"], arguments["stride"]
+    height, width = (sizes["H"] - rows) // down + 1, (sizes["W"] - columns) // right + 1
+    wanted = [sizes["B"], height, width, sizes["T"] * rows * columns, sizes["D"]]
+    return None if list(result.shape) == wanted else f"of shape {list(result.shape)}, not {wanted}"
+
+
+def _number(sizes: Any, arguments: Any, result: Any) -> str | None:
+    del sizes, arguments
+    return None if isinstance(result, float) and 0.1 < result < 1 else f"{result!r}"
+
+
+def _which_backend(routing: Any, backend: Any, first: Any, second: Any) -> str:
+    return ops.which_backend(routing, backend, first, second)
+
+
+CALLS = {
+    "torchcaps.ops.squash": Call(ops.squash, **_SQUASHED, right=_same_as("s")),
+    "torchcaps.ops.exponential_squash": Call(ops.exponential_squash, **_SQUASHED, right=_same_as("s")),
+    "torchcaps.ops.safe_norm": Call(
+        ops.safe_norm, {"s": _maybe(T("B I D"))}, {"dim": _last, "keepdim": FLAG}, right=_norm
+    ),
+    "torchcaps.ops.mask_capsules": Call(
+        ops.mask_capsules,
+        {"capsules": _maybe(T("B J D"), Both("B J D", "B J"), Both("B J 4 4", "B J"))},
+        {"target": _maybe(classes("B", "J"), _multi_hot)},
+    ),
+    "torchcaps.ops.dynamic_routing": Call(
+        ops.dynamic_routing,
+        _ROUTED,
+        {
+            "n_iters": ITERATIONS,
+            "bias": T("J d_out"),
+            "initial_logits": T("I J"),
+            "leaky": FLAG,
+            "backprop": BACKPROP,
+            "backend": BACKEND,
+            "return_coupling": FLAG,
+        },
+        right=returns("B J d_out", "B J", "B I J", dtype=("u", "weight")),
+        raises=(Unavailable,),
+    ),
+    "torchcaps.ops.dynamic_routing_from_votes": Call(
+        ops.dynamic_routing_from_votes,
+        {"votes": T("B I J d_out")},
+        {
+            "n_iters": ITERATIONS,
+            "bias": T("J d_out"),
+            "initial_logits": T("I J"),
+            "leaky": FLAG,
+            "backprop": BACKPROP,
+            "backend": choice("auto", "reference"),
+            "return_coupling": FLAG,
+        },
+        right=returns("B J d_out", "B J", "B I J", dtype=("votes",)),
+    ),
+    "torchcaps.ops.fixed_routing": Call(
+        ops.fixed_routing,
+        {"u": T("B I d_in"), "weight": T("I J d_in d_out", "1 J d_in d_out")},
+        {"coupling": T("I J", low=0), "bias": T("J d_out"), "return_coupling": FLAG},
+        right=returns("B J d_out", "B J", "B I J", dtype=("u", "weight")),
+    ),
+    "torchcaps.ops.elementwise_sum": Call(
+        ops.elementwise_sum, {"u": T("B I D"), "weight": T("I J D")}, right=returns("B J D", dtype=("u", "weight"))
+    ),
+    "torchcaps.ops.self_attention_routing": Call(
+        ops.self_attention_routing,
+        _ROUTED,
+        {"prior_bias": T("I J"), "scale": choice("upper", "lower"), "return_coupling": FLAG},
+        right=returns("B J d_out", "B J", "B I J", dtype=("u", "weight")),
+    ),
+    "torchcaps.ops.inverted_attention_routing": Call(
+        ops.inverted_attention_routing,
+        {"pose": T("B I d_in"), "weight": T("I J d_in d_out")},
+        {
+            "n_iters": ITERATIONS,
+            "norm_weight": T("d_out"),
+            "norm_bias": T("d_out"),
+            "score_weight": T("d_out"),
+            "score_bias": T(""),
+            "initial": T("B J d_out"),
+            "return_coupling": FLAG,
+        },
+    ),
+    "torchcaps.ops.self_routing": Call(
+        ops.self_routing,
+        {
+            "u": T("B I d_in"),
+            "activation": T("B I", low=0),
+            "weight": _maybe(T("I J d_in d_out"), choice(None)),
+            "route_weight": T("I J d_in"),
+        },
+        {"route_bias": T("I J"), "return_coupling": FLAG},
+    ),
+    "torchcaps.ops.em_routing": Call(
+        ops.em_routing,
+        {"pose": T("B I 4 4"), "weight": T("I J 4 4"), **_EM},
+        {**_EM_OPTIONS, "backend": BACKEND, "offset": T("I 4 4")},
+        raises=(Unavailable,),
+    ),
+    "torchcaps.ops.em_routing (vectors)": Call(
+        ops.em_routing,
+        {"pose": T("B I d_in"), "weight": T("I J d_in d_out"), **_EM},
+        {**_EM_OPTIONS, "offset": T("I d_out")},
+    ),
+    "torchcaps.ops.conv_em_routing": Call(
+        ops.conv_em_routing,
+        {
+            "pose": _maybe(T("B T 5 6 4 4")),
+            "activation": _maybe(T("B T 5 6", low=0)),
+            "weight": _maybe(T("T 2 3 J 4 4")),
+            "beta_u": T("J"),
+            "beta_a": T("J"),
+        },
+        {
+            **_EM_OPTIONS,
+            "stride": choice(1, 2, (1, 2)),
+            "offset": T("T 2 3 4 4"),
+            "backend": BACKEND,
+            "compete": choice("all", "positions"),
+        },
+        raises=(Unavailable,),
+    ),
+    "torchcaps.ops.em_routing_from_votes": Call(
+        ops.em_routing_from_votes,
+        {"votes": T("B I J 4 4", "B I J d_out"), **_EM},
+        _EM_OPTIONS,
+    ),
+    "torchcaps.ops.EMSettings": Call(
+        ops.EMSettings,
+        {},
+        {
+            "compete": choice("all", "positions"),
+            "start": choice("parents", "types"),
+            "final_lambda": real(0, 1),
+            "lambda_decay": real(0, 0.99),
+            "damping": real(0, 0.99),
+            "variance_floor": real(1e-6, 1),
+            "mass_floor": real(1e-6, 1),
+            "cost_scale": real(-1, 1),
+            "beta_u_scale": real(-1, 1),
+            "beta_a_scale": real(-1, 1),
+            "normalize": FLAG,
+        },
+    ),
+    "torchcaps.ops.variational_bayes_routing_from_votes": Call(
+        ops.variational_bayes_routing_from_votes,
+        {"votes": T("B I J D"), **_EM},
+        {"n_iters": ITERATIONS, "return_coupling": FLAG},
+        right=returns("B J D", "B J", "B I J", dtype=("votes",)),
+    ),
+    "torchcaps.ops.dense_votes": Call(ops.dense_votes, _ROUTED, right=returns("B I J d_out", dtype=("u", "weight"))),
+    "torchcaps.ops.matrix_votes": Call(
+        ops.matrix_votes,
+        {"pose": _maybe(T("B I rows d")), "weight": T("I J d columns")},
+        right=lambda _, arguments, result: (
+            None
+            if result.shape[-2:] == (arguments["pose"].shape[-2], arguments["weight"].shape[-1])
+            else f"of shape {list(result.shape)}"
+        ),
+    ),
+    "torchcaps.ops.receptive_fields": Call(
+        ops.receptive_fields,
+        {"capsules": T("B T H W D"), "kernel_size": choice((1, 1)), "stride": choice((1, 1), (2, 1))},
+        right=_fields,
+    ),
+    "torchcaps.ops.coordinate_offset": Call(
+        ops.coordinate_offset,
+        {"height": Size("H"), "width": Size("W"), "d_out": choice(4, 9, 16)},
+        {
+            "placement": choice("column", "row"),
+            "spacing": choice((1.0, 2.0)),
+            "centre": choice((0.0, 0.5)),
+            "scale": real(0.1, 100),
+            "dtype": choice(torch.float32, torch.float64),
+            "device": choice("cpu", torch.device("cpu")),
+        },
+        right=lambda _, arguments, result: (
+            None
+            if list(result.shape) == [int(arguments[name]) for name in ("height", "width", "d_out")]
+            else f"of shape {list(result.shape)}"
+        ),
+    ),
+    "torchcaps.ops.transform_pose": Call(
+        ops.transform_pose,
+        {"pose": T("B J 2", "B J 3 3"), "matrix": _affine},
+        right=lambda _, a, r: None if r.shape == a["pose"].shape else f"of shape {list(r.shape)}",
+    ),
+    "torchcaps.ops.margin_loss": Call(
+        ops.margin_loss,
+        {"lengths": T("B J", low=0), "target": _maybe(classes("B", "J"), _multi_hot)},
+        {
+            "positive": real(0, 1),
+            "negative": real(0, 1),
+            "absent_weight": real(0, 1),
+            "weight": T("J", low=0),
+            "reduction": choice("mean", "sum", "none"),
+        },
+        right=_loss("lengths"),
+    ),
+    "torchcaps.ops.spread_loss": Call(
+        ops.spread_loss,
+        {"activations": T("B J", low=0), "target": classes("B", "J"), "margin": real(0.1, 1)},
+        {"weight": T("J", low=0.1), "reduction": choice("mean", "sum", "none")},
+        right=_loss("activations"),
+    ),
+    "torchcaps.ops.spread_margin": Call(
+        ops.spread_margin, {"progress": real(0, 1)}, {"schedule": choice("linear", "sigmoid")}, right=_number
+    ),
+    "torchcaps.ops.reconstruction_loss": Call(
+        ops.reconstruction_loss,
+        {"reconstruction": T("B C H W", low=0), "image": T("B C H W", low=0)},
+        right=returns(""),
+    ),
+    "torchcaps.ops.pose_loss": Call(
+        ops.pose_loss,
+        {"found": T("B J 2"), "wanted": T("B J 2")},
+        {"unit": real(0.1, 10)},
+        right=returns(""),
+        can_be_endless=True,
+    ),
+    "torchcaps.ops.pose_loss (matrices)": Call(
+        ops.pose_loss,
+        {"found": T("B J 3 3"), "wanted": T("B J 3 3")},
+        {"unit": real(0.1, 10)},
+        right=returns(""),
+        can_be_endless=True,
+    ),
+    "torchcaps.ops.affine_matrix": Call(ops.affine_matrix, {"parts": _parts}, can_be_endless=True),
+    "torchcaps.ops.affine_parts": Call(ops.affine_parts, {"matrix": _affine}, can_be_endless=True),
+    "torchcaps.ops.affine_inverse": Call(ops.affine_inverse, {"matrix": _affine}, can_be_endless=True),
+    "torchcaps.ops.warp": Call(
+        ops.warp,
+        {"images": T("B C H W", low=0), "matrix": _affine},
+        {"size": choice((3, 5)), "fill": choice("zeros", "border", "reflection")},
+        can_be_endless=True,  # a matrix without an inverse
+    ),
+    "torchcaps.ops.which_backend": Call(
+        _which_backend,
+        {
+            "routing": choice("dynamic", "em", "em_vectors"),
+            "backend": choice("auto", "reference", "cpu"),
+            "first": _maybe(T("B I d_in")),
+            "second": _maybe(T("I J d_in d_out")),
+        },
+        raises=(Unavailable, NotImplementedError),
+        names=("tensors",),
+    ),
+    "torchcaps.ops.conv2d": Call(
+        ops.conv2d,
+        {"x": _maybe(T("B C 5 6")), "weight": _maybe(T("E C 2 3"))},
+        {"bias": T("E"), "stride": choice(1, 2, (1, 2)), "padding": choice(0, 1, (0, 1))},
+    ),
+}
