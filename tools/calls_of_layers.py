@@ -557,6 +557,7 @@ FORWARD = {
         forward={"x": _float32(f"B {shape}")},
         forward_optional=optional,
         names=("transformation",),
+        can_be_endless="transformation" in optional,  # one without an inverse
     )
     for name, make, shape, optional in (
         (

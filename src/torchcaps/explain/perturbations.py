@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_classes, check_floating, check_int64, check_shapes
+from torchcaps.checks import check_at_least, check_classes, check_int64, check_shapes
 from torchcaps.explain.canvas import (
     INK,
     MUTED,
@@ -97,8 +97,7 @@ def dimension_strengths(grids: Tensor) -> Tensor:
     Returns:
         ``[B, D]``.
     """
-    check_shapes(grids=(grids, "B D K C H W"))
-    check_floating("grids", grids)
+    check_pictures(grids=(grids, "B D K C H W"))
     return (grids[:, :, -1] - grids[:, :, 0]).abs().mean(dim=(2, 3, 4))
 
 

@@ -49,6 +49,7 @@ def draw_pose_recovery(panels: Sequence[RecoveryPanel], unit: str = "") -> Figur
     """
     if not panels:
         raise ValueError("panels must hold at least one, got none")
+    panels = [panel._replace(true=panel.true.detach(), predicted=panel.predicted.detach()) for panel in panels]
     for panel in panels:
         check_pictures(**{"panels.true": (panel.true, "N"), "panels.predicted": (panel.predicted, "N")})
         if not panel.true.isfinite().all() or not (panel.true != panel.true[:1]).any():

@@ -138,6 +138,8 @@ def draw_parse_tree(
     check_pictures(image=(image, "C H W"))
     if not trees:
         raise ValueError("trees must hold at least one, got none")
+    names = ("places", "types", "activation", "coupling", "scores")
+    trees = [tree._replace(**{name: getattr(tree, name).detach() for name in names}) for tree in trees]
     for tree in trees:
         check_pictures(
             **{
@@ -148,7 +150,7 @@ def draw_parse_tree(
             }
         )
         check_shapes(**{"trees.places": (tree.places, "P 2"), "trees.types": (tree.types, "P")})
-        for name in ("places", "types", "activation", "coupling", "scores"):
+        for name in names:
             if not getattr(tree, name).isfinite().all():
                 raise ValueError(f"trees.{name} must hold finite numbers, got others")
     if not all(0 <= each < len(classes) for each in highlight):
