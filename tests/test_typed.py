@@ -47,7 +47,7 @@ def call(
         ({"number": "1"}, "number must be float, got '1'"),
         ({"number": 1j}, "number must be float, got 1j"),
         ({"flag": 1}, "flag must be bool, got 1"),
-        ({"names": "ab"}, r"names must be Sequence\[str\], got 'ab'"),
+        ({"names": "ab"}, r"names must be several, such as \['ab'\], got one"),
         ({"names": ["a", 1]}, r"names must be Sequence\[str\], got \['a', 1\]"),
         ({"names": {"a"}}, r"names must be Sequence\[str\], got \{'a'\}"),
         ({"pair": (1, 2, 3)}, r"pair must be tuple\[int, int\], got \(1, 2, 3\)"),

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from torchcaps.checks import single
+from torchcaps.checks import check_several, single
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 #: Each is taken for the one that its annotation names, if it is a number of numpy's or torch's too.
@@ -51,6 +51,8 @@ def typed(function: _Function) -> _Function:
                 plain = _path(name, value, hint)
             elif _NUMBERS.keys() & {hint, *typing.get_args(hint)}:
                 plain = single(value)
+            if typing.get_origin(hint) is Sequence:
+                check_several(name, plain)
             if not _is_of(plain, hint):
                 raise ValueError(f"{name} must be {parameter.annotation}, got {value!r:.80}")
             given.arguments[name] = float(plain) if hint is float else plain

@@ -173,7 +173,7 @@ def test_metrics_without_what_is_drawn(tmp_path):
 
 
 def test_one_run_beside_is_a_list_too(folder):
-    with pytest.raises(ValueError, match=r"beside must be Sequence\[str \| Path\], got 'runs/cnn'"):
+    with pytest.raises(ValueError, match=r"beside must be several, such as \['runs/cnn'\], got one"):
         write_report(folder / "caps", beside="runs/cnn")
 
 

@@ -150,7 +150,7 @@ def test_a_report_of_little(
 
 
 def test_one_run_beside_is_a_list_too() -> None:
-    with pytest.raises(ValueError, match=r"beside must be Sequence\[str \| Path\], got 'runs/b'"):
+    with pytest.raises(ValueError, match=r"beside must be several, such as \['runs/b'\], got one"):
         write.few_labels("runs/a", "runs/b", compare.Settings())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_several
+from torchcaps.checks import check_at_least
 from torchcaps.data.augment import central_crop
 from torchcaps.data.folder import read_image
 from torchcaps.data.images import to_float
@@ -57,7 +57,7 @@ def predictions(
 ) -> Iterator[tuple[str, Named | ValueError]]:
     """:func:`predict` of many files, as they are read: those that are no images come with what is wrong with them."""
     run = run if isinstance(run, Run) else Run(run)
-    check_several("paths", paths)
+
     check_at_least("top", top, 1)
     trained, data = load_model(run), run.classifier().data
     task = data.task
