@@ -255,8 +255,11 @@ def test_votes_of_several_classes_have_rows_of_one_scale():
     assert len(axes) == 4
     assert len({each.get_xlim() for each in axes}) == 1
     assert axes[2].get_ylabel().startswith("votes for dog")
+    first = {name: getattr(votes, name)[:1] for name in ("coupling", "mean", "variance", "scores")}
     with pytest.raises(ValueError, match=r"got 2 of \[1, 2\] iterations and 2 names"):
-        explain.draw_votes([votes, votes._replace(coupling=votes.coupling[:1])], ["cat", "dog"])
+        explain.draw_votes([votes, votes._replace(**first)], ["cat", "dog"])
+    with pytest.raises(ValueError, match=r"votes.mean must be \[r, D\] with r=1 as in votes.coupling"):
+        explain.draw_votes([votes._replace(coupling=votes.coupling[:1])], ["cat"])
     with pytest.raises(ValueError, match=r"got 1 of \[2\] iterations and 2 names"):
         explain.draw_votes([votes], ["cat", "dog"])
     with pytest.raises(ValueError, match=r"votes must be Sequence\[Votes\], got Votes"):

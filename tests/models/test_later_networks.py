@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_refused() -> None:
         EfficientCapsNet(d_primary=7)
     with pytest.raises(ValueError, match="in_channels must be a multiple of d_out=4, got 6"):
         DepthwisePrimaryCaps(6, 4, 3)
-    with pytest.raises(ValueError, match="decoder must list layers, got 512"):
+    with pytest.raises(ValueError, match="decoder must list integers of at least 1, got 512"):
         EfficientCapsNet(decoder=512)  # type: ignore[arg-type]
 
 

@@ -118,8 +118,6 @@ class EfficientCapsNet(nn.Module):
             check_list("decoder", decoder)
         check_choice("trunk", trunk, TRUNKS)
         check_flag("standardize", standardize)
-        if not isinstance(decoder, Sequence | None):
-            raise ValueError(f"decoder must list layers, got {decoder!r}")
         routing = as_routing(routing)
         if routing.pose_scale != 1.0:
             raise ValueError(f"pose_scale must be left to the layers, each has its own; got {routing.pose_scale}")
