@@ -31,7 +31,7 @@ VALUES = (
         "text",
         "a/b",
         "..",
-        "/",
+        "/absent",
         ".",
         "absent",
         "é",
@@ -57,6 +57,7 @@ FIELDS = (
 
 def run_command(command: Callable[[random.Random], list[str]], draw: random.Random, folder: Path) -> str:
     """Run one command in a folder that holds a run and photos; say how it ended."""
+    folder /= "here"  # so that its parent holds nothing else
     _fill(folder)
     arguments = command(draw)
     for _ in range(draw.randint(0, 2)):
@@ -85,6 +86,7 @@ def run_command(command: Callable[[random.Random], list[str]], draw: random.Rand
 
 
 def _fill(folder: Path) -> None:
+    folder.mkdir()
     write_run(folder / "run")
     for kind in ("cat", "dog"):
         (folder / "photos" / kind).mkdir(parents=True)
