@@ -64,6 +64,7 @@ _FEATURES: dict[str, Maker] = {"x": _float32("B C 5 6")}
 _ROUTED: dict[str, Maker] = {"n_iters": choice(None), "return_coupling": FLAG}
 _DENSE: dict[str, Maker] = {"n_in": Size("I"), "n_out": Size("J"), "d_in": choice(4), "d_out": choice(4)}
 _EM = partial(layers.EMRouting, 2, pose="vector")
+_SCALES: dict[str, Maker] = {"pose_scale": real(0.1, 1), "weight_std": real(0.01, 1)}
 _ANY = _routing(
     layers.DynamicRouting,
     layers.SelfAttentionRouting,
@@ -72,6 +73,10 @@ _ANY = _routing(
     layers.ElementwiseRouting,
     partial(layers.InvertedAttentionRouting, pose="vector"),
     layers.SelfRouting,
+    layers.DegreeRouting,
+    layers.AttentionRouting,
+    partial(layers.HeinsenMatrixRouting, pose="vector"),
+    partial(layers.VariationalBayesRouting, pose="vector"),
     _EM,
 )
 
@@ -260,14 +265,32 @@ ROUTINGS = {
         {},
         {"n_iters": ITERATIONS, "pose": choice("matrix", "vector"), "scores": choice(True, False, None)},
     ),
-    "torchcaps.layers.SelfRouting": Call(
-        layers.SelfRouting, {}, {"poses": FLAG, "pose_scale": real(0.1, 1), "weight_std": real(0.01, 1)}
-    ),
+    "torchcaps.layers.SelfRouting": Call(layers.SelfRouting, {}, {"poses": FLAG, **_SCALES}),
     "torchcaps.layers.UniformRouting": Call(layers.UniformRouting, {}, {**_STD, "shared": FLAG, "bias": FLAG}),
     "torchcaps.layers.RandomRouting": Call(
         layers.RandomRouting, {}, {**_STD, "low": real(0.1, 0.9), "high": real(0.9, 2), "shared": FLAG, "bias": FLAG}
     ),
     "torchcaps.layers.ElementwiseRouting": Call(layers.ElementwiseRouting),
+    "torchcaps.layers.DegreeRouting": Call(layers.DegreeRouting, {}, {"weight_std": real(0.01, 1)}),
+    "torchcaps.layers.AttentionRouting": Call(layers.AttentionRouting, {}, _SCALES),
+    "torchcaps.layers.HeinsenMatrixRouting": Call(
+        layers.HeinsenMatrixRouting,
+        {},
+        {
+            "n_iters": ITERATIONS,
+            "pose": choice("matrix", "vector"),
+            "shared": FLAG,
+            "logits": choice(True, False, None),
+        },
+    ),
+    "torchcaps.layers.HeinsenVectorRouting": Call(
+        layers.HeinsenVectorRouting, {}, {"n_iters": ITERATIONS, "shared": FLAG}
+    ),
+    "torchcaps.layers.VariationalBayesRouting": Call(
+        layers.VariationalBayesRouting,
+        {},
+        {"n_iters": ITERATIONS, "pose": choice("matrix", "vector"), "normalize": FLAG, **_SCALES},
+    ),
 }
 
 
@@ -452,6 +475,37 @@ MODELS = {
             },
         )
         for function in (models.SelfRoutingResNet, models.self_routing_resnet)
+    },
+    **{
+        f"torchcaps.models.{function.__name__}": _model(
+            function,
+            {"n_iters": whole(1, 2), "return_coupling": FLAG, "padding": choice(None, 1)},
+            {
+                "image_shape": choice((1, 28, 30), (2, 33, 32)),
+                "n_classes": whole(2, 4),
+                "channels": whole(1, 4),
+                "n_parts": whole(2, 4),
+            },
+        )
+        for function in (models.HeinsenCapsNet, models.heinsen_capsnet)
+    },
+    **{
+        f"torchcaps.models.{function.__name__}": _model(
+            function,
+            {
+                "d_pose": choice(4, 9, 16),
+                "n_iters": whole(1, 2),
+                "coordinates": FLAG,
+                "standardize": FLAG,
+                "return_coupling": FLAG,
+            },
+            {
+                "image_shape": choice((1, 28, 30), (2, 32, 32)),
+                "n_classes": whole(1, 4),
+                **dict.fromkeys(("A", "B", "C", "D"), whole(1, 3)),
+            },
+        )
+        for function in (models.VariationalBayesCapsNet, models.variational_bayes_capsnet)
     },
     "torchcaps.models.TransformingAutoencoder": _model(
         models.TransformingAutoencoder,

@@ -353,7 +353,12 @@ LEFT_OUT = {
         *("torchcaps.ops.Capsules", "torchcaps.ops.AffineParts", "torchcaps.layers.Init", "torchcaps.layers.Sizes"),
         *("torchcaps.models.ModelOutput", "torchcaps.models.Reconstruction", "torchcaps.data.Limits"),
         *("torchcaps.data.pairs.PairBatch", "torchcaps.data.transformed.TransformedPair"),
-        *("torchcaps.data.labels.Labels", "torchcaps.training.export.Exported", "torchcaps.training.examples.Batch"),
+        *(
+            "torchcaps.data.labels.Labels",
+            "torchcaps.training.export.Exported",
+            "torchcaps.training.int8.Quantized",
+            "torchcaps.training.examples.Batch",
+        ),
         *("torchcaps.training.checkpoint.Trained", "torchcaps.report.EvaluatedRun", "torchcaps.models.Card"),
         *(f"torchcaps.explain.{name}" for name in ("Couplings", "ParseTree", "Parts", "Trace", "RoutedCall", "Votes")),
         *(f"torchcaps.explain.{name}" for name in ("ReceptiveField", "Reconstructions", "Segmentation", "Views")),
@@ -373,5 +378,6 @@ LEFT_OUT = {
     "takes ten seconds, or does not end; its command is called": (
         *("torchcaps.doctor.examine", "torchcaps.playground.serve_playground"),
     ),
+    "quantises for half a minute; its command is tried": ("torchcaps.training.int8.export_int8",),
     "takes what examine returns": ("torchcaps.doctor.as_text", "torchcaps.doctor.is_wrong"),
 }

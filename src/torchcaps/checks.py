@@ -72,6 +72,14 @@ def check_beside(name: str, tensor: Tensor, first: str, other: Tensor) -> None:
         raise ValueError(f"{name} must be on {other.device} as {first} is, got a tensor on {tensor.device}")
 
 
+def check_sized(name: str, value: Tensor, *shapes: Sequence[int], beside: tuple[str, Tensor]) -> None:
+    """Refuse what is no tensor of floating-point numbers, of one of the shapes, on the device of the named one."""
+    check_floating(name, value)
+    check_beside(name, value, *beside)
+    if tuple(value.shape) not in map(tuple, shapes):
+        raise ValueError(f"{name} must be {' or '.join(str(list(x)) for x in shapes)}, got shape {list(value.shape)}")
+
+
 def check_floating(name: str, value: object) -> None:
     """Refuse what is no tensor of floating-point numbers: neither integers nor complex ones."""
     check_tensor(name, value)

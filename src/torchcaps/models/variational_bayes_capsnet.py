@@ -68,6 +68,8 @@ class VariationalBayesCapsNet(nn.Module):
         super().__init__()
         for name, value in {"n_classes": n_classes, "A": A, "B": B, "C": C, "D": D, "d_pose": d_pose}.items():
             check_at_least(name, value, 1)
+        n_classes, d_pose = int(n_classes), int(d_pose)  # numpy's of 8 bits overflow
+        A, B, C, D = int(A), int(B), int(C), int(D)  # noqa: N806
         for name, flag in {"coordinates": coordinates, "standardize": standardize}.items():
             check_flag(name, flag)
         if math.isqrt(d_pose) ** 2 != d_pose:

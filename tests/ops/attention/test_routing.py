@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ValueError, match=r"attention_weight must be \[I=6, K, J, d_out\] with K that divides I, got K=4"
     ):
         attention_routing(u, **{**p, "attention_weight": p["attention_weight"][:, :4]})
-    with pytest.raises(ValueError, match=r"activation_weight must be \[3, 5, 5\], got \[3, 5, 4\]"):
+    with pytest.raises(ValueError, match=r"activation_weight must be \[3, 5, 5\], got shape \[3, 5, 4\]"):
         attention_routing(u, **{**p, "activation_weight": p["activation_weight"][..., :4]})
     with pytest.raises(ValueError, match=r"vote_bias must be \[I, J, d_out\] with I=6"):
         attention_routing(u, **{**p, "vote_bias": p["vote_bias"][:4]})

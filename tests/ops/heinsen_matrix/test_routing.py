@@ -218,9 +218,9 @@ def test_what_does_not_fit_is_refused() -> None:
     given = case()
     with pytest.raises(ValueError, match=r"weight must be \[I=5 or 1, J, d=2, columns\], got shape \[4, 3, 2, 2\]"):
         heinsen_matrix_routing(**{**given, "weight": given["weight"][:4]})
-    with pytest.raises(ValueError, match=r"beta_ign must be \[I=5 or 1, J=3\], got shape \[5, 2\]"):
+    with pytest.raises(ValueError, match=r"beta_ign must be \[5, 3\] or \[1, 3\], got shape \[5, 2\]"):
         heinsen_matrix_routing(**{**given, "beta_ign": given["beta_ign"][:, :2]})
-    with pytest.raises(ValueError, match=r"bias must be \[I=5 or 1, J=3, 2, 2\], got shape \[5, 3, 2\]"):
+    with pytest.raises(ValueError, match=r"bias must be \[5, 3, 2, 2\] or \[1, 3, 2, 2\], got shape \[5, 3, 2\]"):
         heinsen_matrix_routing(**{**given, "bias": given["bias"][..., 0]})
     with pytest.raises(ValueError, match=r"mask must be \[B, I\] with I=5 as in activation, got shape \[2, 4\]"):
         heinsen_matrix_routing(**given, mask=torch.ones(2, 4))

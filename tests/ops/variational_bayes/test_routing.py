@@ -246,7 +246,7 @@ def test_what_does_not_fit_is_refused() -> None:
     votes, a, beta_u, beta_a = case()
     with pytest.raises(ValueError, match=r"activation must be \[B, I\] with I=5 as in votes, got shape \[2, 4\]"):
         route(votes, a[:, :4], beta_u, beta_a)
-    with pytest.raises(ValueError, match=r"beta_a must be \[J=3\], got shape \[2\]"):
+    with pytest.raises(ValueError, match=r"beta_a must be \[3\], got shape \[2\]"):
         route(votes, a, beta_u, beta_a[:2])
     with pytest.raises(ValueError, match=r"activation must hold probabilities 0 … 1, got -1"):
         route(votes, -torch.ones_like(a), beta_u, beta_a)

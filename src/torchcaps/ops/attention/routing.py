@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_flag, check_floating, check_shapes
+from torchcaps.checks import check_flag, check_floating, check_shapes, check_sized
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.squash import safe_norm
 from torchcaps.ops.votes import dense_votes
@@ -64,7 +64,6 @@ def attention_routing(
     """
     for name, tensor in (("u", u), ("weight", weight), ("attention_weight", attention_weight)):
         check_floating(name, tensor)
-    check_floating("activation_weight", activation_weight)
     shapes = {
         "u": (u, "B I d_in"),
         "weight": (weight, "I J d_in d_out"),
@@ -78,8 +77,7 @@ def attention_routing(
     n_in, n_types, n_out, d_out = (sizes[name] for name in ("I", "K", "J", "d_out"))
     if n_in % n_types:
         raise ValueError(f"attention_weight must be [I={n_in}, K, J, d_out] with K that divides I, got K={n_types}")
-    if tuple(activation_weight.shape) != (n_out, d_out, d_out):
-        raise ValueError(f"activation_weight must be {[n_out, d_out, d_out]}, got {list(activation_weight.shape)}")
+    check_sized("activation_weight", activation_weight, (n_out, d_out, d_out), beside=("u", u))
     check_flag("return_coupling", return_coupling)
     dtype = torch.promote_types(u.dtype, weight.dtype)
     with without_autocast(u):

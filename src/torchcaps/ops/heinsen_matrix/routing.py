@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_flag, check_floating, check_shapes
+from torchcaps.checks import check_at_least, check_flag, check_floating, check_shapes, check_sized
 from torchcaps.ops.em.checks import check_activation
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.units import in_units, per_square_unit
@@ -78,13 +78,10 @@ def heinsen_matrix_routing(
         raise ValueError(f"weight must be [I={n_in} or 1, J, d={sizes['d']}, columns], got shape {list(weight.shape)}")
     n_out, columns = own["J"], own["columns"]
     for name, beta in (("beta_use", beta_use), ("beta_ign", beta_ign)):
-        check_floating(name, beta)
-        if tuple(beta.shape) not in ((n_in, n_out), (1, n_out)):
-            raise ValueError(f"{name} must be [I={n_in} or 1, J={n_out}], got shape {list(beta.shape)}")
+        check_sized(name, beta, (n_in, n_out), (1, n_out), beside=("pose", pose))
     vote = (rows, columns) if matrices else (columns,)
-    if bias is not None and tuple(bias.shape) not in ((n_in, n_out, *vote), (1, n_out, *vote)):
-        wanted = ", ".join(map(str, vote))
-        raise ValueError(f"bias must be [I={n_in} or 1, J={n_out}, {wanted}], got shape {list(bias.shape)}")
+    if bias is not None:
+        check_sized("bias", bias, (n_in, n_out, *vote), (1, n_out, *vote), beside=("pose", pose))
     if mask is not None:
         check_shapes(activation=(activation, "B I"), mask=(mask, "B I"))
     check_activation(activation)

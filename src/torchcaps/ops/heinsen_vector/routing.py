@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_flag, check_floating, check_shapes
+from torchcaps.checks import check_at_least, check_flag, check_floating, check_shapes, check_sized
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.units import layer_norm
 from torchcaps.types import Capsules
@@ -165,8 +165,6 @@ def _check_shapes(x: Tensor, given: dict[str, Tensor], mask: Tensor | None) -> N
         "beta_ign": ((n_in, n_out), (batch, n_in, n_out)),
     }
     for name, shapes in allowed.items():
-        if tuple(given[name].shape) not in shapes:
-            wanted = " or ".join(str(list(shape)) for shape in shapes)
-            raise ValueError(f"{name} must be {wanted}, got shape {list(given[name].shape)}")
+        check_sized(name, given[name], *shapes, beside=("x", x))
     if mask is not None and tuple(mask.shape) != (batch, n_in):
         raise ValueError(f"mask must be {[batch, n_in]}, got shape {list(mask.shape)}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchcaps.checks import as_two, check_at_least, check_flag, check_floating, check_shapes
+from torchcaps.checks import as_two, check_at_least, check_flag, check_floating, check_shapes, check_sized
 from torchcaps.ops.em.checks import check_activation
 from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
 from torchcaps.ops.variational_bayes.reference import route
@@ -68,11 +68,14 @@ def variational_bayes_routing(
     code.
     """
     matrices = getattr(pose, "ndim", 0) == 4
-    check_shapes(
+    sizes = check_shapes(
         pose=(pose, "B I rows d" if matrices else "B I d"),
         activation=(activation, "B I"),
         weight=(weight, "I J d columns"),
     )
+    if offset is not None:
+        vote = (sizes["rows"], sizes["columns"]) if matrices else (sizes["columns"],)
+        check_sized("offset", offset, (sizes["I"], *vote), beside=("pose", pose))
     routed = conv_variational_bayes_routing(
         pose[:, :, None, None],
         activation[:, :, None, None],
@@ -146,11 +149,10 @@ def conv_variational_bayes_routing(
         weight=(weight, "T K_h K_w J d columns"),
     )
     check_activation(activation)
-    _check_choices(beta_u, beta_a, sizes["J"], n_iters, return_coupling)
+    _check_choices(beta_u, beta_a, sizes["J"], n_iters, return_coupling, ("pose", pose))
     vote = (pose.shape[4], sizes["columns"]) if matrices else (sizes["columns"],)
-    wanted = (*weight.shape[:3], *vote)
-    if offset is not None and offset.shape != wanted:
-        raise ValueError(f"offset must be {list(wanted)}, got shape {list(offset.shape)}")
+    if offset is not None:
+        check_sized("offset", offset, (*weight.shape[:3], *vote), beside=("pose", pose))
     fields = Fields(pose.shape[1:4], weight.shape[1:3], as_two("stride", stride, 1))
     dtype = torch.promote_types(pose.dtype, weight.dtype)
     with without_autocast(pose):
@@ -225,7 +227,7 @@ def variational_bayes_routing_from_votes(
     check_floating("activation", activation)
     sizes = check_shapes(votes=(votes, "B I J D"), activation=(activation, "B I"))
     check_activation(activation)
-    _check_choices(beta_u, beta_a, sizes["J"], n_iters, return_coupling)
+    _check_choices(beta_u, beta_a, sizes["J"], n_iters, return_coupling, ("votes", votes))
     dtype = computed_in(votes)
     fields = Fields((sizes["I"], 1, 1), (1, 1), (1, 1))
     with without_autocast(votes):
@@ -236,11 +238,11 @@ def variational_bayes_routing_from_votes(
     return Capsules(mean[:, 0].to(wanted), logit[:, 0].sigmoid().to(wanted), coupling)
 
 
-def _check_choices(beta_u: Tensor, beta_a: Tensor, n_out: int, n_iters: int, return_coupling: bool) -> None:
+def _check_choices(
+    beta_u: Tensor, beta_a: Tensor, n_out: int, n_iters: int, return_coupling: bool, beside: tuple[str, Tensor]
+) -> None:
     """Refuse costs that are not one for each upper capsule, passes below 1, and a flag that is none."""
-    for name, beta in (("beta_u", beta_u), ("beta_a", beta_a)):
-        check_floating(name, beta)
-        if list(beta.shape) != [n_out]:
-            raise ValueError(f"{name} must be [J={n_out}], got shape {list(beta.shape)}")
+    check_sized("beta_u", beta_u, (n_out,), beside=beside)
+    check_sized("beta_a", beta_a, (n_out,), beside=beside)
     check_at_least("n_iters", n_iters, 1)
     check_flag("return_coupling", return_coupling)
