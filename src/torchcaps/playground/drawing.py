@@ -51,7 +51,7 @@ def fit_drawing(ink: Tensor) -> Tensor:
     if box is None:
         return torch.zeros(1, SIDE, SIDE)
     scale = BOX / max(box.shape)
-    height, width = (max(1, round(n * scale)) for n in box.shape)
+    height, width = (max(1, _nearest(n * scale)) for n in box.shape)
     enlarges = scale > 1
     digit = F.interpolate(
         box[None, None],
@@ -61,7 +61,7 @@ def fit_drawing(ink: Tensor) -> Tensor:
     )[0, 0]
     y, x = _centre_of_mass(digit)
     # In all of MNIST's own images it lies within the pixel that is right below the middle: 14 … 15, not 13.5 … 14.5.
-    return _placed(digit, math.ceil(SIDE / 2 - y), math.ceil(SIDE / 2 - x))[None]
+    return _placed(digit, _up(SIDE / 2 - y), _up(SIDE / 2 - x))[None]
 
 
 def overlay_drawings(inks: Sequence[Tensor], margin: int) -> Tensor:
@@ -160,4 +160,14 @@ def _placed(part: Tensor, first_row: int, first_column: int, side: int = SIDE) -
 
 def _shift(centre: float, size: int, most: int) -> int:
     """Return how many of the network's pixels a drawing stands off the middle, at most ``most``."""
-    return max(-most, min(most, round((centre / size - 0.5) * SIDE)))
+    return max(-most, min(most, _nearest((centre / size - 0.5) * SIDE)))
+
+
+def _up(value: float) -> int:
+    """Round up, but not what rounding alone puts above a whole number, as in a symmetric drawing."""
+    return math.ceil(value - 1e-4)
+
+
+def _nearest(value: float) -> int:
+    """Round to the nearest whole number, a half down."""
+    return _up(value - 0.5)
