@@ -10,6 +10,7 @@ import torch
 from torchcaps import build, load
 from torchcaps.models.baselines import BaselineCNN
 from torchcaps.playground import Network
+from torchcaps.playground.answers import Playground
 
 CLASSES = tuple("0123456789")
 
@@ -31,5 +32,4 @@ def small_cnn() -> Network:
 
 @pytest.fixture
 def playground() -> Any:
-    app = pytest.importorskip("torchcaps.playground.app", reason="the extra playground is not installed")
-    return app.Playground([small_network(), small_network("pair", 36, pairs=True)], small_cnn(), load("digits").test)
+    return Playground([small_network(), small_network("pair", 36, pairs=True)], small_cnn(), load("digits").test)

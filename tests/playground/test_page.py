@@ -21,7 +21,8 @@ uvicorn = pytest.importorskip("uvicorn", reason="the extra playground is not ins
 driver = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is not installed")
 
 from tests.playground.conftest import small_cnn, small_network  # noqa: E402
-from torchcaps.playground.app import Playground, make_app  # noqa: E402
+from torchcaps.playground.answers import Playground  # noqa: E402
+from torchcaps.playground.app import make_app  # noqa: E402
 from torchcaps.playground.serve import listen  # noqa: E402
 
 CHROMIUM = shutil.which("chromium")

@@ -17,7 +17,8 @@ pytest.importorskip("httpx", reason="httpx, which drives the server, is not inst
 from starlette.testclient import TestClient
 
 from tests.playground.conftest import small_cnn, small_network
-from torchcaps.playground.app import Playground, make_app
+from torchcaps.playground.answers import Playground
+from torchcaps.playground.app import make_app
 from torchcaps.playground.messages import CANVAS, LARGEST
 
 ADDRESS = "http://127.0.0.1:8000"

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps import explain
+from torchcaps.explain.receptive_fields import places_in
 from torchcaps.playground.drawing import SIDE, fit_drawing, overlay_drawings
+from torchcaps.playground.inside import Inside
 from torchcaps.playground.meaning import name_dimensions
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.run import Run
@@ -18,8 +20,6 @@ from torchcaps.typed import typed
 
 #: A second digit is there where its capsule is at least this long.
 PRESENT = 0.5
-#: Lower capsules of the parse tree.
-N_IN_TREE = 28
 
 
 class Seen(NamedTuple):
@@ -71,10 +71,13 @@ class Network:
         self.image_shape, self.margin = image_shape, (height - SIDE) // 2
         self._one_at_a_time = Lock()
         with self._one_at_a_time, torch.no_grad():
-            blank = torch.zeros(1, *image_shape)
-            self.has_capsules = _has_capsules(model, blank)
+            self.inside = _inside(model, image_shape)
             self.decoder = getattr(explain.unwrap(model), "decoder", None) if self.has_capsules else None
-            self.n_iters = explain.trace_routing(model, blank).classes.layer.n_iters if self.has_capsules else 0
+
+    @property
+    def has_capsules(self) -> bool:
+        """Return whether a map of capsules is routed to the classes, so that there is something to look into."""
+        return self.inside is not None
 
     def fit(self, inks: list[Tensor]) -> Tensor:
         """Turn the drawings ``[H, W]`` of a canvas into the image ``[1, H, W]`` that this network takes."""
@@ -92,7 +95,7 @@ class Network:
         """Say what is in an image ``[1, H, W]``."""
         with self._one_at_a_time:
             if not self.has_capsules:
-                scores = _probabilities(explain.scores_of(self.model, image[None]), self.pairs)[0]
+                scores = probabilities(explain.scores_of(self.model, image[None]), pairs=self.pairs)[0]
                 return Seen(scores, self._shown(scores), None, None)
             scores, pose = explain.class_capsules(self.model, image[None])
             shown = self._shown(scores[0])
@@ -130,27 +133,28 @@ class Network:
         Raises:
             ValueError: a network without capsules.
         """
+        if self.inside is None:
+            raise ValueError(f"{self.name} must route a map of capsules to its classes, got none to look into")
+        _, height, width = self.inside.map_shape
         with self._one_at_a_time:
-            couplings = explain.coupling_maps(self.model, image[None])
-            trees = [explain.parse_tree(self.model, image, t, N_IN_TREE) for t in range(1, len(couplings.maps) + 1)]
-        largest = couplings.maps.sum(dim=2).amax().clamp_min(1e-9)
-        iterations = []
-        for maps, scores, tree in zip(couplings.maps[:, 0], couplings.scores[:, 0], trees):
-            activity = maps.sum(dim=0)
-            iterations.append(
-                {
-                    "scores": _rounded(scores),
-                    "share": _rounded(maps / activity.clamp_min(1e-9)),
-                    "activity": _rounded(activity / largest),
-                    "tree": {
-                        "places": _rounded(tree.places),
-                        "types": tree.types.tolist(),
-                        "activation": _rounded(tree.activation),
-                        "coupling": _rounded(tree.coupling),
-                    },
-                }
-            )
-        return {"extent": list(couplings.extent), "iterations": iterations}
+            found = self.inside(image[None])
+        places = places_in(self.inside.extent, (height, width))[found.capsules % (height * width)]
+        tree = {
+            "places": _rounded(places),
+            "types": (found.capsules // (height * width)).tolist(),
+            "activation": _rounded(found.activation),
+        }
+        steps = zip(found.lengths, found.share, found.activity, found.coupling)
+        iterations = [
+            {
+                "scores": _rounded(lengths),
+                "share": _rounded(share),
+                "activity": _rounded(activity),
+                "tree": {**tree, "coupling": _rounded(coupling)},
+            }
+            for lengths, share, activity, coupling in steps
+        ]
+        return {"extent": list(self.inside.extent), "iterations": iterations}
 
     def meanings(self, pose: Tensor, label: int) -> list[str | None]:
         """Name what each number of this pose ``[D]`` does to the reconstruction, where that is clear."""
@@ -194,16 +198,15 @@ def run_of(run: str | Path) -> Run:
     return Run(path.parent if path.is_file() else path)
 
 
-def _has_capsules(model: nn.Module, image: Tensor) -> bool:
-    """Return whether a map of capsules is routed to the classes, so that there is something to look into."""
+def _inside(model: nn.Module, image_shape: tuple[int, int, int]) -> Inside | None:
     try:
-        explain.trace_routing(model, image).map_shape()
+        return Inside(model, image_shape)
     except ValueError:
-        return False
-    return True
+        return None
 
 
-def _probabilities(scores: Tensor, pairs: bool) -> Tensor:
+def probabilities(scores: Tensor, *, pairs: bool) -> Tensor:
+    """Turn the scores of a network without capsules into probabilities."""
     return scores.sigmoid() if pairs else scores.softmax(dim=1)
 
 

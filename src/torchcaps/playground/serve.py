@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from torchcaps.playground.answers import Playground
 from torchcaps.playground.network import load_network
 from torchcaps.playground.samples import find_samples
 
@@ -43,7 +44,7 @@ def serve_playground(
     try:
         import uvicorn
 
-        from torchcaps.playground.app import LOOPBACK, Playground, make_app
+        from torchcaps.playground.app import LOOPBACK, make_app
     except ImportError as error:
         raise ValueError(f"the playground needs {error.name}: pip install 'torchcaps[playground]'") from error
     if not runs:

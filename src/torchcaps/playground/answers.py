@@ -1,0 +1,156 @@
+"""What the page can ask of the networks, and what they say of a drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from torch import Tensor
+
+from torchcaps.data import Images
+from torchcaps.playground.drawing import transform_image
+from torchcaps.playground.messages import (
+    CANVAS,
+    Drawing,
+    as_text,
+    numbers_of,
+    read_drawing,
+    read_index,
+    read_number,
+    read_pose,
+)
+from torchcaps.playground.network import Network, Seen
+
+
+class Playground:
+    """What the page can ask.
+
+    Args:
+        networks: those to choose from, at least one, all with capsules.
+        beside: one to compare with, of the same classes and image size.
+        samples: test images 28×28.
+
+    Raises:
+        ValueError: no network, one without capsules, or one beside that does not fit.
+    """
+
+    def __init__(self, networks: Sequence[Network], beside: Network | None = None, samples: Images | None = None):
+        if not networks:
+            raise ValueError("networks must hold at least one, got none")
+        for network in networks:
+            if not network.has_capsules:
+                raise ValueError(
+                    f"{network.name} must route a map of capsules to its classes, got none to look into: "
+                    "give it by --beside"
+                )
+        if beside is not None and not any(_fits(beside, network) for network in networks):
+            raise ValueError(
+                f"beside must have the classes and the image shape of a network on the page, got {beside.name} with "
+                f"{beside.image_shape}"
+            )
+        self.networks, self.beside, self.samples = list(networks), beside, samples
+
+    def describe(self) -> dict[str, Any]:
+        """Say which networks there are."""
+        return {
+            "canvas": CANVAS,
+            "samples": 0 if self.samples is None else len(self.samples),
+            "attacks": True,
+            "networks": [
+                {
+                    "name": network.name,
+                    "classes": list(network.classes),
+                    "pairs": network.pairs,
+                    "side": network.image_shape[1],
+                    "decodes": network.decoder is not None,
+                    "beside": getattr(self.beside_of(network), "name", None),
+                }
+                for network in self.networks
+            ],
+        }
+
+    def see(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Say what is in a drawing, and in what was made of it."""
+        drawing = read_drawing(message, len(self.networks))
+        network = self.networks[drawing.network]
+        return self._seen(network, _moved(drawing, network.fit(drawing.inks)), drawing)
+
+    def explain(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Say how the capsules agree on a drawing, and what each number of the poses does."""
+        drawing = read_drawing(message, len(self.networks))
+        network = self.networks[drawing.network]
+        image = _moved(drawing, network.fit(drawing.inks))
+        seen = _in_order_of_pens(network, drawing, network.see(image))
+        named = [] if seen.poses is None or seen.reconstructions is None else zip(seen.poses, seen.shown)
+        return {**network.explain(image), "meanings": [network.meanings(pose, label) for pose, label in named]}
+
+    def decode(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Reconstruct an image from a pose."""
+        network = self.networks[read_index(message, "network", len(self.networks))]
+        label = read_index(message, "label", len(network.classes))
+        return {"image": as_text(network.decode(read_pose(message)[None], label)[0])}
+
+    def attack(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Change a drawing against one of the two networks, and say what both see in it."""
+        drawing = read_drawing(message, len(self.networks))
+        network = self.networks[drawing.network]
+        image = _moved(drawing, network.fit(drawing.inks))
+        epsilon = read_number(message, "epsilon", 0, 1)
+        against = message.get("against", "capsules")
+        beside = self.beside_of(network)
+        attacked = {"capsules": network} if beside is None else {"capsules": network, "beside": beside}
+        if not isinstance(against, str) or against not in attacked:
+            raise ValueError(f"against must be one of {', '.join(attacked)}, got {against!r:.40}")
+        return self._seen(network, attacked[against].attack(image, epsilon), drawing)
+
+    def sample(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Give a test image: number ``seed`` of a fixed random order."""
+        if self.samples is None:
+            raise ValueError("samples must be at hand for a test image, got none: draw, or load an image file")
+        seed = read_index(message, "seed", 2**31)
+        index = Random(seed).randrange(len(self.samples))
+        image, label = self.samples[index]
+        return {"image": as_text(image), "label": int(label), "index": index}
+
+    def beside_of(self, network: Network) -> Network | None:
+        """Return the network beside, where it fits this one."""
+        return self.beside if self.beside is not None and _fits(self.beside, network) else None
+
+    def _seen(self, network: Network, image: Tensor, drawing: Drawing) -> dict[str, Any]:
+        seen = _in_order_of_pens(network, drawing, network.see(image))
+        poses = [] if seen.poses is None else seen.poses
+        beside = self.beside_of(network)
+        return {
+            "image": as_text(image),
+            "scores": numbers_of(seen.scores),
+            "shown": [
+                {
+                    "label": label,
+                    "pose": numbers_of(pose),
+                    "image": None if seen.reconstructions is None else as_text(seen.reconstructions[k]),
+                }
+                for k, (label, pose) in enumerate(zip(seen.shown, poses))
+            ],
+            "beside": None if beside is None else numbers_of(beside.see(image).scores),
+        }
+
+
+def _moved(drawing: Drawing, image: Tensor) -> Tensor:
+    return transform_image(image, rotate=drawing.rotate, shift=drawing.shift, shear=drawing.shear)
+
+
+def _in_order_of_pens(network: Network, drawing: Drawing, seen: Seen) -> Seen:
+    """Put first of two reconstructions that which lies on the first pen's ink, so that colours are the pens'."""
+    if seen.poses is None or seen.reconstructions is None or len(seen.shown) < 2 or len(drawing.inks) < 2:
+        return seen
+    first, second = network.fit_each(drawing.inks)
+    one, two = seen.reconstructions
+    lead = _moved(drawing, first) - _moved(drawing, second)
+    if float((one * lead).sum()) >= float((two * lead).sum()):
+        return seen
+    return Seen(seen.scores, seen.shown[::-1], seen.poses.flip(0), seen.reconstructions.flip(0))
+
+
+def _fits(one: Network, other: Network) -> bool:
+    return (one.classes, one.image_shape, one.pairs) == (other.classes, other.image_shape, other.pairs)
