@@ -6,7 +6,6 @@ import math
 import os
 import re
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,14 @@ import torch
 from torchcaps.data import load
 
 pytest.importorskip("torchcaps.playground.app", reason="the extra playground is not installed")
-uvicorn = pytest.importorskip("uvicorn", reason="the extra playground is not installed")
+pytest.importorskip("uvicorn", reason="the extra playground is not installed")
 driver = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is not installed")
 
 from tests.playground.conftest import small_cnn, small_network  # noqa: E402
+from tests.playground.pages import BACKENDS, opened  # noqa: E402
+from torchcaps.playground import fit_drawing, transform_image  # noqa: E402
 from torchcaps.playground.answers import Playground  # noqa: E402
-from torchcaps.playground.app import make_app  # noqa: E402
-from torchcaps.playground.serve import listen  # noqa: E402
+from torchcaps.playground.drawing import overlay_drawings  # noqa: E402
 
 CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
@@ -31,19 +31,22 @@ if CHROMIUM is None:
 
 
 @pytest.fixture(scope="module")
-def playground() -> Playground:
-    return Playground([small_network(), small_network("pair", 36, pairs=True)], small_cnn(), load("digits").test)
+def playground() -> Iterator[Playground]:
+    networks = [small_network(), small_network("pair", 36, pairs=True)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torchcaps.playground.network.PRESENT", 0.0)  # untrained capsules are short
+        yield Playground(networks, small_cnn(), load("digits").test)
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def address(playground: Playground) -> Iterator[str]:
-    with listen("127.0.0.1", 0) as listening:
-        server = uvicorn.Server(uvicorn.Config(make_app(playground), log_level="warning", ws="none"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        server.should_exit = True
-        thread.join()
+def address(playground: Playground, backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with opened(playground, backend, tmp_path_factory.mktemp("page")) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +58,19 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def page(browser: Any, address: str) -> Iterator[Any]:
+def page(browser: Any, address: str, backend: str) -> Iterator[Any]:
     """The page, of which every request and every complaint is held against what may be."""
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.set_default_timeout(30_000)
     asked, wrong = [], []
-    page.on("request", lambda request: asked.append(request.url))
+    page.context.on("request", lambda request: asked.append(request.url))  # a worker's too
     page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.goto(address)
     page.locator("html[data-ready]").wait_for()
     yield page
     page.close()
-    assert asked
+    assert any(url.endswith("api/see" if backend == "server" else ".wasm") for url in asked)
     assert all(url.startswith((address, "data:", "blob:")) for url in asked), "a request left the machine"
     assert wrong == []
 
@@ -75,7 +78,7 @@ def page(browser: Any, address: str) -> Iterator[Any]:
 def settle(page: Any) -> None:
     """Wait until what is shown is of what is drawn: the explanation is asked last."""
     page.wait_for_timeout(200)
-    page.wait_for_load_state("networkidle")
+    page.locator("html:not([data-working])").wait_for()
 
 
 def draw(page: Any, strokes: list[list[tuple[float, float]]]) -> None:
@@ -180,7 +183,10 @@ def test_a_moved_digit_keeps_what_it_says_beside_its_pose(page: Any) -> None:
     assert torch.equal(seen_image(page, "input"), before)
 
 
-def test_an_attack_shows_both_answers(page: Any) -> None:
+def test_an_attack_shows_both_answers(page: Any, backend: str) -> None:
+    if backend == "static":  # programs have no gradients
+        assert page.locator(".attack").is_hidden()
+        return
     settle(page)
     before = seen_image(page, "attacked")
     for against in ("capsules", "beside"):
@@ -191,8 +197,7 @@ def test_an_attack_shows_both_answers(page: Any) -> None:
         assert re.fullmatch(r"capsules say \d \(\d\.\d\d\); cnn says \d \(\d\.\d\d\)\.", said), said
 
 
-def test_two_digits_have_two_colours(page: Any, playground: Playground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchcaps.playground.network.PRESENT", 0.0)  # untrained capsules are short
+def test_two_digits_have_two_colours(page: Any) -> None:
     page.select_option("#network", "1")
     settle(page)
     page.click("#clear")
@@ -258,7 +263,7 @@ def test_the_theme_follows_the_system_and_the_switch(page: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 800, 1440])
-def test_nothing_stands_out_at_any_width(page: Any, width: int) -> None:
+def test_nothing_stands_out_at_any_width(page: Any, width: int, backend: str) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     settle(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -267,7 +272,70 @@ def test_nothing_stands_out_at_any_width(page: Any, width: int) -> None:
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
             page.locator(f"html[data-theme={scheme}]").wait_for()
-            page.screenshot(path=f"{folder}/{width}-{scheme}.png", full_page=True)
+            page.screenshot(path=f"{folder}/{backend}-{width}-{scheme}.png", full_page=True)
+
+
+def test_both_backends_call_a_number_the_same(page: Any, playground: Playground) -> None:
+    settle(page)
+    network = playground.networks[0]
+    seen = seen_image(page, "input")
+    with torch.no_grad():
+        scores, pose = network.model(seen[None, None]).scores[0], network.see(seen[None]).poses
+    assert pose is not None
+    wanted = [
+        f"{name[1:]} {name[0]}" if name else f"number {k + 1}"
+        for k, name in enumerate(network.meanings(pose[0], int(scores.argmax())))
+    ]
+    assert page.locator("#sliders .slider span").all_inner_texts() == wanted
+
+
+def test_this_browser_fits_drawings_as_python_does(page: Any, backend: str) -> None:
+    if backend == "server":
+        pytest.skip("the server fits drawings by Python itself")
+    page.select_option("#network", "1")
+    move(page, "brush", 14)
+    generator = torch.Generator().manual_seed(0)
+    for k, image in enumerate(load("digits").test.images[:4]):
+        page.click("#clear")
+        scale, x, y = (0.4 + 0.5 * torch.rand(3, generator=generator)).tolist()
+        strokes = [
+            [(x * (1 - scale) + scale * u, y * (1 - scale) + scale * v) for u, v in s] for s in strokes_of(image)
+        ]
+        draw(page, strokes[: len(strokes) // 2])
+        page.check("input[name=pen][value='1']")
+        draw(page, strokes[len(strokes) // 2 :])
+        page.check("input[name=pen][value='0']")
+        change = {"rotate": 20 - 9 * k, "shear": 0.1 * k - 0.3, "shift_x": k / 2 - 1, "shift_y": 2 - k}
+        found = page.evaluate(_FIT, change)
+        inks = [torch.tensor(ink).view(140, 140) / 255 for ink in found["inks"]]
+        both = torch.stack(inks).sum(dim=0).clamp_max(1)
+        overlaid = overlay_drawings(inks, 4)
+        shift = (change.pop("shift_x"), change.pop("shift_y"))
+        wanted = {
+            "fitted": fit_drawing(both),
+            "speck": fit_drawing(both[60:72, 60:72]),  # which is enlarged
+            "overlaid": overlaid,
+            "moved": transform_image(overlaid, shift=shift, **change),
+        }
+        assert both.any()
+        for name, values in wanted.items():
+            torch.testing.assert_close(torch.tensor(found[name]), values.flatten(), atol=2e-5, rtol=0, msg=name)
+
+
+#: The page's own drawing, and what its script makes of it.
+_FIT = """async (change) => {
+  const fit = await import("./fit.js");
+  const inks = window.playground.inks();
+  const images = inks.map(fit.fromBytes);
+  const both = fit.together(images);
+  const speck = fit.image(12, 12);
+  speck.data = speck.data.map((_, i) => both.data[(60 + Math.floor(i / 12)) * 140 + 60 + (i % 12)]);
+  const overlaid = fit.overlayDrawings(images, 4);
+  const made = {fitted: fit.fitDrawing(both), speck: fit.fitDrawing(speck), overlaid,
+    moved: fit.transformImage(overlaid, change)};
+  const lists = Object.fromEntries(Object.entries(made).map(([name, { data }]) => [name, [...data]]));
+  return {...lists, inks: inks.map((ink) => [...ink])};
+}"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -120,6 +120,18 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
     made.add_argument("--host", type=place, default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     made.add_argument("--port", type=int, default=0, help="port to listen on (default: a free one)")
     made.add_argument("--no-browser", action="store_true", help="open no browser")
+    made.add_argument(
+        "--static",
+        type=place,
+        metavar="DIR",
+        help="serve nothing: write the page for a static host, with the networks, which run in the browser",
+    )
+    made.add_argument(
+        "--onnxruntime-web",
+        type=place,
+        metavar="FOLDER",
+        help="with --static: folder of that npm package (default: download it into the cache)",
+    )
     made = command("doctor", commands.doctor_command, "--json doctor.json")
     made.add_argument("--json", type=place, metavar="FILE", help="also write all of it there, to attach to a report")
     if further is not None:

@@ -317,7 +317,7 @@ def mask_capsules(capsules: Capsules | Tensor, target: Tensor | None = None) -> 
         mask = _one_hot(activation.argmax(dim=1), sizes["J"])
     else:
         mask = multi_hot(target, sizes["J"], pose)
-        if len(mask) != sizes["B"]:
+        if mask.shape[0] != sizes["B"]:  # len would fix the size of an exported batch
             raise ValueError(f"target must have B={sizes['B']} rows as capsules have, got shape {list(target.shape)}")
     mask = mask.unsqueeze(2).to(pose.dtype)
     return torch.where(mask == 0, 0, pose * mask)  # for ∞ · 0 is no zero

@@ -3,6 +3,7 @@
 from torchcaps.playground.drawing import fit_drawing, transform_image
 from torchcaps.playground.network import Network, load_network
 from torchcaps.playground.serve import serve_playground
+from torchcaps.playground.site import write_playground
 
 __all__ = [
     "Network",
@@ -10,4 +11,5 @@ __all__ = [
     "load_network",
     "serve_playground",
     "transform_image",
+    "write_playground",
 ]

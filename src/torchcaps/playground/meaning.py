@@ -47,7 +47,7 @@ def measure_strokes(images: Tensor) -> dict[str, Tensor]:
     dx, dy = x - centre_x[:, None, None], y - centre_y[:, None, None]
     spread_x, spread_y = mean(dx * dx), mean(dy * dy).clamp_min(1e-6)
     edge = ((ink.diff(dim=1).abs().sum(dim=(1, 2))) + ink.diff(dim=2).abs().sum(dim=(1, 2))).clamp_min(1e-6)
-    slant = torch.atan2(-mean(dx * dy), spread_y)
+    slant = torch.atan((-mean(dx * dy) / spread_y).float()).double()  # onnxruntime has no arc tangent in float64
     # The width of an upright ink: what slant adds to it is taken away.
     upright = (spread_x - mean(dx * dy).square() / spread_y).clamp_min(0)
     return {

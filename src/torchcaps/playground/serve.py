@@ -12,12 +12,7 @@ from pathlib import Path
 
 import torch
 
-from torchcaps.playground.answers import Playground
-from torchcaps.playground.network import load_network
-from torchcaps.playground.samples import find_samples
-
-#: What is shown where no run is named: networks that come trained.
-OURS = ("pretrained:mnist-small", "pretrained:multimnist-small")
+from torchcaps.playground.load import OURS, load_playground
 
 
 def serve_playground(
@@ -47,16 +42,9 @@ def serve_playground(
         from torchcaps.playground.app import LOOPBACK, make_app
     except ImportError as error:
         raise ValueError(f"the playground needs {error.name}: pip install 'torchcaps[playground]'") from error
-    if not runs:
-        raise ValueError("runs must name at least one, such as runs/digits or pretrained:mnist-small; got none")
     # Threads of one small image wait for each other longer than they work, the more so on a busy machine.
     torch.set_num_threads(1)
-    networks = [load_network(run) for run in runs]
-    playground = Playground(
-        networks,
-        None if beside is None else load_network(beside),
-        next(filter(None, (find_samples(run, each.classes) for run, each in zip(runs, networks))), None),
-    )
+    playground = load_playground(runs, beside)
     app = make_app(playground, (host, *LOOPBACK), any_address=not _is_loopback(host))
     with listen(host, port) as listening:
         address = f"http://{_in_address(host)}:{listening.getsockname()[1]}/"

@@ -152,7 +152,7 @@ def export(
     check_shapes(images=(images, "B C H W"))
     if len(images) == 0:
         raise ValueError("images must hold at least one image to compare on, got 0")
-    plain, images = _plain(model), images.detach().float().cpu()
+    plain, images = plain_copy(Scores(model)), images.detach().float().cpu()
     content = _Content(plain, images, _metadata(plain, images, classes) | extra)
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         wanted, made = plain(images), Path(folder) / f"model{form.suffixes[-1]}"
@@ -219,9 +219,9 @@ def _of_run(source: Run | str | Path, root: str | Path | None) -> tuple[Trained,
     return trained, further, _Data(config.data.name, test_images)
 
 
-def _plain(model: nn.Module) -> Scores:
-    """Return a copy on the CPU that gives scores by plain PyTorch, which every runtime reads."""
-    plain = Scores(copy.deepcopy(model)).cpu().float().eval()
+def plain_copy(module: nn.Module) -> Any:
+    """Return a copy on the CPU, in evaluation mode, that routes by plain PyTorch, which every runtime reads."""
+    plain = copy.deepcopy(module).cpu().float().eval()
     for layer in plain.modules():
         routing: Any = getattr(layer, "routing", None)
         if hasattr(routing, "backend"):

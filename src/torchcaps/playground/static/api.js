@@ -1,7 +1,7 @@
-// Ask the server; a refusal becomes an Error with the server's reason.
+// Ask the server; a refusal becomes an Error with the server's reason. in_browser/api.js asks a worker instead.
 
 export async function ask(name, message) {
-  const response = await fetch(`api/${name}`, message === undefined ? {} : {
+  const response = await reach(`api/${name}`, message === undefined ? {} : {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(message),
@@ -11,13 +11,10 @@ export async function ask(name, message) {
   return answer;
 }
 
-// Bytes as base64, without the limit on the number of arguments of one call.
-export function asBase64(bytes) {
-  let text = "";
-  for (let i = 0; i < bytes.length; i += 4096) text += String.fromCharCode(...bytes.subarray(i, i + 4096));
-  return btoa(text);
-}
-
-export function fromBase64(text) {
-  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+async function reach(address, options) {
+  try {
+    return await fetch(address, options);
+  } catch {
+    throw new Error("The playground's server has stopped.");
+  }
 }

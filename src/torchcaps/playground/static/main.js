@@ -1,6 +1,7 @@
 // The page: what is drawn is sent at once, the newest state alone; what comes back is shown.
 
-import { asBase64, ask, fromBase64 } from "./api.js";
+import { ask } from "./api.js";
+import { asBase64, fromBase64 } from "./base64.js";
 import { Drawing, picture, pictureOf } from "./drawing.js";
 import { showImages, showTree, showVotes } from "./pictures.js";
 
@@ -12,6 +13,12 @@ const about = await ask("playground");
 const state = { network: about.networks[0], seen: null, explained: null, chosen: null, pose: null, still: null };
 const drawing = new Drawing($("canvas"), changed);
 
+let working = 0;
+function count(change) {
+  working += change;
+  document.documentElement.toggleAttribute("data-working", working > 0);
+}
+
 // One question at a time of each kind; while one is asked, the newest state waits, and those between are dropped.
 function latest(work) {
   let busy = false;
@@ -20,6 +27,7 @@ function latest(work) {
     again = true;
     if (busy) return;
     busy = true;
+    count(1);
     try {
       while (again) {
         again = false;
@@ -30,13 +38,25 @@ function latest(work) {
       problem(error.message);
     } finally {
       busy = false;
+      count(-1);
     }
   };
 }
 
 function problem(text) {
-  $("problem").textContent = text === "Failed to fetch" ? "The playground's server has stopped." : text;
+  $("problem").textContent = text;
   $("problem").hidden = !text;
+}
+
+// Say so where an answer takes long, as the first one does while a network is loaded.
+async function patiently(answer) {
+  const waiting = setTimeout(() => { $("waiting").hidden = false; }, 500);
+  try {
+    return await answer;
+  } finally {
+    clearTimeout(waiting);
+    $("waiting").hidden = true;
+  }
 }
 
 function message() {
@@ -63,7 +83,7 @@ const see = latest(async () => {
   }
   const { network } = state;
   const sent = message();
-  const seen = await ask("see", sent);
+  const seen = await patiently(ask("see", sent));
   if (network !== state.network || drawing.isEmpty) return; // another was chosen meanwhile, or all was wiped
   state.seen = seen;
   if (MOVES.every((name) => sent[name] === 0)) state.still = state.seen;
@@ -82,7 +102,7 @@ const explain = latest(async () => {
 });
 
 const attack = latest(async () => {
-  if (drawing.isEmpty) return;
+  if (drawing.isEmpty || !about.attacks) return;
   const against = document.querySelector("input[name=against]:checked").value;
   const found = await ask("attack", {
     ...message(), epsilon: Number($("epsilon").value), against: state.network.beside ? against : "capsules",
@@ -316,6 +336,7 @@ $("undo").addEventListener("click", () => drawing.undo());
 $("clear").addEventListener("click", () => drawing.clear());
 $("sample").addEventListener("click", guarded(takeSample));
 $("sample").hidden = !about.samples;
+document.querySelector(".attack").hidden = !about.attacks;
 $("file").addEventListener("change", guarded(async (event) => {
   const [file] = event.target.files;
   event.target.value = "";
@@ -347,6 +368,7 @@ window.playground = {
     drawing.steps = [];
     drawing.put(found, 0);
   },
+  inks: () => drawing.inks(about.canvas),
 };
 
 useNetwork(0);

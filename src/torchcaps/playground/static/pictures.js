@@ -1,6 +1,6 @@
 // Draw what the networks said: images, votes over the image, and the parse tree.
 
-import { fromBase64 } from "./api.js";
+import { fromBase64 } from "./base64.js";
 import { TINTS } from "./drawing.js";
 
 // One image in grey, or two in two colours.

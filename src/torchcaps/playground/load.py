@@ -1,0 +1,27 @@
+"""The networks of the page, from the runs that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchcaps.playground.answers import Playground
+from torchcaps.playground.network import load_network
+from torchcaps.playground.samples import find_samples
+
+#: What is shown where no run is named: networks that come trained.
+OURS = ("pretrained:mnist-small", "pretrained:multimnist-small")
+
+
+def load_playground(runs: Sequence[str | Path] = OURS, beside: str | Path | None = None) -> Playground:
+    """Load trained networks, one to compare them with, and test images that are at hand.
+
+    Raises:
+        ValueError: no run, or one that does not fit.
+    """
+    if not runs:
+        raise ValueError("runs must name at least one, such as runs/digits or pretrained:mnist-small; got none")
+    networks = [load_network(run) for run in runs]
+    found = (find_samples(run, each.classes) for run, each in zip(runs, networks))
+    samples = next((each for each in found if each is not None), None)
+    return Playground(networks, None if beside is None else load_network(beside), samples)

@@ -1,0 +1,47 @@
+// Answer the page's questions one after the other: what playground/answers.py says, computed in this browser.
+
+import { asBase64 } from "./base64.js";
+import { load } from "./files.js";
+import { Network } from "./network.js";
+
+const about = load("about.json").then((response) => response.json());
+const networks = new Map();
+let samples = null;
+
+const answers = {
+  playground: () => about,
+  see: async (message) => (await network(message)).see(message),
+  explain: async (message) => (await network(message)).explain(message),
+  decode: async (message) => ({ image: asBase64(await (await network(message)).decode(message.pose, message.label)) }),
+  sample,
+};
+
+// Loaded once it is asked for: few visitors try every network.
+async function network({ network: index }) {
+  if (!networks.has(index)) networks.set(index, Network.load((await about).networks[index], (await about).constants));
+  try {
+    return await networks.get(index);
+  } catch (error) {
+    networks.delete(index); // so that the next question tries again
+    throw error;
+  }
+}
+
+async function sample({ seed }) {
+  const { labels, side } = (await about).test_images;
+  samples ??= new Uint8Array(await (await load("samples.bin")).arrayBuffer());
+  const index = seed % labels.length;
+  const size = side * side;
+  return { image: asBase64(samples.subarray(index * size, (index + 1) * size)), label: labels[index], index };
+}
+
+let turn = Promise.resolve();
+addEventListener("message", ({ data: { id, name, message } }) => {
+  turn = turn.then(async () => {
+    try {
+      postMessage({ id, answer: await answers[name](message) });
+    } catch (error) {
+      postMessage({ id, error: String(error?.message ?? error) });
+    }
+  });
+});

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.playground.conftest import small_network
+from torchcaps import load
+from torchcaps.cli import main
+from torchcaps.playground import Network, runtime, site, write_playground
+from torchcaps.playground.answers import Playground
+from torchcaps.playground.programs import write_decoder, write_inside
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is taken for the npm package, though nothing in it runs."""
+    import hashlib
+
+    dist = tmp_path / "onnxruntime-web" / "dist"
+    dist.mkdir(parents=True)
+    known = {}
+    for name, (called, _) in runtime._FILES.items():
+        (dist / name).write_text(name)
+        known[name] = (called, hashlib.sha256(name.encode()).hexdigest())
+    monkeypatch.setattr(runtime, "_FILES", known)
+    return dist.parent
+
+
+@pytest.fixture
+def no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the programs, whose export takes seconds."""
+    monkeypatch.setattr(site, "check_packages", lambda: None)
+    monkeypatch.setattr(site, "_write_programs", lambda *_: {"inside": None, "decoder": None, "beside": None})
+
+
+@pytest.fixture
+def playground() -> Playground:
+    return Playground([small_network()], None, load("digits").test)
+
+
+def test_the_page_is_written_with_its_images_and_rules(
+    playground: Playground, package: Path, no_programs: None, tmp_path: Path
+) -> None:
+    folder = site.write_site(playground, tmp_path / "page", onnxruntime_web=package)
+    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    assert not about["attacks"]
+    labels = about["test_images"]["labels"]
+    assert playground.samples is not None
+    assert labels == playground.samples.labels[: len(labels)].tolist()
+    assert about["samples"] == len(labels) == min(site.N_SAMPLES, len(playground.samples))
+    pixels = torch.frombuffer(bytearray((folder / "samples.bin").read_bytes()), dtype=torch.uint8)
+    assert torch.equal(pixels.view(-1, 1, 28, 28), playground.samples.images[: len(labels)])
+    assert "default-src 'none'" in (folder / "index.html").read_text(encoding="utf-8")
+    assert "worker" in (folder / "api.js").read_text(encoding="utf-8")
+    assert (folder / "onnxruntime.wasm").read_text() == "ort-wasm-simd-threaded.wasm"
+    assert folder.stat().st_mode & 0o055 == 0o055  # others may read it
+
+
+def test_its_own_folder_is_written_anew_and_what_is_not_its_own_stays(
+    playground: Playground, package: Path, no_programs: None, tmp_path: Path
+) -> None:
+    folder = site.write_site(playground, tmp_path / "page", onnxruntime_web=package)
+    (folder / "CNAME").write_text("example.org")
+    (folder / "networks" / "7-inside.onnx").write_text("of a third network")
+    (folder / "main.js").write_text("old")
+    site.write_site(playground, folder, onnxruntime_web=package)
+    assert (folder / "CNAME").read_text() == "example.org"
+    assert not (folder / "networks" / "7-inside.onnx").exists()
+    assert (folder / "main.js").read_text(encoding="utf-8") != "old"
+
+
+@pytest.mark.parametrize("mark", [None, "{", "[]", '"torchcaps"', '{"torchcaps": "0.1.0"}'])
+def test_a_folder_of_other_files_is_refused_before_anything_is_loaded(mark: str | None, tmp_path: Path) -> None:
+    (tmp_path / ("photo.png" if mark is None else "about.json")).write_text(mark or "")
+    with pytest.raises(ValueError, match="static must be a new or empty folder, or one that it wrote before, got"):
+        write_playground(tmp_path, ["no such run"])
+    with pytest.raises(ValueError, match="static must be a folder, got the file"):
+        write_playground(next(tmp_path.iterdir()), ["no such run"])
+
+
+def test_another_version_of_the_runtime_is_refused(
+    playground: Playground, package: Path, no_programs: None, tmp_path: Path
+) -> None:
+    (package / "dist" / "ort-wasm-simd-threaded.wasm").write_text("of another version")
+    with pytest.raises(ValueError, match=r"onnxruntime-web must be version 1\.30\.0, got another ort-wasm"):
+        site.write_site(playground, tmp_path / "page", onnxruntime_web=package)
+    with pytest.raises(ValueError, match="onnxruntime-web must be the folder of that npm package"):
+        site.write_site(playground, tmp_path / "page", onnxruntime_web=tmp_path)
+    assert not (tmp_path / "page").exists()
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
+    with pytest.raises(ValueError, match=r"static needs onnx: pip install 'torchcaps\[export\]'"):
+        site.write_site(Playground([small_network()]), tmp_path / "page")
+
+
+def test_the_command_says_what_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def write(folder: str, runs: Any, **further: Any) -> Path:
+        asked.append((folder, runs, further))
+        return Path(folder)
+
+    monkeypatch.setattr("torchcaps.playground.write_playground", write)
+    assert main(["playground", "runs/a", "--static", str(tmp_path), "--onnxruntime-web", "package"]) == 0
+    assert asked == [(str(tmp_path), ["runs/a"], {"beside": None, "onnxruntime_web": "package"})]
+    assert f"wrote {tmp_path}: give it to any static host" in capsys.readouterr().out
+    assert main(["playground", "--onnxruntime-web", "package"]) == 2
+    assert "--onnxruntime-web is for --static" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason=f"{name} is not installed; it is of the extra export")
+    return small_network()
+
+
+def test_a_program_says_what_the_network_says(network: Network, tmp_path: Path) -> None:
+    import onnxruntime
+
+    images = load("digits").test.images[:3] / 255
+    write_inside(network, images, tmp_path / "inside.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "inside.onnx"))
+    scores, coupling = session.run(["scores", "coupling"], {"images": images[1:2].numpy()})
+    seen, explained = network.see(images[1]), network.explain(images[1])
+    torch.testing.assert_close(torch.from_numpy(scores), seen.scores)
+    for found, step in zip(coupling, explained["iterations"], strict=True):
+        wanted = torch.tensor(step["tree"]["coupling"])
+        torch.testing.assert_close(torch.from_numpy(found), wanted, atol=1e-4, rtol=0)  # four digits are sent
+    assert network.inside is not None
+    poses = network.inside(images[:1]).poses
+    write_decoder(network, poses, tmp_path / "decoder.onnx")
+    decoder = onnxruntime.InferenceSession(str(tmp_path / "decoder.onnx"))
+    (found,) = decoder.run(["images"], {"poses": poses[:4].numpy(), "label": torch.tensor([7]).numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), network.decode(poses[:4], 7))
+
+
+def test_a_program_that_differs_is_refused(network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxruntime
+
+    run = onnxruntime.InferenceSession.run
+    monkeypatch.setattr(
+        onnxruntime.InferenceSession, "run", lambda *arguments: [each + 1e-4 for each in run(*arguments)]
+    )
+    with pytest.raises(ValueError, match=r"inside\.onnx must give the network's scores to 1e-05, got a difference"):
+        write_inside(network, torch.rand(1, 1, 28, 28), tmp_path / "inside.onnx")
