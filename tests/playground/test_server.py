@@ -77,6 +77,8 @@ def test_couplings_begin_even_and_come_to_the_scores(client: TestClient) -> None
     assert last["scores"] == pytest.approx(seen["scores"], abs=1e-4)
     assert torch.tensor(last["share"]).sum(dim=0).sub(1).abs().max() < 1e-3
     assert [len(names) for names in found["meanings"]] == [16]
+    assert found["labels"] == [each["label"] for each in seen["shown"]]
+    assert found["image"] == seen["image"]
 
 
 def test_a_pose_is_decoded(client: TestClient) -> None:

@@ -83,7 +83,8 @@ class Playground:
         image = _moved(drawing, network.fit(drawing.inks))
         seen = _in_order_of_pens(network, drawing, network.see(image))
         named = [] if seen.poses is None or seen.reconstructions is None else zip(seen.poses, seen.shown)
-        return {**network.explain(image), "meanings": [network.meanings(pose, label) for pose, label in named]}
+        meanings = [network.meanings(pose, label) for pose, label in named]
+        return {**network.explain(image), "image": as_text(image), "labels": seen.shown, "meanings": meanings}
 
     def decode(self, message: dict[str, Any]) -> dict[str, Any]:
         """Reconstruct an image from a pose."""

@@ -96,7 +96,7 @@ const explain = latest(async () => {
   const { network } = state;
   const found = await ask("explain", message());
   if (network !== state.network || !state.seen) return; // another was chosen meanwhile, or all was wiped
-  state.explained = { ...found, image: state.seen.image };
+  state.explained = found;
   showAgreement();
   nameSliders();
 });
@@ -175,8 +175,8 @@ function choose(label) {
 }
 
 function showAgreement() {
-  const { explained, network, chosen, seen } = state;
-  if (!explained || !seen || chosen === null) return;
+  const { explained, network, chosen } = state;
+  if (!explained || chosen === null) return;
   const slider = $("iteration");
   const n = explained.iterations.length;
   if (Number(slider.max) !== n) {
@@ -186,8 +186,7 @@ function showAgreement() {
   showValue(slider);
   const step = explained.iterations[Number(slider.value) - 1];
   showVotes($("votes"), explained.image, { extent: explained.extent, step, label: chosen });
-  const shown = seen.shown.map((each) => each.label);
-  showTree($("tree"), explained.image, { step, classes: network.classes, shown, side: network.side });
+  showTree($("tree"), explained.image, { step, classes: network.classes, shown: explained.labels, side: network.side });
   const [activity, given] = [step.activity.flat(), step.share[chosen].flat()];
   const whole = activity.reduce((a, b) => a + b, 0) || 1;
   const part = activity.reduce((sum, value, k) => sum + value * given[k], 0) / whole;
@@ -236,7 +235,8 @@ function slider(id, text, min, max, step) {
 
 // A number is called by what it was measured to do to this reconstruction.
 function nameSliders() {
-  const meanings = state.explained?.meanings[state.which] ?? [];
+  const { explained, seen, which } = state;
+  const meanings = explained?.meanings[explained.labels.indexOf(seen.shown[which].label)] ?? [];
   [...$("sliders").children].forEach((row, k) => {
     const meaning = meanings[k];
     row.firstChild.textContent = meaning ? `${meaning.slice(1)} ${meaning[0]}` : `number ${k + 1}`;

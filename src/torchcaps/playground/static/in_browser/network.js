@@ -34,10 +34,16 @@ export class Network {
   }
 
   async explain(message) {
-    const { found, shown } = await this.#look(message);
+    const { image, found, shown } = await this.#look(message);
     const meanings = [];
     if (this.decoder) for (const { pose, label } of shown) meanings.push(await this.#meanings(pose, label));
-    return { extent: this.about.extent, iterations: this.#iterations(found), meanings };
+    return {
+      extent: this.about.extent,
+      iterations: this.#iterations(found),
+      image: asBase64(toBytes(image)),
+      labels: shown.map(({ label }) => label),
+      meanings,
+    };
   }
 
   // The reconstruction's bytes.
