@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -93,3 +94,12 @@ def test_networks_that_come_trained_are_shown(run: str) -> None:
     assert network.has_capsules and network.pairs == ("multi" in run)
     samples = find_samples(run, network.classes)
     assert samples is not None and len(samples) > 100
+
+
+def test_an_answer_does_not_wait_for_its_head_to_be_acknowledged() -> None:
+    with listen("127.0.0.1", 0) as listening:
+        listening.settimeout(20)
+        with socket.create_connection(listening.getsockname(), timeout=20):
+            accepted, _ = listening.accept()
+            with accepted:
+                assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
