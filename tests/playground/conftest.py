@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,3 +35,16 @@ def small_cnn() -> Network:
 @pytest.fixture
 def playground() -> Any:
     return Playground([small_network(), small_network("pair", 36, pairs=True)], small_cnn(), load("digits").test)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, which playwright drives."""
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is not installed")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()

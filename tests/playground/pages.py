@@ -35,6 +35,8 @@ def opened(playground: Playground, backend: str, folder: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def served(playground: Playground) -> Iterator[str]:
     """From the server that ``torchcaps playground`` runs."""
+    for name in ("starlette", "uvicorn"):
+        pytest.importorskip(name, reason="the extra playground is not installed")
     import uvicorn
 
     from torchcaps.playground.app import make_app

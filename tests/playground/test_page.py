@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.playground.conftest import small_cnn, small_network
+from tests.playground.pages import BACKENDS, opened
 from torchcaps.data import load
-
-pytest.importorskip("torchcaps.playground.app", reason="the extra playground is not installed")
-pytest.importorskip("uvicorn", reason="the extra playground is not installed")
-driver = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is not installed")
-
-from tests.playground.conftest import small_cnn, small_network  # noqa: E402
-from tests.playground.pages import BACKENDS, opened  # noqa: E402
-from torchcaps.playground import fit_drawing, transform_image  # noqa: E402
-from torchcaps.playground.answers import Playground  # noqa: E402
-from torchcaps.playground.drawing import overlay_drawings  # noqa: E402
-
-CHROMIUM = shutil.which("chromium")
-if CHROMIUM is None:
-    pytest.skip("chromium is not installed", allow_module_level=True)
+from torchcaps.playground import fit_drawing, transform_image
+from torchcaps.playground.answers import Playground
+from torchcaps.playground.drawing import overlay_drawings
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +37,6 @@ def backend(request: pytest.FixtureRequest) -> str:
 def address(playground: Playground, backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with opened(playground, backend, tmp_path_factory.mktemp("page")) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
