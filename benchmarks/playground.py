@@ -63,8 +63,10 @@ def measure(run: str, package: Path | None) -> dict[str, Any]:
     with torch.no_grad():
         own = network.model(to_float(images)).scores.argmax(dim=1).tolist()
     found: dict[str, Any] = {"n_digits": N_DIGITS, "accuracy_of_the_network": _accuracy(own, labels)}
-    for name, opened in (("server", _served(run)), ("static", _hosted(run, package))):
-        with opened as address, _page(address) as page:
+    for name, opened in (("server", _served(run)), ("static", _written(run, package))):
+        with opened as address, opened_page(address) as page:
+            page.locator("html[data-ready]:not([data-working])").wait_for()
+            page.locator("#agreement:not(:empty)").wait_for()
             before, times, after = os.getloadavg()[0], _draw(page), os.getloadavg()[0]
             said = [network.classes.index(text) for text in read_digits(page, images)]
         found[name] = {
@@ -83,8 +85,8 @@ def read_digits(page: Any, images: torch.Tensor) -> list[str]:
 
 
 @contextlib.contextmanager
-def _page(address: str) -> Iterator[Any]:
-    """Open the page, and wait until the network has answered once."""
+def opened_page(address: str) -> Iterator[Any]:
+    """Open an address in Chromium."""
     from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]
 
     with sync_playwright() as playwright:
@@ -92,8 +94,6 @@ def _page(address: str) -> Iterator[Any]:
         try:
             page = browser.new_page(viewport={"width": 1200, "height": 900})
             page.goto(address)
-            page.locator("html[data-ready]:not([data-working])").wait_for()
-            page.locator("#agreement:not(:empty)").wait_for()
             yield page
         finally:
             browser.close()
@@ -109,16 +109,23 @@ def _served(run: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _hosted(run: str, package: Path | None) -> Iterator[str]:
+def _written(run: str, package: Path | None) -> Iterator[str]:
     from torchcaps.playground import write_playground
 
     with tempfile.TemporaryDirectory() as folder:
         write_playground(folder, [run], onnxruntime_web=package)
-        with _program("http.server", "--bind", "127.0.0.1", "--directory", folder, "0") as server:
-            assert server.stdout is not None
-            found = re.search(r"http\S+/", server.stdout.readline())
-            assert found is not None
-            yield found[0]
+        with hosted(folder) as address:
+            yield address
+
+
+@contextlib.contextmanager
+def hosted(folder: str) -> Iterator[str]:
+    """Serve the files of a folder, as any static host would, and return their address."""
+    with _program("http.server", "--bind", "127.0.0.1", "--directory", folder, "0") as server:
+        assert server.stdout is not None
+        found = re.search(r"http\S+/", server.stdout.readline())
+        assert found is not None
+        yield found[0]
 
 
 @contextlib.contextmanager
