@@ -72,7 +72,7 @@ def _runtimes(folder: Path, images: Tensor, package: Path | None) -> Iterator[tu
     with torch.no_grad():
         yield f"torch {torch.__version__}, pt2", torch.cat([program(batch) for batch in images.split(N_BATCH)])
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
-    scores = [session.run(None, {"images": batch.numpy()})[0] for batch in images.split(N_BATCH)]
+    scores = [np.asarray(session.run(None, {"images": batch.numpy()})[0]) for batch in images.split(N_BATCH)]
     yield f"onnxruntime {onnxruntime.__version__}", torch.from_numpy(np.concatenate(scores))
     core = openvino.Core()
     number = openvino.__version__.split("-")[0]
