@@ -13,6 +13,7 @@ from torchcaps import build, load
 from torchcaps.models.baselines import BaselineCNN
 from torchcaps.playground import Network
 from torchcaps.playground.answers import Playground
+from torchcaps.playground.parts import Parts
 
 CLASSES = tuple("0123456789")
 
@@ -26,6 +27,14 @@ def small_network(name: str = "small", side: int = 28, *, pairs: bool = False) -
     return Network(name, model, CLASSES, (1, side, side), pairs=pairs)
 
 
+def small_parts() -> Parts:
+    torch.manual_seed(5)
+    model = build("template_autoencoder", (1, 28, 28), n_capsules=4, channels=(4, 4), width=8)
+    with torch.no_grad():
+        model.background.fill_(0.25)  # which is no part
+    return Parts(model.eval())
+
+
 def small_cnn() -> Network:
     torch.manual_seed(4)
     model = BaselineCNN((1, 28, 28), 10, (4, 4), (8,), pool=True).eval()
@@ -34,7 +43,8 @@ def small_cnn() -> Network:
 
 @pytest.fixture
 def playground() -> Any:
-    return Playground([small_network(), small_network("pair", 36, pairs=True)], small_cnn(), load("digits").test)
+    networks = [small_network(), small_network("pair", 36, pairs=True)]
+    return Playground(networks, small_cnn(), load("digits").test, small_parts())
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.playground.conftest import small_cnn, small_network
+from tests.playground.conftest import small_cnn, small_network, small_parts
 from tests.playground.pages import BACKENDS, opened
 from torchcaps.data import load
 from torchcaps.playground import fit_drawing, transform_image
@@ -25,7 +25,7 @@ def playground() -> Iterator[Playground]:
     networks = [small_network(), small_network("pair", 36, pairs=True)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torchcaps.playground.network.PRESENT", 0.0)  # untrained capsules are short
-        yield Playground(networks, small_cnn(), load("digits").test)
+        yield Playground(networks, small_cnn(), load("digits").test, small_parts())
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -198,6 +198,19 @@ def test_two_digits_have_two_colours(page: Any) -> None:
     assert red > 0
     assert blue > 0
     assert " and " in page.inner_text("#verdict")
+
+
+def test_parts_move_apart(page: Any, playground: Playground) -> None:
+    settle(page)
+    assert playground.parts is not None
+    move(page, "apart", 0)
+    together = page.screenshot(clip=page.locator("#parts").bounding_box(), full_page=True)
+    places = playground.parts(seen_image(page, "input")[None, None]).places
+    assert places.abs().max() > 1
+    move(page, "apart", 1)
+    assert page.screenshot(clip=page.locator("#parts").bounding_box(), full_page=True) != together
+    page.select_option("#network", "1")
+    assert page.locator("#parts").is_hidden()  # they are of single digits
 
 
 def test_it_is_drawn_by_keys(page: Any) -> None:

@@ -180,7 +180,7 @@ BAD = [
 @pytest.mark.parametrize(("message", "reason"), BAD)
 def test_a_wrong_drawing_is_refused_with_a_reason(client: TestClient, message: Any, reason: str) -> None:
     body = message if isinstance(message, bytes) else json.dumps(message).encode()
-    for path in ("see", "explain", "attack"):
+    for path in ("see", "explain", "attack", "take_apart"):
         refused(client.post(f"/api/{path}", content=body, headers={"content-type": "application/json"}), 400, reason)
 
 

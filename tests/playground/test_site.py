@@ -12,6 +12,7 @@ from torchcaps import load
 from torchcaps.cli import main
 from torchcaps.playground import Network, runtime, site, write_playground
 from torchcaps.playground.answers import Playground
+from torchcaps.playground.load import OURS, PARTS
 from torchcaps.playground.programs import write_decoder, write_inside
 
 
@@ -110,8 +111,10 @@ def test_the_command_says_what_it_wrote(
 
     monkeypatch.setattr("torchcaps.playground.write_playground", write)
     assert main(["playground", "runs/a", "--static", str(tmp_path), "--onnxruntime-web", "package"]) == 0
-    assert asked == [(str(tmp_path), ["runs/a"], {"beside": None, "onnxruntime_web": "package"})]
+    assert asked == [(str(tmp_path), ["runs/a"], {"beside": None, "parts": None, "onnxruntime_web": "package"})]
     assert f"wrote {tmp_path}: give it to any static host" in capsys.readouterr().out
+    assert main(["playground", "--static", str(tmp_path)]) == 0
+    assert asked[1] == (str(tmp_path), OURS, {"beside": None, "parts": PARTS, "onnxruntime_web": None})
     assert main(["playground", "--onnxruntime-web", "package"]) == 2
     assert "--onnxruntime-web is for --static" in capsys.readouterr().err
 

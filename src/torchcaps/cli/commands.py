@@ -200,18 +200,19 @@ def _export_int8(parsed: argparse.Namespace, path: Path) -> None:
 def playground_command(parsed: argparse.Namespace) -> None:
     """Draw a digit, and see on a local page which capsules agree on it."""
     from torchcaps.playground import serve_playground, write_playground
-    from torchcaps.playground.load import OURS
+    from torchcaps.playground.load import OURS, PARTS
 
     runs = parsed.runs or OURS
+    shown = {"beside": parsed.beside, "parts": parsed.parts or (None if parsed.runs else PARTS)}
     if parsed.static is not None:
-        folder = write_playground(parsed.static, runs, beside=parsed.beside, onnxruntime_web=parsed.onnxruntime_web)
+        folder = write_playground(parsed.static, runs, **shown, onnxruntime_web=parsed.onnxruntime_web)
         print(f"wrote {folder}: give it to any static host, or try it by python -m http.server -d {folder}")
         return
     if parsed.onnxruntime_web is not None:
         raise ValueError("--onnxruntime-web is for --static, which is not given")
     serve_playground(
         runs,
-        beside=parsed.beside,
+        **shown,
         host=parsed.host,
         port=parsed.port,
         opens_browser=not parsed.no_browser,

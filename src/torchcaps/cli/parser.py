@@ -117,6 +117,11 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
         help=f"{run_help}, on images of one channel (default: networks that come trained)",
     )
     made.add_argument("--beside", metavar="RUN", help="another run, such as a CNN's, whose answers stand beside")
+    made.add_argument(
+        "--parts",
+        metavar="RUN",
+        help="a run of template_autoencoder, which takes drawings apart (default: one that comes trained)",
+    )
     made.add_argument("--host", type=place, default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     made.add_argument("--port", type=int, default=0, help="port to listen on (default: a free one)")
     made.add_argument("--no-browser", action="store_true", help="open no browser")

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchcaps.data import Images
-from torchcaps.playground.drawing import transform_image
+from torchcaps.playground.drawing import fit_drawing, transform_image
 from torchcaps.playground.messages import (
     CANVAS,
     Drawing,
@@ -21,6 +22,7 @@ from torchcaps.playground.messages import (
     read_pose,
 )
 from torchcaps.playground.network import Network, Seen
+from torchcaps.playground.parts import Parts
 
 
 class Playground:
@@ -30,12 +32,19 @@ class Playground:
         networks: those to choose from, at least one, all with capsules.
         beside: one to compare with, of the same classes and image size.
         samples: test images 28×28.
+        parts: an auto-encoder that takes a digit apart.
 
     Raises:
         ValueError: no network, one without capsules, or one beside that does not fit.
     """
 
-    def __init__(self, networks: Sequence[Network], beside: Network | None = None, samples: Images | None = None):
+    def __init__(
+        self,
+        networks: Sequence[Network],
+        beside: Network | None = None,
+        samples: Images | None = None,
+        parts: Parts | None = None,
+    ) -> None:
         if not networks:
             raise ValueError("networks must hold at least one, got none")
         for network in networks:
@@ -49,7 +58,7 @@ class Playground:
                 f"beside must have the classes and the image shape of a network on the page, got {beside.name} with "
                 f"{beside.image_shape}"
             )
-        self.networks, self.beside, self.samples = list(networks), beside, samples
+        self.networks, self.beside, self.samples, self.parts = list(networks), beside, samples, parts
 
     def describe(self) -> dict[str, Any]:
         """Say which networks there are."""
@@ -57,6 +66,7 @@ class Playground:
             "canvas": CANVAS,
             "samples": 0 if self.samples is None else len(self.samples),
             "attacks": True,
+            "parts": self.parts is not None,
             "networks": [
                 {
                     "name": network.name,
@@ -104,6 +114,21 @@ class Playground:
         if not isinstance(against, str) or against not in attacked:
             raise ValueError(f"against must be one of {', '.join(attacked)}, got {against!r:.40}")
         return self._seen(network, attacked[against].attack(image, epsilon), drawing)
+
+    @torch.no_grad()
+    def take_apart(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Say which parts a drawing is made of, where each stands, and what it draws."""
+        drawing = read_drawing(message, len(self.networks))
+        if self.parts is None:
+            raise ValueError("parts must be at hand to take a drawing apart, got none")
+        image = _moved(drawing, fit_drawing(torch.stack(drawing.inks).sum(dim=0).clamp_max(1)))
+        found = self.parts(image[None])
+        return {
+            "parts": [
+                {"image": as_text(picture), "x": x, "y": y}
+                for picture, (x, y) in zip(found.pictures, map(numbers_of, found.places))
+            ]
+        }
 
     def sample(self, message: dict[str, Any]) -> dict[str, Any]:
         """Give a test image: number ``seed`` of a fixed random order."""

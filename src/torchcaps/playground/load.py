@@ -7,14 +7,19 @@ from pathlib import Path
 
 from torchcaps.playground.answers import Playground
 from torchcaps.playground.network import load_network
+from torchcaps.playground.parts import load_parts
 from torchcaps.playground.samples import find_samples
 
 #: What is shown where no run is named: networks that come trained.
 OURS = ("pretrained:mnist-small", "pretrained:multimnist-small")
+#: What takes digits apart there.
+PARTS = "pretrained:mnist-templates-small"
 
 
-def load_playground(runs: Sequence[str | Path] = OURS, beside: str | Path | None = None) -> Playground:
-    """Load trained networks, one to compare them with, and test images that are at hand.
+def load_playground(
+    runs: Sequence[str | Path] = OURS, beside: str | Path | None = None, parts: str | Path | None = None
+) -> Playground:
+    """Load trained networks, one to compare them with, one that finds parts, and test images that are at hand.
 
     Raises:
         ValueError: no run, or one that does not fit.
@@ -24,4 +29,9 @@ def load_playground(runs: Sequence[str | Path] = OURS, beside: str | Path | None
     networks = [load_network(run) for run in runs]
     found = (find_samples(run, each.classes) for run, each in zip(runs, networks))
     samples = next((each for each in found if each is not None), None)
-    return Playground(networks, None if beside is None else load_network(beside), samples)
+    return Playground(
+        networks,
+        None if beside is None else load_network(beside),
+        samples,
+        None if parts is None else load_parts(parts),
+    )

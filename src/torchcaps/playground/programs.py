@@ -16,6 +16,7 @@ from torchcaps.models import Scores
 from torchcaps.playground.inside import Agreement
 from torchcaps.playground.meaning import measure_strokes
 from torchcaps.playground.network import Network, probabilities
+from torchcaps.playground.parts import Parts, PartsSeen
 from torchcaps.training.export import TOLERANCE, plain_copy
 
 #: What writes programs and what runs them here, to compare them with the networks.
@@ -82,6 +83,12 @@ def write_decoder(network: Network, poses: Tensor, path: Path) -> None:
     examples.append({"poses": poses[:1], "label": labels[:1]})  # of another number
     shapes = {"poses": {0: torch.export.Dim("poses", min=1)}, "label": None}
     _write(Decode(network.decoder), examples, ("images", "strokes"), path, ("images",), shapes)
+
+
+def write_parts(parts: Parts, images: Tensor, path: Path) -> None:
+    """Write what the capsules of an auto-encoder draw of one image."""
+    names = PartsSeen._fields
+    _write(parts, [{"images": image[None]} for image in images], names, path, names)
 
 
 def write_probabilities(network: Network, images: Tensor, path: Path) -> None:

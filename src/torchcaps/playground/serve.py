@@ -19,6 +19,7 @@ def serve_playground(
     runs: Sequence[str | Path] = OURS,
     *,
     beside: str | Path | None = None,
+    parts: str | Path | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
     opens_browser: bool = True,
@@ -29,6 +30,7 @@ def serve_playground(
         runs: folders of finished runs of capsule networks, ``model.pt`` files beside their configuration, or weights
             that come with the library, such as "pretrained:mnist-small".
         beside: that of another network, such as a CNN, whose answers are shown too.
+        parts: that of a ``template_autoencoder``, which takes the drawing apart.
         host: address to listen on; others than loopback let other machines in.
         port: 0 takes a free one.
         opens_browser: open the page.
@@ -44,7 +46,7 @@ def serve_playground(
         raise ValueError(f"the playground needs {error.name}: pip install 'torchcaps[playground]'") from error
     # Threads of one small image wait for each other longer than they work, the more so on a busy machine.
     torch.set_num_threads(1)
-    playground = load_playground(runs, beside)
+    playground = load_playground(runs, beside, parts)
     app = make_app(playground, (host, *LOOPBACK), any_address=not _is_loopback(host))
     with listen(host, port) as listening:
         address = f"http://{_in_address(host)}:{listening.getsockname()[1]}/"

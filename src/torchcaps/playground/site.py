@@ -21,7 +21,7 @@ from torchcaps.playground import meaning, network
 from torchcaps.playground.answers import Playground
 from torchcaps.playground.drawing import SIDE
 from torchcaps.playground.load import OURS, load_playground
-from torchcaps.playground.programs import check_packages, write_decoder, write_inside, write_probabilities
+from torchcaps.playground.programs import check_packages, write_decoder, write_inside, write_parts, write_probabilities
 from torchcaps.playground.runtime import VERSION, copy_runtime
 
 #: Test images that lie beside the page.
@@ -43,6 +43,7 @@ def write_playground(
     runs: Sequence[str | Path] = OURS,
     *,
     beside: str | Path | None = None,
+    parts: str | Path | None = None,
     onnxruntime_web: str | Path | None = None,
 ) -> Path:
     """Write the playground of trained networks as files that any static host can serve.
@@ -53,6 +54,7 @@ def write_playground(
         folder: not there, empty, or written by this function before.
         runs: as for :func:`serve_playground`.
         beside: as for :func:`serve_playground`.
+        parts: as for :func:`serve_playground`.
         onnxruntime_web: folder of the npm package of that name, version 1.30.0; None downloads it into the cache.
 
     Returns:
@@ -63,7 +65,7 @@ def write_playground(
             onnxruntime-web, or a program that differs from its network by more than 1e-5. Nothing is written then.
     """
     check_folder(Path(folder).expanduser())
-    return write_site(load_playground(runs, beside), folder, onnxruntime_web=onnxruntime_web)
+    return write_site(load_playground(runs, beside, parts), folder, onnxruntime_web=onnxruntime_web)
 
 
 def write_site(playground: Playground, folder: str | Path, *, onnxruntime_web: str | Path | None = None) -> Path:
@@ -131,6 +133,9 @@ def _write_networks(playground: Playground, folder: Path) -> None:
         assert each.inside is not None
         says["extent"], says["map_shape"] = list(each.inside.extent), list(each.inside.map_shape)
         says["programs"] = _write_programs(playground, each, folder, f"networks/{k}")
+    if playground.parts is not None:
+        images = _images(playground.samples, 0)
+        write_parts(playground.parts, images, folder / "networks" / "parts.onnx")
     if playground.samples is not None:
         about["samples"] = min(N_SAMPLES, len(playground.samples))
         about["test_images"] = {"side": SIDE, "labels": playground.samples.labels[:N_SAMPLES].tolist()}
@@ -140,7 +145,7 @@ def _write_networks(playground: Playground, folder: Path) -> None:
 
 def _write_programs(playground: Playground, each: network.Network, folder: Path, name: str) -> dict[str, str | None]:
     """Write the programs of a network, and return their names."""
-    images = _images(playground.samples, each)
+    images = _images(playground.samples, each.margin)
     beside = playground.beside_of(each)
     programs: dict[str, str | None] = {"inside": f"{name}-inside.onnx", "decoder": None, "beside": None}
     write_inside(each, images, folder / f"{name}-inside.onnx")
@@ -155,11 +160,10 @@ def _write_programs(playground: Playground, each: network.Network, folder: Path,
     return programs
 
 
-def _images(samples: Images | None, each: network.Network) -> Tensor:
+def _images(samples: Images | None, margin: int) -> Tensor:
     """Return images to compare on: test images, else noise."""
-    if samples is None:
-        return torch.rand(_COMPARED, *each.image_shape, generator=torch.Generator().manual_seed(0))
-    return F.pad(to_float(samples.images[:_COMPARED]), (each.margin,) * 4)
+    noise = torch.rand(_COMPARED, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    return F.pad(noise if samples is None else to_float(samples.images[:_COMPARED]), (margin,) * 4)
 
 
 def _constants() -> dict[str, Any]:

@@ -3,14 +3,14 @@
 import { ask } from "./api.js";
 import { asBase64, fromBase64 } from "./base64.js";
 import { Drawing, picture, pictureOf } from "./drawing.js";
-import { showImages, showTree, showVotes } from "./pictures.js";
+import { showImages, showParts, showTree, showVotes } from "./pictures.js";
 
 const $ = (name) => document.getElementById(name);
 const MOVES = ["rotate", "shear", "shift_x", "shift_y"];
 const say = (value) => value.toFixed(2);
 
 const about = await ask("playground");
-const state = { network: about.networks[0], seen: null, explained: null, chosen: null, pose: null, still: null };
+const state = { network: about.networks[0], seen: null, explained: null, chosen: null, pose: null, still: null, parts: null };
 const drawing = new Drawing($("canvas"), changed);
 
 let working = 0;
@@ -70,7 +70,7 @@ let pause = 0;
 function changed() {
   drawnAt = performance.now();
   clearTimeout(pause);
-  pause = setTimeout(() => { explain(); attack(); }, 120);
+  pause = setTimeout(() => { explain(); takeApart(); attack(); }, 120);
   see();
 }
 
@@ -113,6 +113,16 @@ const attack = latest(async () => {
   $("attack-says").textContent = `${said.join("; ")}.`;
 });
 
+// What finds parts learned single digits.
+const takesApart = () => about.parts && !state.network.pairs;
+
+const takeApart = latest(async () => {
+  if (drawing.isEmpty || !takesApart()) return;
+  const found = await ask("take_apart", message());
+  state.parts = drawing.isEmpty ? null : found.parts;
+  moveApart();
+});
+
 const decode = latest(async () => {
   const { label } = state.seen.shown[state.which];
   const found = await ask("decode", { network: about.networks.indexOf(state.network), label, pose: state.pose });
@@ -151,11 +161,15 @@ function blank() {
     row.querySelector(".value").textContent = say(0);
     for (const bar of row.querySelectorAll(".bar, .beside")) bar.style.width = "0";
   }
-  for (const name of ["input", "imagined", "votes", "posed", "attacked"]) $(name).getContext("2d").clearRect(0, 0, 999, 999);
+  for (const name of ["input", "imagined", "votes", "posed", "attacked", "parts"]) $(name).getContext("2d").clearRect(0, 0, 999, 999);
   $("tree").replaceChildren();
   $("sliders").replaceChildren();
   for (const name of ["agreement", "moved", "attack-says"]) $(name).textContent = "";
-  state.still = state.explained = state.pose = null;
+  state.still = state.explained = state.pose = state.parts = null;
+}
+
+function moveApart() {
+  if (state.parts) showParts($("parts"), state.parts, Number($("apart").value));
 }
 
 let speaking = 0;
@@ -292,6 +306,7 @@ function useNetwork(index) {
   $("beside-name").textContent = network.beside ?? "";
   document.querySelector(".pose").hidden = !network.decodes;
   document.querySelector(".pictures").hidden = !network.decodes;
+  document.querySelector(".parts").hidden = !takesApart();
   drawing.usePens(network.pairs ? 2 : 1);
 }
 
@@ -353,6 +368,7 @@ $("move-reset").addEventListener("click", () => {
 });
 $("pose-reset").addEventListener("click", () => { if (state.seen) setPose(); });
 $("iteration").addEventListener("input", showAgreement);
+$("apart").addEventListener("input", moveApart);
 $("epsilon").addEventListener("input", attack);
 $("against").addEventListener("change", attack);
 document.addEventListener("input", (event) => { if (event.target.type === "range") showValue(event.target); });

@@ -51,6 +51,28 @@ export function showVotes(canvas, text, { extent, step, label }) {
   context.globalAlpha = 1;
 }
 
+// Each part in a colour of its own, moved away from the middle by `apart` times its place.
+export function showParts(canvas, parts, apart) {
+  const context = canvas.getContext("2d");
+  const frame = 40; // 28 pixels, and room for what moves out
+  const unit = canvas.width / frame;
+  context.globalCompositeOperation = "source-over";
+  context.fillStyle = "#0b0e14";
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.globalCompositeOperation = "lighter";
+  parts.forEach((part, k) => {
+    const image = fromBase64(part.image);
+    const side = Math.round(Math.sqrt(image.length));
+    const small = new OffscreenCanvas(side, side);
+    const pixels = new ImageData(side, side);
+    const colour = hue(k / parts.length);
+    image.forEach((value, i) => pixels.data.set([...colour, value], 4 * i));
+    small.getContext("2d").putImageData(pixels, 0, 0);
+    const corner = (frame - side) / 2;
+    context.drawImage(small, unit * (corner + apart * part.x), unit * (corner + apart * part.y), unit * side, unit * side);
+  });
+}
+
 // Lines from the most active capsules to the class that each is coupled to most.
 export function showTree(svg, text, { step, classes, shown, side }) {
   const make = (name, attributes, content) => {
@@ -97,6 +119,14 @@ export function showTree(svg, text, { step, classes, shown, side }) {
 // How far a coupling exceeds an even share: 0 of an even one, 1 of four times as much.
 function ahead(coupling, even) {
   return Math.min(1, Math.max(0, Math.log(coupling / even) / Math.log(4)));
+}
+
+// A bright colour; 0 and 1 are the same red.
+function hue(turn) {
+  return [0, 1, 2].map((c) => {
+    const away = Math.abs(((6 * turn + 6 - 2 * c) % 6) - 3) - 1;
+    return Math.round(255 * (0.35 + 0.65 * Math.min(1, Math.max(0, away))));
+  });
 }
 
 function channels(colour) {

@@ -1,16 +1,9 @@
 // One network of the page, run by onnxruntime-web: playground/network.py.
 
 import { asBase64, fromBase64 } from "./base64.js";
-import { load } from "./files.js";
 import { fitDrawing, fromBytes, overlayDrawings, padded, toBytes, together, transformImage } from "./fit.js";
 import { moved, named } from "./meaning.js";
-import * as onnxruntime from "./onnxruntime.js";
-
-// One thread: several would ask for headers (COOP, COEP) that few hosts of files send.
-onnxruntime.env.wasm.numThreads = 1;
-onnxruntime.env.wasm.wasmPaths = { wasm: new URL("onnxruntime.wasm", import.meta.url).href };
-
-const session = async (name) => onnxruntime.InferenceSession.create(new Uint8Array(await (await load(name)).arrayBuffer()));
+import { asBatch, program, Tensor } from "./runtime.js";
 
 export class Network {
   static async load(about, constants) {
@@ -18,7 +11,7 @@ export class Network {
     Object.assign(network, { about, constants, margin: (about.side - 28) / 2 });
     const { inside, decoder, beside } = about.programs;
     [network.inside, network.decoder, network.beside] = await Promise.all(
-      [inside, decoder, beside].map((name) => (name ? session(name) : null)),
+      [inside, decoder, beside].map((name) => (name ? program(name) : null)),
     );
     return network;
   }
@@ -29,7 +22,7 @@ export class Network {
       image: asBase64(toBytes(image)),
       scores: [...found.scores],
       shown: shown.map(({ label, pose, pixels }) => ({ label, pose, image: pixels && asBase64(bytesOf(pixels)) })),
-      beside: this.beside && [...(await this.beside.run({ images: asTensor(image) })).probabilities.data],
+      beside: this.beside && [...(await this.beside.run({ images: asBatch(image) })).probabilities.data],
     };
   }
 
@@ -54,7 +47,7 @@ export class Network {
   async #look(message) {
     const inks = message.layers.map((layer) => fromBytes(fromBase64(layer)));
     const image = transformImage(this.#fit(inks), message);
-    const outputs = await this.inside.run({ images: asTensor(image) });
+    const outputs = await this.inside.run({ images: asBatch(image) });
     const found = Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, data]));
     const size = found.poses.length / found.scores.length;
     const shown = this.#found(found.scores).map((label) => ({ label, pose: [...found.poses.subarray(label * size, (label + 1) * size)] }));
@@ -82,8 +75,8 @@ export class Network {
   }
 
   async #decode(poses, label) {
-    const given = new onnxruntime.Tensor("float32", poses.flat(), [poses.length, poses[0].length]);
-    return this.decoder.run({ poses: given, label: new onnxruntime.Tensor("int64", [BigInt(label)], [1]) });
+    const given = new Tensor("float32", poses.flat(), [poses.length, poses[0].length]);
+    return this.decoder.run({ poses: given, label: new Tensor("int64", [BigInt(label)], [1]) });
   }
 
   async #reconstruct(pose, label) {
@@ -121,7 +114,6 @@ export class Network {
   }
 }
 
-const asTensor = ({ data, height, width }) => new onnxruntime.Tensor("float32", data, [1, 1, height, width]);
 const bytesOf = (pixels) => toBytes({ data: pixels });
 
 // A flat list in n equal parts.

@@ -3,6 +3,7 @@
 import { asBase64 } from "./base64.js";
 import { load } from "./files.js";
 import { Network } from "./network.js";
+import { takeApart } from "./parts.js";
 
 const about = load("about.json").then((response) => response.json());
 const networks = new Map();
@@ -13,6 +14,7 @@ const answers = {
   see: async (message) => (await network(message)).see(message),
   explain: async (message) => (await network(message)).explain(message),
   decode: async (message) => ({ image: asBase64(await (await network(message)).decode(message.pose, message.label)) }),
+  take_apart: takeApart,
   sample,
 };
 
