@@ -14,6 +14,7 @@ from torchcaps.models.baselines import BaselineCNN
 from torchcaps.playground import Network
 from torchcaps.playground.answers import Playground
 from torchcaps.playground.parts import Parts
+from torchcaps.playground.toys import Toy, Toys
 
 CLASSES = tuple("0123456789")
 
@@ -35,6 +36,17 @@ def small_parts() -> Parts:
     return Parts(model.eval())
 
 
+def small_toys() -> Toys:
+    """Two toys from four sides round and two above, of which the second is always mistaken."""
+    generator = torch.Generator().manual_seed(6)
+    azimuths = torch.tensor([0, 90, 180, 270]).repeat(2)
+    elevations = torch.tensor([30, 60]).repeat_interleave(4)
+    scores = torch.tensor([0.9, 0.2]).expand(8, 2)
+    pictures, poses = (torch.rand(2, 8, *size, generator=generator) for size in ((8, 8), (16,)))
+    toys = [Toy(k, azimuths, elevations, pictures[k], scores, poses[k]) for k in (0, 1)]
+    return Toys("norb", ("cat", "dog"), toys)
+
+
 def small_cnn() -> Network:
     torch.manual_seed(4)
     model = BaselineCNN((1, 28, 28), 10, (4, 4), (8,), pool=True).eval()
@@ -44,7 +56,7 @@ def small_cnn() -> Network:
 @pytest.fixture
 def playground() -> Any:
     networks = [small_network(), small_network("pair", 36, pairs=True)]
-    return Playground(networks, small_cnn(), load("digits").test, small_parts())
+    return Playground(networks, small_cnn(), load("digits").test, small_parts(), small_toys())
 
 
 @pytest.fixture(scope="module")

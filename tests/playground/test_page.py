@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.playground.conftest import small_cnn, small_network, small_parts
+from tests.playground.conftest import small_cnn, small_network, small_parts, small_toys
 from tests.playground.pages import BACKENDS, opened
 from torchcaps.data import load
 from torchcaps.playground import fit_drawing, transform_image
@@ -25,7 +25,7 @@ def playground() -> Iterator[Playground]:
     networks = [small_network(), small_network("pair", 36, pairs=True)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torchcaps.playground.network.PRESENT", 0.0)  # untrained capsules are short
-        yield Playground(networks, small_cnn(), load("digits").test, small_parts())
+        yield Playground(networks, small_cnn(), load("digits").test, small_parts(), small_toys())
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -211,6 +211,25 @@ def test_parts_move_apart(page: Any, playground: Playground) -> None:
     assert page.screenshot(clip=page.locator("#parts").bounding_box(), full_page=True) != together
     page.select_option("#network", "1")
     assert page.locator("#parts").is_hidden()  # they are of single digits
+
+
+def test_a_toy_is_seen_from_all_sides(page: Any) -> None:
+    toy = small_toys().toys[1]
+    assert page.locator("#toy option").all_inner_texts() == ["cat", "dog"]
+    page.select_option("#toy", "1")
+    move(page, "around", 2)
+    move(page, "above", 1)
+    assert torch.equal((seen_image(page, "toy-view") * 255).round(), (toy.pictures[6] * 255).round())
+    assert page.locator("output[for=around]").inner_text() == "180°"
+    assert page.locator("output[for=above]").inner_text() == "60°"
+    moved = 100 * (toy.poses[6] - toy.poses[4]).norm() / toy.poses[4].norm()
+    said = f"It is taken for cat (0.90), and for dog from 0 of 8 sides. Since 0° its pose moved by {moved:.0f} %."
+    assert page.inner_text("#toy-numbers") == said
+    assert page.inner_text("#toy-says") == "cat"
+    assert page.locator("#toy-turn polyline").count() == 1 + 16
+    page.locator("#around").focus()
+    page.keyboard.press("ArrowRight")
+    assert torch.equal((seen_image(page, "toy-view") * 255).round(), (toy.pictures[7] * 255).round())
 
 
 def test_it_is_drawn_by_keys(page: Any) -> None:

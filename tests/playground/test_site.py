@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.playground.conftest import small_network
+from tests.playground.conftest import small_network, small_toys
 from torchcaps import load
 from torchcaps.cli import main
 from torchcaps.playground import Network, runtime, site, write_playground
@@ -40,7 +40,7 @@ def no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def playground() -> Playground:
-    return Playground([small_network()], None, load("digits").test)
+    return Playground([small_network()], None, load("digits").test, toys=small_toys())
 
 
 def test_the_page_is_written_with_its_images_and_rules(
@@ -57,6 +57,8 @@ def test_the_page_is_written_with_its_images_and_rules(
     assert torch.equal(pixels.view(-1, 1, 28, 28), playground.samples.images[: len(labels)])
     assert "default-src 'none'" in (folder / "index.html").read_text(encoding="utf-8")
     assert "worker" in (folder / "api.js").read_text(encoding="utf-8")
+    assert playground.toys is not None
+    assert json.loads((folder / "toys" / "1.json").read_text(encoding="utf-8")) == playground.toys.show(1)
     assert (folder / "onnxruntime.wasm").read_text() == "ort-wasm-simd-threaded.wasm"
     assert folder.stat().st_mode & 0o055 == 0o055  # others may read it
 
@@ -111,10 +113,12 @@ def test_the_command_says_what_it_wrote(
 
     monkeypatch.setattr("torchcaps.playground.write_playground", write)
     assert main(["playground", "runs/a", "--static", str(tmp_path), "--onnxruntime-web", "package"]) == 0
-    assert asked == [(str(tmp_path), ["runs/a"], {"beside": None, "parts": None, "onnxruntime_web": "package"})]
+    assert asked == [
+        (str(tmp_path), ["runs/a"], {"beside": None, "parts": None, "toys": None, "onnxruntime_web": "package"})
+    ]
     assert f"wrote {tmp_path}: give it to any static host" in capsys.readouterr().out
     assert main(["playground", "--static", str(tmp_path)]) == 0
-    assert asked[1] == (str(tmp_path), OURS, {"beside": None, "parts": PARTS, "onnxruntime_web": None})
+    assert asked[1] == (str(tmp_path), OURS, {"beside": None, "parts": PARTS, "toys": None, "onnxruntime_web": None})
     assert main(["playground", "--onnxruntime-web", "package"]) == 2
     assert "--onnxruntime-web is for --static" in capsys.readouterr().err
 

@@ -203,7 +203,8 @@ def playground_command(parsed: argparse.Namespace) -> None:
     from torchcaps.playground.load import OURS, PARTS
 
     runs = parsed.runs or OURS
-    shown = {"beside": parsed.beside, "parts": parsed.parts or (None if parsed.runs else PARTS)}
+    parts = parsed.parts or (None if parsed.runs else PARTS)
+    shown = {"beside": parsed.beside, "parts": parts, "toys": parsed.toys}
     if parsed.static is not None:
         folder = write_playground(parsed.static, runs, **shown, onnxruntime_web=parsed.onnxruntime_web)
         print(f"wrote {folder}: give it to any static host, or try it by python -m http.server -d {folder}")

@@ -122,6 +122,11 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
         metavar="RUN",
         help="a run of template_autoencoder, which takes drawings apart (default: one that comes trained)",
     )
+    made.add_argument(
+        "--toys",
+        metavar="RUN",
+        help="a run of small NORB, such as pretrained:smallnorb-small, whose toys are shown from all sides",
+    )
     made.add_argument("--host", type=place, default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     made.add_argument("--port", type=int, default=0, help="port to listen on (default: a free one)")
     made.add_argument("--no-browser", action="store_true", help="open no browser")

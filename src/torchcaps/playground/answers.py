@@ -23,6 +23,7 @@ from torchcaps.playground.messages import (
 )
 from torchcaps.playground.network import Network, Seen
 from torchcaps.playground.parts import Parts
+from torchcaps.playground.toys import Toys
 
 
 class Playground:
@@ -33,6 +34,7 @@ class Playground:
         beside: one to compare with, of the same classes and image size.
         samples: test images 28×28.
         parts: an auto-encoder that takes a digit apart.
+        toys: toys from all sides, and what a network says of them.
 
     Raises:
         ValueError: no network, one without capsules, or one beside that does not fit.
@@ -44,6 +46,7 @@ class Playground:
         beside: Network | None = None,
         samples: Images | None = None,
         parts: Parts | None = None,
+        toys: Toys | None = None,
     ) -> None:
         if not networks:
             raise ValueError("networks must hold at least one, got none")
@@ -58,7 +61,8 @@ class Playground:
                 f"beside must have the classes and the image shape of a network on the page, got {beside.name} with "
                 f"{beside.image_shape}"
             )
-        self.networks, self.beside, self.samples, self.parts = list(networks), beside, samples, parts
+        self.networks, self.beside, self.samples = list(networks), beside, samples
+        self.parts, self.toys = parts, toys
 
     def describe(self) -> dict[str, Any]:
         """Say which networks there are."""
@@ -67,6 +71,7 @@ class Playground:
             "samples": 0 if self.samples is None else len(self.samples),
             "attacks": True,
             "parts": self.parts is not None,
+            "toys": None if self.toys is None else self.toys.describe(),
             "networks": [
                 {
                     "name": network.name,
@@ -129,6 +134,12 @@ class Playground:
                 for picture, (x, y) in zip(found.pictures, map(numbers_of, found.places))
             ]
         }
+
+    def toy(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Give a toy from all sides, and what the network says of each."""
+        if self.toys is None:
+            raise ValueError("toys must be at hand to be shown, got none")
+        return self.toys.show(read_index(message, "toy", len(self.toys.toys)))
 
     def sample(self, message: dict[str, Any]) -> dict[str, Any]:
         """Give a test image: number ``seed`` of a fixed random order."""

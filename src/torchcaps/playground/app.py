@@ -57,7 +57,8 @@ def make_app(playground: Playground, hosts: Sequence[str] = LOOPBACK, *, any_add
     """
     guard = _guard(tuple(hosts), any_address=any_address)
     answers: dict[str, _Answer] = {
-        name: getattr(playground, name) for name in ("see", "explain", "decode", "attack", "take_apart", "sample")
+        name: getattr(playground, name)
+        for name in ("see", "explain", "decode", "attack", "take_apart", "toy", "sample")
     }
     routes = [Route("/api/playground", _describing(playground), methods=["GET"])]
     routes += [Route(f"/api/{name}", _answering(answer), methods=["POST"]) for name, answer in answers.items()]

@@ -9,6 +9,7 @@ from torchcaps.playground.answers import Playground
 from torchcaps.playground.network import load_network
 from torchcaps.playground.parts import load_parts
 from torchcaps.playground.samples import find_samples
+from torchcaps.playground.toys import load_toys
 
 #: What is shown where no run is named: networks that come trained.
 OURS = ("pretrained:mnist-small", "pretrained:multimnist-small")
@@ -17,9 +18,12 @@ PARTS = "pretrained:mnist-templates-small"
 
 
 def load_playground(
-    runs: Sequence[str | Path] = OURS, beside: str | Path | None = None, parts: str | Path | None = None
+    runs: Sequence[str | Path] = OURS,
+    beside: str | Path | None = None,
+    parts: str | Path | None = None,
+    toys: str | Path | None = None,
 ) -> Playground:
-    """Load trained networks, one to compare them with, one that finds parts, and test images that are at hand.
+    """Load trained networks, one to compare them with, one that finds parts, one that knows toys, and test images.
 
     Raises:
         ValueError: no run, or one that does not fit.
@@ -34,4 +38,5 @@ def load_playground(
         None if beside is None else load_network(beside),
         samples,
         None if parts is None else load_parts(parts),
+        None if toys is None else load_toys(toys),
     )

@@ -20,6 +20,7 @@ def serve_playground(
     *,
     beside: str | Path | None = None,
     parts: str | Path | None = None,
+    toys: str | Path | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
     opens_browser: bool = True,
@@ -31,6 +32,7 @@ def serve_playground(
             that come with the library, such as "pretrained:mnist-small".
         beside: that of another network, such as a CNN, whose answers are shown too.
         parts: that of a ``template_autoencoder``, which takes the drawing apart.
+        toys: that of a network of small NORB, whose test images are at hand: toys are shown from all sides.
         host: address to listen on; others than loopback let other machines in.
         port: 0 takes a free one.
         opens_browser: open the page.
@@ -46,7 +48,7 @@ def serve_playground(
         raise ValueError(f"the playground needs {error.name}: pip install 'torchcaps[playground]'") from error
     # Threads of one small image wait for each other longer than they work, the more so on a busy machine.
     torch.set_num_threads(1)
-    playground = load_playground(runs, beside, parts)
+    playground = load_playground(runs, beside, parts, toys)
     app = make_app(playground, (host, *LOOPBACK), any_address=not _is_loopback(host))
     with listen(host, port) as listening:
         address = f"http://{_in_address(host)}:{listening.getsockname()[1]}/"

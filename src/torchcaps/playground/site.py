@@ -44,6 +44,7 @@ def write_playground(
     *,
     beside: str | Path | None = None,
     parts: str | Path | None = None,
+    toys: str | Path | None = None,
     onnxruntime_web: str | Path | None = None,
 ) -> Path:
     """Write the playground of trained networks as files that any static host can serve.
@@ -55,6 +56,7 @@ def write_playground(
         runs: as for :func:`serve_playground`.
         beside: as for :func:`serve_playground`.
         parts: as for :func:`serve_playground`.
+        toys: as for :func:`serve_playground`.
         onnxruntime_web: folder of the npm package of that name, version 1.30.0; None downloads it into the cache.
 
     Returns:
@@ -65,7 +67,7 @@ def write_playground(
             onnxruntime-web, or a program that differs from its network by more than 1e-5. Nothing is written then.
     """
     check_folder(Path(folder).expanduser())
-    return write_site(load_playground(runs, beside, parts), folder, onnxruntime_web=onnxruntime_web)
+    return write_site(load_playground(runs, beside, parts, toys), folder, onnxruntime_web=onnxruntime_web)
 
 
 def write_site(playground: Playground, folder: str | Path, *, onnxruntime_web: str | Path | None = None) -> Path:
@@ -88,7 +90,8 @@ def write_site(playground: Playground, folder: str | Path, *, onnxruntime_web: s
         copy_runtime(None if onnxruntime_web is None else Path(onnxruntime_web), made)
         _copy_page(made)
         _write_networks(playground, made)
-        shutil.rmtree(folder / "networks", ignore_errors=True)  # there may have been more of them
+        for name in ("networks", "toys"):  # there may have been more of them
+            shutil.rmtree(folder / name, ignore_errors=True)
         shutil.copytree(made, folder, dirs_exist_ok=True)
     return folder
 
@@ -136,6 +139,10 @@ def _write_networks(playground: Playground, folder: Path) -> None:
     if playground.parts is not None:
         images = _images(playground.samples, 0)
         write_parts(playground.parts, images, folder / "networks" / "parts.onnx")
+    if playground.toys is not None:
+        (folder / "toys").mkdir()
+        for k in range(len(playground.toys.toys)):
+            (folder / "toys" / f"{k}.json").write_text(json.dumps(playground.toys.show(k)), encoding="utf-8")
     if playground.samples is not None:
         about["samples"] = min(N_SAMPLES, len(playground.samples))
         about["test_images"] = {"side": SIDE, "labels": playground.samples.labels[:N_SAMPLES].tolist()}

@@ -4,6 +4,7 @@ import { ask } from "./api.js";
 import { asBase64, fromBase64 } from "./base64.js";
 import { Drawing, picture, pictureOf } from "./drawing.js";
 import { showImages, showParts, showTree, showVotes } from "./pictures.js";
+import { startToys } from "./toys.js";
 
 const $ = (name) => document.getElementById(name);
 const MOVES = ["rotate", "shear", "shift_x", "shift_y"];
@@ -274,6 +275,7 @@ function showMoved() {
 }
 
 function showValue(input) {
+  if (input.closest(".toys")) return; // which says degrees
   const output = document.querySelector(`output[for="${input.id}"]`);
   const value = Number(input.value);
   output.textContent = { rotate: `${value}°`, iteration: `${value} / ${input.max}`, brush: `${value}` }[input.id] ?? say(value);
@@ -389,4 +391,5 @@ window.playground = {
 
 useNetwork(0);
 if (about.samples) await guarded(takeSample)();
+if (about.toys) await startToys(about.toys, (error) => problem(error.message));
 document.documentElement.dataset.ready = "yes";

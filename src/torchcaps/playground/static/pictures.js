@@ -3,9 +3,9 @@
 import { fromBase64 } from "./base64.js";
 import { TINTS } from "./drawing.js";
 
-// One image in grey, or two in two colours.
-export function showImages(canvas, texts, { inColour = false } = {}) {
-  const images = texts.map(fromBase64);
+// One image in grey, or two in two colours; each as bytes, or base64 of them.
+export function showImages(canvas, given, { inColour = false } = {}) {
+  const images = given.map((each) => (typeof each === "string" ? fromBase64(each) : each));
   const side = Math.round(Math.sqrt(images[0].length));
   canvas.width = canvas.height = side;
   const pixels = new ImageData(side, side);

@@ -15,6 +15,7 @@ const answers = {
   explain: async (message) => (await network(message)).explain(message),
   decode: async (message) => ({ image: asBase64(await (await network(message)).decode(message.pose, message.label)) }),
   take_apart: takeApart,
+  toy: async ({ toy }) => (await load(`toys/${toy}.json`)).json(),
   sample,
 };
 
