@@ -223,7 +223,7 @@ def test_a_toy_is_seen_from_all_sides(page: Any) -> None:
     assert page.locator("output[for=around]").inner_text() == "180°"
     assert page.locator("output[for=above]").inner_text() == "60°"
     moved = 100 * (toy.poses[6] - toy.poses[4]).norm() / toy.poses[4].norm()
-    said = f"It is taken for cat (0.90), and for dog from 0 of 8 sides. Since 0° its pose moved by {moved:.0f} %."
+    said = f"Predicted: cat (0.90); from 0 of 8 sides dog. Since 0° its pose moved by {moved:.0f} %."
     assert page.inner_text("#toy-numbers") == said
     assert page.inner_text("#toy-says") == "cat"
     assert page.locator("#toy-turn polyline").count() == 1 + 16

@@ -17,8 +17,8 @@ from torchcaps.training.batches import Batches
 from torchcaps.training.checkpoint import data_for, load_model
 from torchcaps.training.run import with_data_in
 
-#: Degrees of small NORB's factors: azimuths count tens, elevations begin at 30 degrees and count fives.
-_DEGREES = {"azimuth": (0, 10), "elevation": (30, 5)}
+#: What is known of each view of small NORB.
+_FACTORS = ("azimuth", "elevation", "instance", "lighting")
 
 
 class Toy(NamedTuple):
@@ -86,7 +86,7 @@ def load_toys(run: str | Path, root: str | Path | None = None) -> Toys:
     config = owner.classifier()
     config = with_data_in(config, root or config.data.root or cache_folder())
     test = data_for(config, trained, owner.path).splits["test"]
-    missing = [name for name in (*_DEGREES, "instance", "lighting") if name not in test.factors]
+    missing = [name for name in _FACTORS if name not in test.factors]
     if missing:
         raise ValueError(f"toys must be a run of small NORB, got one of {config.data.name}, without {missing[0]}")
     toys = []
@@ -108,5 +108,6 @@ def _one_toy(test: Images, label: int) -> Images:
 @torch.no_grad()
 def _seen(model: torch.nn.Module, images: Tensor, views: Images, label: int) -> Toy:
     scores, poses = explain.class_capsules(model, images)
-    degrees = (first + step * views.factors[name] for name, (first, step) in _DEGREES.items())
-    return Toy(label, *degrees, images[:, 0], scores, poses[:, label])
+    azimuths = 10 * views.factors["azimuth"]  # which counts tens of degrees
+    elevations = 30 + 5 * views.factors["elevation"]
+    return Toy(label, azimuths, elevations, images[:, 0], scores, poses[:, label])

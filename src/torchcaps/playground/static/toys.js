@@ -43,8 +43,8 @@ function show(toys) {
   $("toy-says").textContent = said;
   const right = toy.scores.filter((each) => each.indexOf(Math.max(...each)) === toy.label).length;
   const moved = length(toy.poses[view].map((value, d) => value - toy.poses[round[0]][d])) / length(toy.poses[round[0]]);
-  $("toy-numbers").textContent = `It is taken for ${said} (${Math.max(...scores).toFixed(2)}), and for ${toys[toy.label]} from `
-    + `${right} of ${toy.scores.length} sides. Since ${toy.angles.around[0]}° its pose moved by ${Math.round(100 * moved)} %.`;
+  $("toy-numbers").textContent = `Predicted: ${said} (${Math.max(...scores).toFixed(2)}); from ${right} of `
+    + `${toy.scores.length} sides ${toys[toy.label]}. Since ${toy.angles.around[0]}° its pose moved by ${Math.round(100 * moved)} %.`;
   draw($("toy-turn"), round.map((k) => toy.scores[k][toy.label]), round.map((k) => toy.poses[k]), round.indexOf(view));
 }
 
