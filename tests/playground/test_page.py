@@ -171,6 +171,7 @@ def test_an_attack_shows_both_answers(page: Any, backend: str) -> None:
         return
     settle(page)
     before = seen_image(page, "attacked")
+    assert torch.equal(before, seen_image(page, "input"))
     for against in ("capsules", "beside"):
         page.check(f"input[name=against][value={against}]")
         move(page, "epsilon", 0.2)

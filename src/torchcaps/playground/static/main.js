@@ -103,16 +103,26 @@ const explain = latest(async () => {
 });
 
 const attack = latest(async () => {
-  if (drawing.isEmpty || !about.attacks) return;
+  if (drawing.isEmpty || !isAttacked()) {
+    if (state.seen) showAttack(state.seen);
+    return;
+  }
   const against = document.querySelector("input[name=against]:checked").value;
   const found = await ask("attack", {
     ...message(), epsilon: Number($("epsilon").value), against: state.network.beside ? against : "capsules",
   });
+  showAttack(found);
+});
+
+// Without a change the answers are those that are there.
+const isAttacked = () => about.attacks && Number($("epsilon").value) > 0;
+
+function showAttack(found) {
   showImages($("attacked"), [found.image]);
   const said = [`capsules say ${named(found.shown.map((each) => each.label), found.scores)}`];
   if (found.beside) said.push(`${state.network.beside} says ${named([best(found.beside)], found.beside)}`);
   $("attack-says").textContent = `${said.join("; ")}.`;
-});
+}
 
 // What finds parts learned single digits.
 const takesApart = () => about.parts && !state.network.pairs;
@@ -150,6 +160,7 @@ function showSeen() {
   const pictures = seen.shown.map((each) => each.image).filter(Boolean);
   if (pictures.length) showImages($("imagined"), pictures, { inColour: network.pairs });
   if (state.chosen === null || !labels.includes(state.chosen)) choose(labels[0]);
+  if (!isAttacked()) showAttack(seen);
   setPose();
   showMoved();
   speak();
