@@ -166,13 +166,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="a run's folder, or pretrained:NAME")
     parser.add_argument("--onnxruntime-web", type=Path, help="folder of that npm package")
-    parser.add_argument("--out", type=Path, help="folder of the records")
+    parser.add_argument("--out", type=Path, help="folder of checks.jsonl, such as study/results")
     parsed = parser.parse_args()
     content = {**measure(parsed.run, parsed.onnxruntime_web), "cores": os.cpu_count()}
     record = {"what": __doc__, "run": Path(parsed.run).name, "versions": versions(), "commit": commit(), **content}
     print(content)
     if parsed.out is not None:
-        print(records.write("bench", NAME, record, parsed.out, replace=True))
+        print(records.write("checks", NAME, record, parsed.out, replace=True))
 
 
 if __name__ == "__main__":
