@@ -54,7 +54,7 @@ def export_int8(
     """Write a classifier's scores as ONNX of 8-bit integers, and compare its test error with that in float32.
 
     Weights have a scale for each channel. Activations have one range each, measured on 256 validation images, so that
-    an image's scores do not depend on others in its batch. The file is otherwise as :func:`export` writes it.
+    an image's scores do not depend on others in its batch. The file is otherwise as :func:`torchcaps.export` writes it.
 
     Args:
         source: a finished run, its folder, or "pretrained:mnist-small", weights that come with the library.
