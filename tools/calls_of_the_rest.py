@@ -376,7 +376,8 @@ LEFT_OUT = {
         *("torchcaps.testing.assert_capsule_properties", "torchcaps.testing.assert_matches_reference"),
     ),
     "takes ten seconds, or does not end; its command is called": (
-        *("torchcaps.doctor.examine", "torchcaps.playground.serve_playground"),
+        *(f"torchcaps.{name}" for name in ("doctor.examine", "playground.serve_playground")),
+        "torchcaps.playground.write_playground",
     ),
     "quantises for half a minute; its command is tried": ("torchcaps.training.int8.export_int8",),
     "takes what examine returns": ("torchcaps.doctor.as_text", "torchcaps.doctor.is_wrong"),

@@ -22,7 +22,7 @@ NAMES = ("left eye", "right eye", "mouth")
 def placed(degrees: float, x: float, y: float) -> Tensor:
     """Make the pose of something that is turned and stands at (x, y): a 3×3 matrix."""
     turn = torch.tensor(math.radians(degrees))
-    return affine_matrix(AffineParts(turn, torch.ones(2), torch.zeros(()), torch.tensor([x, y])))
+    return affine_matrix(AffineParts(turn, torch.ones(2), torch.zeros(()), torch.tensor([float(x), float(y)])))
 
 
 FACE = placed(0, 0, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -145,6 +145,16 @@ def as_number(name: str, value: object, least: float | None = None) -> float:
     check_number(name, value, least)
     number: Any = single(value)
     return number if type(number) is float else float(number)
+
+
+def check_path(name: str, value: object) -> None:
+    """Refuse what is no text or path; none is empty, has a zero byte in it, or is longer than names can be."""
+    if not isinstance(value, str | PurePath) or not str(value) or "\0" in str(value):
+        raise ValueError(f"{name} must be a path, got {value!r:.80}")
+    try:
+        Path(value).exists()
+    except OSError as error:
+        raise ValueError(f"{name} must be a path, got {value!r:.80}: {error.strerror}") from None
 
 
 def check_several(name: str, value: object) -> None:

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from torchcaps.checks import check_several, single
+from torchcaps.checks import check_path, check_several, single
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 #: Each is taken for the one that its annotation names, if it is a number of numpy's or torch's too.
@@ -48,7 +48,8 @@ def typed(function: _Function) -> _Function:
             hint = _evaluated(parameter.annotation, function)
             plain: Any = value
             if Path in (hint, *typing.get_args(hint)) and isinstance(value, str | Path):
-                plain = _path(name, value, hint)
+                check_path(name, value)
+                plain = value if str in typing.get_args(hint) else Path(value)
             elif _NUMBERS.keys() & {hint, *typing.get_args(hint)}:
                 plain = single(value)
             if typing.get_origin(hint) is Sequence:
@@ -59,17 +60,6 @@ def typed(function: _Function) -> _Function:
         return function(*given.args, **given.kwargs)
 
     return cast(_Function, checked)
-
-
-def _path(name: str, value: str | Path, hint: Any) -> str | Path:
-    """Turn a text into the path that is wanted, where a text is not; no path is empty or has a zero byte in it."""
-    if not value or "\0" in str(value):
-        raise ValueError(f"{name} must be a path, got {value!r}")
-    try:
-        Path(value).exists()
-    except OSError as error:  # such as a name that is too long
-        raise ValueError(f"{name} must be a path, got {value!r:.80}: {error.strerror}") from None
-    return value if str in typing.get_args(hint) else Path(value)
 
 
 def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:

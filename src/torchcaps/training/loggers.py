@@ -18,7 +18,7 @@ def as_loggers(logger: Logger | Sequence[Logger] | str | None, folder: Path) -> 
     """
     if logger is None:
         return ()
-    if logger == TENSORBOARD:
+    if isinstance(logger, str) and logger == TENSORBOARD:
         try:
             return (TensorBoardLogger(folder, name=None, version=TENSORBOARD),)
         except ModuleNotFoundError as error:

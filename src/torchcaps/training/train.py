@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
-from torchcaps.checks import check_choice
+from torchcaps.checks import as_number, check_choice, check_flag, check_path
 from torchcaps.data import Dataset
 from torchcaps.training import launch
 from torchcaps.training.checkpoint import load_model
@@ -28,10 +28,8 @@ from torchcaps.training.processes import World, as_launched, connected, world_he
 from torchcaps.training.record import record
 from torchcaps.training.run import Run
 from torchcaps.training.session import Given, How, prepare
-from torchcaps.typed import typed
 
 
-@typed
 def train(
     config: Experiment,
     out: str | Path | None = None,
@@ -88,10 +86,15 @@ def train(
     """
     if not isinstance(config, Experiment):
         raise ValueError(f"config must be an Experiment, such as that of a recipe, got {config!r}")
+    if out is not None:
+        check_path("out", out)
     check_choice("progress", progress, PROGRESS)
+    checkpoint_seconds = as_number("checkpoint_seconds", checkpoint_seconds, 0)
+    until = None if until is None else as_number("until", until)
+    check_flag("more_epochs", more_epochs)
     given, world = Given(dataset, model, loss), world_here()
     config, threads = as_launched(given.named_in(config), world), torch.get_num_threads()
-    run = Run(out or default_folder(config))
+    run = Run(default_folder(config) if out is None else out)
     how = How(progress, checkpoint_seconds, until, more_epochs, as_loggers(logger, run.path))
     if world.size < config.devices:
         return _train_together(config, run, given, how, logger)
