@@ -13,7 +13,7 @@ from torch import Tensor
 from torchcaps.checks import check_choice, check_number, check_positive
 from torchcaps.layers.init import EMInit, em_init, truncated_normal_
 from torchcaps.layers.routing import Init, Part, Routing, Sizes
-from torchcaps.layers.routings.options import check_iterated, check_weight_std, known_sizes
+from torchcaps.layers.routings.options import check_iterated, check_weight_std, known_sizes, shaped
 from torchcaps.ops import Capsules, conv_em_routing, em_routing
 from torchcaps.ops.em.checks import check_dense_choice
 from torchcaps.ops.em.settings import SMALLEST, EMSettings, em_settings
@@ -179,10 +179,10 @@ class EMRouting(Routing):
     ) -> Capsules:
         """Route by :func:`torchcaps.ops.em_routing`."""
         return em_routing(
-            self._shaped(capsules.pose),
+            shaped(capsules.pose, self.pose),
             capsules.activation,
             **parts,
-            offset=None if offset is None else self._shaped(offset),
+            offset=None if offset is None else shaped(offset, self.pose),
             **self._options(n_iters, return_coupling),
         )
 
@@ -203,7 +203,7 @@ class EMRouting(Routing):
         if options["settings"].compete == "positions" and options["n_iters"] > 1:  # else nothing would be routed
             check_overlap((capsules.pose.shape[2], capsules.pose.shape[3]), kernel_size, stride)
         return conv_em_routing(
-            self._shaped(capsules.pose),
+            shaped(capsules.pose, self.pose),
             capsules.activation,
             parts["weight"].unflatten(0, (capsules.pose.shape[1], *kernel_size)),
             beta_u=parts["beta_u"],
@@ -220,10 +220,6 @@ class EMRouting(Routing):
             "backend": self.backend,
             "return_coupling": return_coupling,
         }
-
-    def _shaped(self, vectors: Tensor) -> Tensor:
-        """Return poses ``[..., 16]`` as 4×4 matrices if they are matrices."""
-        return vectors.unflatten(-1, (4, 4)) if self.pose == "matrix" else vectors
 
 
 _SETTINGS = tuple(field.name for field in fields(EMSettings))

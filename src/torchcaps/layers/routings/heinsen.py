@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchcaps.checks import check_at_least, check_choice, check_flag
 from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.layers.routings.em import POSES
-from torchcaps.layers.routings.options import known_sizes
+from torchcaps.layers.routings.options import known_sizes, shaped
 from torchcaps.ops import Capsules, heinsen_matrix_routing, heinsen_vector_routing
 
 
@@ -99,11 +99,8 @@ class HeinsenMatrixRouting(Routing):
         mask: Tensor | None = None,
     ) -> Capsules:
         """Route by :func:`torchcaps.ops.heinsen_matrix_routing`."""
-        pose = capsules.pose
-        if self.pose == "matrix":
-            pose = pose.unflatten(-1, (math.isqrt(pose.shape[-1]),) * 2)
         pose, score, coupling = heinsen_matrix_routing(
-            pose,
+            shaped(capsules.pose, self.pose),
             capsules.activation,
             **parts,
             n_iters=self.n_iters if n_iters is None else n_iters,

@@ -8,12 +8,12 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from torchcaps.checks import check_at_least, check_choice, check_flag
 from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.layers.routings.em import POSES
-from torchcaps.layers.routings.options import known_sizes
+from torchcaps.layers.routings.options import known_sizes, shaped
 from torchcaps.ops import Capsules, inverted_attention_routing
 
 
@@ -84,14 +84,9 @@ class InvertedAttentionRouting(Routing):
     ) -> Capsules:
         """Route all at once, from the upper poses of ``state`` where there are any."""
         return inverted_attention_routing(
-            self._shaped(capsules.pose),
+            shaped(capsules.pose, self.pose),
             **parts,
             n_iters=self.n_iters if n_iters is None else n_iters,
             initial=None if state is None else state.pose,
             return_coupling=return_coupling,
         )
-
-    def _shaped(self, vectors: Tensor) -> Tensor:
-        """Return poses ``[..., n²]`` as n×n matrices if they are matrices."""
-        side = math.isqrt(vectors.shape[-1])
-        return vectors.unflatten(-1, (side, side)) if self.pose == "matrix" else vectors

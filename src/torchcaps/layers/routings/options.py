@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+from torch import Tensor
+
 from torchcaps.checks import check_at_least, check_choice, check_positive
 from torchcaps.layers.routing import Sizes
 from torchcaps.ops.backends.dispatch import BACKENDS
@@ -26,3 +30,9 @@ def known_sizes(sizes: Sizes) -> tuple[int, int, int, int]:
     if sizes.n_in is None:
         raise ValueError("n_in must be given for a routing with a matrix for each lower capsule, got None")
     return sizes.n_in, sizes.n_out, sizes.d_in, sizes.d_out
+
+
+def shaped(vectors: Tensor, pose: str) -> Tensor:
+    """Return poses ``[..., n²]`` as n×n matrices where ``pose`` is "matrix"."""
+    side = math.isqrt(vectors.shape[-1])
+    return vectors.unflatten(-1, (side, side)) if pose == "matrix" else vectors

@@ -14,7 +14,7 @@ from torchcaps.checks import check_at_least, check_choice, check_flag, check_pos
 from torchcaps.layers.init import truncated_normal_
 from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.layers.routings.em import POSES
-from torchcaps.layers.routings.options import check_weight_std, known_sizes
+from torchcaps.layers.routings.options import check_weight_std, known_sizes, shaped
 from torchcaps.ops import Capsules, conv_variational_bayes_routing, variational_bayes_routing
 
 
@@ -112,11 +112,11 @@ class VariationalBayesRouting(Routing):
     ) -> Capsules:
         """Route by :func:`torchcaps.ops.variational_bayes_routing`."""
         return variational_bayes_routing(
-            self._shaped(capsules.pose),
+            shaped(capsules.pose, self.pose),
             capsules.activation,
             **parts,
             n_iters=self.n_iters if n_iters is None else n_iters,
-            offset=None if offset is None else self._shaped(offset),
+            offset=None if offset is None else shaped(offset, self.pose),
             return_coupling=return_coupling,
         )
 
@@ -136,15 +136,10 @@ class VariationalBayesRouting(Routing):
         del state
         weight = parts["weight"].unflatten(0, (capsules.pose.shape[1], *kernel_size))
         return conv_variational_bayes_routing(
-            self._shaped(capsules.pose),
+            shaped(capsules.pose, self.pose),
             capsules.activation,
             **{**parts, "weight": weight},
             stride=stride,
             n_iters=self.n_iters if n_iters is None else n_iters,
             return_coupling=return_coupling,
         )
-
-    def _shaped(self, vectors: Tensor) -> Tensor:
-        """Return poses ``[..., n²]`` as n×n matrices if they are matrices."""
-        side = math.isqrt(vectors.shape[-1])
-        return vectors.unflatten(-1, (side, side)) if self.pose == "matrix" else vectors
