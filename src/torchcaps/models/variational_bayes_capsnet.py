@@ -20,7 +20,7 @@ from torchcaps.types import Capsules, ModelOutput
 class VariationalBayesCapsNet(nn.Module):
     """Convolution → primary capsules → two layers of convolutional capsules → class capsules, all normalized.
 
-    The network of matrix capsules with EM routing, but for its routing and its batch normalizations. Those of poses
+    The network of matrix capsules with EM routing, with another routing and batch normalizations. Those of poses
     have one mean and one variance for each type of capsule, over images, places and all numbers of a pose. In training
     an image's capsules depend on its batch, which must be of two images at least.
 

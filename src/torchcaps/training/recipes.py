@@ -245,8 +245,8 @@ def smallnorb_em_small() -> Experiment:
 def smallnorb_small() -> Experiment:
     """Matrix capsules behind two convolutions on small NORB in changed light; 106 K parameters, an hour on a core.
 
-    Not in the paper. The settings are those of ``smallnorb-em-deep``, chosen on held-out toys, but for the changed
-    light, for which known test errors spoke.
+    Not in the paper. The settings are those of ``smallnorb-em-deep``, which were chosen on held-out toys. The changed
+    light is an exception: known test errors spoke for it.
     """
     base = smallnorb_em_small()
     data, optim = replace(base.data, gamma=0.4, shading=0.5), replace(base.optim, weight_decay=2e-5)

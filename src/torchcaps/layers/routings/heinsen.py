@@ -114,7 +114,7 @@ class HeinsenMatrixRouting(Routing):
 class HeinsenVectorRouting(Routing):
     """Route vectors by Heinsen's algorithm of 2022, see :func:`torchcaps.ops.heinsen_vector_routing`.
 
-    No vote is ever stored, and the weights are shared by all pairs but for factors. Activations are logits: the sum of
+    No vote is ever stored, and all pairs share the weights, apart from factors. Activations are logits: the sum of
     the credit that an upper vector got, or the pose itself where it is one number. Train with cross-entropy.
 
     Attributes:

@@ -7,7 +7,7 @@ import { showImages } from "./pictures.js";
 const $ = (name) => document.getElementById(name);
 const state = { toy: null, asked: 0 };
 
-// Show the card; `failed` is told what goes wrong.
+// Show the card; `failed` gets what goes wrong.
 export function startToys({ name, toys }, failed) {
   $("toy").replaceChildren(...toys.map((toy, k) => new Option(toy, k)));
   $("toy").addEventListener("change", () => load(Number($("toy").value), toys).catch(failed));
