@@ -17,7 +17,7 @@ from torchcaps.playground.inside import Agreement
 from torchcaps.playground.meaning import measure_strokes
 from torchcaps.playground.network import Network, probabilities
 from torchcaps.playground.parts import Parts, PartsSeen
-from torchcaps.training.export import TOLERANCE, plain_copy
+from torchcaps.training.export import TOLERANCE, plain_copy, quietly
 
 #: What writes programs and what runs them here, to compare them with the networks.
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -110,15 +110,16 @@ def _write(
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     plain, names = plain_copy(module), list(examples[0])
-    program = torch.onnx.export(
-        plain,
-        tuple(examples[0].values()),
-        dynamo=True,
-        verbose=False,
-        input_names=names,
-        output_names=list(outputs),
-        dynamic_shapes=shapes,
-    )
+    with quietly():
+        program = torch.onnx.export(
+            plain,
+            tuple(examples[0].values()),
+            dynamo=True,
+            verbose=False,
+            input_names=names,
+            output_names=list(outputs),
+            dynamic_shapes=shapes,
+        )
     assert program is not None
     program.save(path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

@@ -252,7 +252,7 @@ def _write_onnx(content: _Content, path: Path) -> None:
     import onnx  # pyright: ignore[reportMissingImports]
 
     names: dict[str, Any] = {"input_names": ["images"], "output_names": ["scores"]}
-    with _quietly():
+    with quietly():
         program = torch.onnx.export(
             content.model, (content.example(),), dynamo=True, verbose=False, dynamic_shapes=_any_number(), **names
         )
@@ -263,7 +263,7 @@ def _write_onnx(content: _Content, path: Path) -> None:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Let torch's exporter not warn of its own parts, nor of torchvision, which is not needed."""
     log = logging.getLogger("torch.onnx")
     level = log.level
