@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import multiprocessing
@@ -86,7 +87,7 @@ def _chunk(case: Case, name: str, seed: int, numbers: range, pipe: Any) -> None:
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, resource.RLIM_INFINITY))
     for number in numbers:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # where spoiled paths may lead
             pipe.send((number, _outcome(case, random.Random(f"{seed} {name} {number}"), Path(folder))))
     pipe.close()
 
