@@ -78,7 +78,7 @@ def test_with_a_rate_that_asks_for_no_end_it_is_as_in_one_go(run: Path, whole: P
     same = ("steps", "epochs", "kept_epoch", "val_loss", "test_loss", "test_error", "config")
     assert {name: result[name] for name in same} == {name: wanted[name] for name in same}
     assert result["went_on_from"] == [2] and result["as_in_one_go"] is True
-    assert result["seconds"] > json.loads(before["result.json"])["seconds"]
+    assert result["seconds"] >= json.loads(before["result.json"])["seconds"]  # rounded to tenths
     # What it was is a run folder of its own, and what was true of it alone is there alone.
     assert files(run / "2-epochs") == before
     assert (run / "2-epochs" / "report.html").is_file() and not (run / "report.html").exists()
