@@ -50,6 +50,16 @@ class Shaped:
         return made.to(sizes["dtype"])
 
 
+def float32(*forms: str, low: float = 0.0) -> Maker:
+    """Draw a tensor of the dtype that layers are made in."""
+
+    def make(sizes: Sizes) -> Tensor:
+        sizes["dtype"] = torch.float32
+        return Shaped(*forms, low=low)(sizes)
+
+    return make
+
+
 class Size:
     """Take the size of a letter."""
 

@@ -1,4 +1,4 @@
-"""Calls of every layer, with what it is made of; and of routings and networks."""
+"""Calls of every layer, with what it is made of."""
 
 from __future__ import annotations
 
@@ -7,30 +7,17 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
-from tools.arguments import FLAG, Both, Maker, Shaped, Size, Sizes, choice, classes, real, whole
+from tools.arguments import FLAG, Both, Maker, Shaped, Size, Sizes, choice, classes, float32, real, whole
 from tools.call import Call, Right, layer
-from torchcaps import layers, models
-from torchcaps.hub import HubModel
+from torchcaps import layers
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.init import step_scale
-from torchcaps.models.baselines import BaselineCNN
-from torchcaps.ops import Capsules, EMSettings
+from torchcaps.ops import Capsules
 
 T = Shaped
 PER_POSE = choice("dynamic", "self_attention", "uniform", "random", "inverted_attention", "self", "elementwise")
 ITERATIONS = whole(1, 3)
-
-
-def _float32(*forms: str, low: float = 0.0) -> Maker:
-    """Draw a tensor of the dtype that layers are made in."""
-
-    def make(sizes: Sizes) -> Any:
-        sizes["dtype"] = torch.float32
-        return T(*forms, low=low)(sizes)
-
-    return make
 
 
 def _capsules(pose: str, activation: str) -> Maker:
@@ -60,11 +47,10 @@ def _upper(forms: str, count: str) -> Right:
     return right
 
 
-_FEATURES: dict[str, Maker] = {"x": _float32("B C 5 6")}
+_FEATURES: dict[str, Maker] = {"x": float32("B C 5 6")}
 _ROUTED: dict[str, Maker] = {"n_iters": choice(None), "return_coupling": FLAG}
 _DENSE: dict[str, Maker] = {"n_in": Size("I"), "n_out": Size("J"), "d_in": choice(4), "d_out": choice(4)}
 _EM = partial(layers.EMRouting, 2, pose="vector")
-_SCALES: dict[str, Maker] = {"pose_scale": real(0.1, 1), "weight_std": real(0.01, 1)}
 _ANY = _routing(
     layers.DynamicRouting,
     layers.SelfAttentionRouting,
@@ -80,7 +66,7 @@ _ANY = _routing(
     _EM,
 )
 
-LAYERS = {
+CALLS = {
     "torchcaps.layers.PrimaryCaps": layer(
         layers.PrimaryCaps,
         {"in_channels": Size("C"), "n_types": Size("T"), "d_out": Size("D"), "kernel_size": choice(2, (2, 3))},
@@ -109,14 +95,14 @@ LAYERS = {
             "activation_bias": real(-1, 1),
             "normalize": FLAG,
         },
-        forward={"x": _float32("2 C 5 6")},
+        forward={"x": float32("2 C 5 6")},
         right=_upper("B T H W", "n_types"),
     ),
     "torchcaps.layers.DepthwisePrimaryCaps": layer(
         layers.DepthwisePrimaryCaps,
         {"in_channels": choice(4), "d_out": choice(2, 4, 1), "kernel_size": choice(2, (5, 6))},
         {"stride": choice(1, 2)},
-        forward={"x": _float32("B 4 5 6")},
+        forward={"x": float32("B 4 5 6")},
     ),
     "torchcaps.layers.DenseCaps": layer(
         layers.DenseCaps,
@@ -136,7 +122,7 @@ LAYERS = {
         layers.DenseCaps,
         _DENSE,
         {"routing": choice("dynamic")},
-        forward={"capsules": _float32("B I 4")},
+        forward={"capsules": float32("B I 4")},
         forward_optional={**_ROUTED, "n_iters": ITERATIONS},
         right=_upper("B J", "n_out"),
     ),
@@ -183,21 +169,21 @@ LAYERS = {
         layers.Decoder,
         {"n_classes": Size("J"), "d_in": Size("D"), "image_shape": choice((1, 4, 5))},
         {"hidden": choice((3, 4), [5], ()), "pose_scale": real(0.1, 1)},
-        forward={"capsules": _float32("B J D")},
+        forward={"capsules": float32("B J D")},
         forward_optional={"target": classes("B", "J")},
         right=lambda _, a, r: None if list(r.shape[1:]) == list(a["image_shape"]) else f"of shape {list(r.shape)}",
     ),
     "torchcaps.layers.Standardize": layer(
         layers.Standardize,
         {},
-        forward={"x": _float32("B C 5 6")},
+        forward={"x": float32("B C 5 6")},
         right=lambda _, a, r: None if r.shape == a["x"].shape else f"of shape {list(r.shape)}",
     ),
     "torchcaps.layers.Conv2d": layer(
         layers.Conv2d,
         {"in_channels": Size("C"), "out_channels": Size("E"), "kernel_size": choice(2, (2, 3))},
         {"stride": choice(1, 2), "padding": choice(0, 1), "bias": FLAG},
-        forward={"input": _float32("B C 5 6")},
+        forward={"input": float32("B C 5 6")},
         names=("x", "weight"),
     ),
     "torchcaps.layers.route_concurrently": Call(
@@ -214,433 +200,3 @@ LAYERS = {
     ),
     "torchcaps.layers.init.step_scale": Call(step_scale, {"reach": real(0.001, 1), "d_out": whole(1, 20)}),
 }
-
-_STD: dict[str, Maker] = {"weight_std": real(0.01, 1), "vote_scale": real(0.1, 1)}
-ROUTINGS = {
-    "torchcaps.layers.DynamicRouting": Call(
-        layers.DynamicRouting,
-        {},
-        {
-            **_STD,
-            "n_iters": ITERATIONS,
-            "leaky": FLAG,
-            "bias": FLAG,
-            "bias_init": real(-1, 1),
-            "learned_logits": FLAG,
-            "backprop": choice("full", "last"),
-            "backend": choice("auto", "reference", "cpu"),
-        },
-    ),
-    "torchcaps.layers.EMRouting": Call(
-        layers.EMRouting,
-        {},
-        {
-            "n_iters": ITERATIONS,
-            "pose": choice("matrix", "vector"),
-            "settings": choice("released", "paper", EMSettings()),
-            "pose_scale": real(0.1, 1),
-            "weight_std": real(0.01, 1),
-            "beta_u_init": real(-1, 1),
-            "beta_a_init": real(-1, 1),
-            "backprop": choice("full", "last"),
-            "backend": choice("auto", "reference", "cpu"),
-            "compete": choice("all", "positions", None),
-            "start": choice("parents", "types", None),
-            "final_lambda": real(0, 1),
-            "lambda_decay": real(0, 0.9),
-            "damping": real(0, 0.9),
-            "variance_floor": real(0.001, 1),
-            "mass_floor": real(0.001, 1),
-            "cost_scale": real(0, 1),
-            "beta_u_scale": real(0, 1),
-            "beta_a_scale": real(0, 1),
-            "normalize": choice(True, False, None),
-        },
-    ),
-    "torchcaps.layers.SelfAttentionRouting": Call(
-        layers.SelfAttentionRouting, {}, {**_STD, "scale": choice("upper", "lower")}
-    ),
-    "torchcaps.layers.InvertedAttentionRouting": Call(
-        layers.InvertedAttentionRouting,
-        {},
-        {"n_iters": ITERATIONS, "pose": choice("matrix", "vector"), "scores": choice(True, False, None)},
-    ),
-    "torchcaps.layers.SelfRouting": Call(layers.SelfRouting, {}, {"poses": FLAG, **_SCALES}),
-    "torchcaps.layers.UniformRouting": Call(layers.UniformRouting, {}, {**_STD, "shared": FLAG, "bias": FLAG}),
-    "torchcaps.layers.RandomRouting": Call(
-        layers.RandomRouting, {}, {**_STD, "low": real(0.1, 0.9), "high": real(0.9, 2), "shared": FLAG, "bias": FLAG}
-    ),
-    "torchcaps.layers.ElementwiseRouting": Call(layers.ElementwiseRouting),
-    "torchcaps.layers.DegreeRouting": Call(layers.DegreeRouting, {}, {"weight_std": real(0.01, 1)}),
-    "torchcaps.layers.AttentionRouting": Call(layers.AttentionRouting, {}, _SCALES),
-    "torchcaps.layers.HeinsenMatrixRouting": Call(
-        layers.HeinsenMatrixRouting,
-        {},
-        {
-            "n_iters": ITERATIONS,
-            "pose": choice("matrix", "vector"),
-            "shared": FLAG,
-            "logits": choice(True, False, None),
-        },
-    ),
-    "torchcaps.layers.HeinsenVectorRouting": Call(
-        layers.HeinsenVectorRouting, {}, {"n_iters": ITERATIONS, "shared": FLAG}
-    ),
-    "torchcaps.layers.VariationalBayesRouting": Call(
-        layers.VariationalBayesRouting,
-        {},
-        {"n_iters": ITERATIONS, "pose": choice("matrix", "vector"), "normalize": FLAG, **_SCALES},
-    ),
-}
-
-
-_SHAPE = {"image_shape": choice((1, 20, 21), (2, 20, 21), [1, 20, 20]), "n_classes": whole(1, 4)}
-_SIZE2 = choice(3, 2, (2, 3))
-
-
-def _images(sizes: Sizes) -> torch.Tensor:
-    """Draw images for a network whose shape is not drawn yet: it is made to fit by :func:`_network`."""
-    return torch.rand(sizes["B"], 1, 20, 21)
-
-
-def _network(function: Callable[..., nn.Module]) -> Callable[..., Any]:
-    """Make a network and show it images of its shape, in evaluation."""
-
-    def call(**arguments: Any) -> Any:
-        call = {name: arguments.pop(name) for name in ("n_iters", "return_coupling") if name in arguments}
-        made = function(**arguments).eval()
-        shape = arguments.get("image_shape")
-        with torch.no_grad():
-            return made(torch.rand(2, *map(int, shape)), **call) if shape is not None else made
-
-    return call
-
-
-def _scores(sizes: Any, arguments: Any, result: Any) -> str | None:
-    del sizes
-    if isinstance(result, nn.Module):  # of its own image_shape
-        return None
-    if isinstance(result, models.Reconstruction):
-        return None if list(result.images.shape[1:]) == list(arguments["image_shape"]) else "of another shape"
-    wanted = [2, int(arguments.get("n_classes", result.scores.shape[1]))]
-    return None if list(result.scores.shape) == wanted else f"of shape {list(result.scores.shape)}"
-
-
-def _model(
-    function: Callable[..., nn.Module], options: dict[str, Maker], needed: dict[str, Maker], *names: str
-) -> Call:
-    return Call(_network(function), needed, options, _scores, names=names)
-
-
-_STEM = choice((), [{"channels": 3, "kernel_size": 3}], [models.HiddenConv(2, 3)])
-_DECODER = choice(None, (8,), [4, 5])
-_CALL = {"return_coupling": FLAG, "n_iters": ITERATIONS}
-_CAPSNET = {
-    "channels": choice(4),
-    "kernel_size": choice(5, 3),
-    "n_types": whole(1, 3),
-    "d_primary": choice(4),
-    "d_class": choice(4),
-    "decoder": choice(None),
-}
-_CAPSNET_OPTIONS = {
-    "padding": choice(0, 1),
-    "stem": _STEM,
-    "primary_scale": real(0.1, 1),
-    "hidden": choice((), [{"n_types": 2, "d_out": 4}], (models.HiddenCaps(2, 4, 3),)),
-    "routing": choice("dynamic", layers.DynamicRouting(2)),
-    "standardize": FLAG,
-    "decoder": _DECODER,
-    **_CALL,
-}
-_AUTO = {"image_shape": choice((1, 20, 21), (2, 24, 24))}
-
-MODELS = {
-    "torchcaps.models.CapsNet": _model(models.CapsNet, _CAPSNET_OPTIONS, {**_SHAPE, **_CAPSNET}),
-    **{
-        f"torchcaps.models.{name}": _model(getattr(models, name), _CAPSNET_OPTIONS, {**_SHAPE, **_CAPSNET}, "routing")
-        for name in ("capsnet", "capsnet_small")
-    },
-    "torchcaps.models.capsnet_stacked": _model(
-        models.capsnet_stacked, {"standardize": FLAG, **_CALL}, {**_SHAPE, **_CAPSNET, "kernel_size": choice(3)}
-    ),
-    "torchcaps.models.capsnet_deep": _model(
-        models.capsnet_deep,
-        {"standardize": FLAG, **_CALL},
-        {"image_shape": choice((1, 36, 36)), "n_classes": whole(1, 4), "decoder": choice(None)},
-    ),
-    "torchcaps.models.HiddenCaps": Call(models.HiddenCaps, {}, {"n_types": whole(1, 3), "d_out": whole(1, 3)}),
-    "torchcaps.models.HiddenConv": Call(models.HiddenConv, {}, {"channels": whole(1, 3), "kernel_size": _SIZE2}),
-    **{
-        f"torchcaps.models.{function.__name__}": _model(
-            function,
-            {
-                "frozen": FLAG,
-                "mean": choice([0.5], (0.5,)),
-                "std": choice([0.5]),
-                "layout": choice("NCHW"),
-                "kernel_size": choice(1, 2),
-                "stride": choice(1, 2),
-                "routing": choice("dynamic", layers.DynamicRouting(2)),
-                **_CALL,
-            },
-            {
-                "backbone": lambda _: nn.Sequential(nn.Conv2d(1, 4, 3, stride=3), nn.ReLU()),
-                "image_shape": choice((1, 20, 21)),
-                "n_classes": whole(1, 4),
-                "n_types": whole(1, 3),
-                "d_primary": choice(4),
-                "d_class": choice(4),
-            },
-        )
-        for function in (models.BackboneCapsNet, models.capsnet_backbone)
-    },
-    "torchcaps.models.MatrixCapsNet": _model(
-        models.MatrixCapsNet,
-        {
-            "routing": choice("em", layers.EMRouting(2), layers.EMRouting(2, pose="vector")),
-            "standardize": FLAG,
-            "stem": choice((), [{"channels": 3, "kernel_size": 3}]),
-            "normalize": FLAG,
-            "initial": choice("half-active", "released"),
-            **_CALL,
-        },
-        {
-            "image_shape": choice((1, 20, 21), (2, 22, 22)),
-            "n_classes": whole(1, 3),
-            **{name: whole(1, 3) for name in "ABCD"},
-            "coordinates": choice(None),
-        },
-    ),
-    **{
-        f"torchcaps.models.{name}": _model(
-            getattr(models, name),
-            {"standardize": FLAG, **_CALL},
-            {
-                "image_shape": choice((1, 20, 21)),
-                "n_classes": whole(1, 3),
-                "B": choice(2),
-                "C": choice(2),
-                "D": choice(2),
-            },
-            *("A", "routing"),
-        )
-        for name in ("matrix_capsnet", "matrix_capsnet_small", "matrix_capsnet_deep")
-    },
-    **{
-        f"torchcaps.models.{function.__name__}": _model(
-            function,
-            {
-                "trunk": choice("mnist", "multimnist"),
-                "d_primary": choice(8, 4, 16),
-                "d_class": choice(4),
-                "routing": choice("self_attention", "uniform"),
-                "standardize": FLAG,
-                "return_coupling": FLAG,
-            },
-            {"image_shape": choice((1, 36, 36), (2, 36, 37)), "n_classes": whole(1, 4), "decoder": choice(None, (4,))},
-        )
-        for function in (models.EfficientCapsNet, models.efficient_capsnet)
-    },
-    **{
-        f"torchcaps.models.{function.__name__}": _model(
-            function,
-            {
-                "d_pose": choice(4, 9, 16),
-                "dense": choice((), (3,), [2]),
-                "n_iters": whole(1, 2),
-                "schedule": choice("concurrent", "sequential"),
-                "return_coupling": FLAG,
-            },
-            {
-                "image_shape": choice((1, 14, 15)),
-                "n_classes": whole(1, 3),
-                "trunk": choice("simple"),
-                "channels": choice(4),
-                "n_types": whole(1, 2),
-            },
-        )
-        for function in (models.AttentionCapsNet, models.attention_capsnet)
-    },
-    **{
-        f"torchcaps.models.{function.__name__}": _model(
-            function,
-            {"d_pose": choice(4, 16), "return_coupling": FLAG},
-            {
-                "image_shape": choice((1, 16, 17)),
-                "n_classes": whole(1, 3),
-                "depth": choice(0, 1, 2),
-                "n_types": whole(1, 2),
-                "width": choice(2),
-            },
-        )
-        for function in (models.SelfRoutingResNet, models.self_routing_resnet)
-    },
-    **{
-        f"torchcaps.models.{function.__name__}": _model(
-            function,
-            {"n_iters": whole(1, 2), "return_coupling": FLAG, "padding": choice(None, 1)},
-            {
-                "image_shape": choice((1, 28, 30), (2, 33, 32)),
-                "n_classes": whole(2, 4),
-                "channels": whole(1, 4),
-                "n_parts": whole(2, 4),
-            },
-        )
-        for function in (models.HeinsenCapsNet, models.heinsen_capsnet)
-    },
-    **{
-        f"torchcaps.models.{function.__name__}": _model(
-            function,
-            {
-                "d_pose": choice(4, 9, 16),
-                "n_iters": whole(1, 2),
-                "coordinates": FLAG,
-                "standardize": FLAG,
-                "return_coupling": FLAG,
-            },
-            {
-                "image_shape": choice((1, 28, 30), (2, 32, 32)),
-                "n_classes": whole(1, 4),
-                **dict.fromkeys(("A", "B", "C", "D"), whole(1, 3)),
-            },
-        )
-        for function in (models.VariationalBayesCapsNet, models.variational_bayes_capsnet)
-    },
-    "torchcaps.models.TransformingAutoencoder": _model(
-        models.TransformingAutoencoder,
-        {"field": choice(None, 5), "stride": choice(None), "patch": choice(None)},
-        {
-            **_AUTO,
-            "n_capsules": whole(1, 3),
-            "n_recognition": whole(1, 3),
-            "n_generation": whole(1, 3),
-            "pose": choice("translation", "affine", "parts"),
-        },
-    ),
-    **{
-        f"torchcaps.models.{name}": _model(
-            getattr(models, name),
-            {"n_recognition": whole(1, 3), "n_generation": whole(1, 3)},
-            {**_AUTO, "n_capsules": whole(1, 3)},
-        )
-        for name in ("translation_autoencoder", "affine_autoencoder", "parts_autoencoder", "local_autoencoder")
-    },
-    **{
-        f"torchcaps.models.{function.__name__}": _model(
-            function,
-            {"channels": choice((2, 3)), "most_scale": real(1.5, 3)},
-            {**_AUTO, "n_capsules": whole(1, 3), "template": choice(3, 5), "width": choice(4)},
-        )
-        for function in (models.TemplateAutoencoder, models.template_autoencoder)
-    },
-    **{
-        f"torchcaps.models.{function.__name__}": _model(
-            function, {"hidden": choice((4, 3), [5])}, {**_AUTO, "code": whole(1, 3), "hidden": choice((4,))}
-        )
-        for function in (models.PlainAutoencoder, models.plain_autoencoder)
-    },
-    "torchcaps.models.matched_cnn": _model(
-        models.matched_cnn, {"dropout": real(0, 0.9), "standardize": FLAG}, {**_SHAPE, "n_parameters": choice(20000)}
-    ),
-    **{
-        f"torchcaps.models.{name}": _model(
-            getattr(models, name),
-            {"dropout": real(0, 0.9)},
-            {"image_shape": choice((1, 8, 8), (2, 9, 8)), "n_classes": whole(1, 4)},
-        )
-        for name in ("baseline_cnn", "multimnist_cnn", "norb_cnn")
-    },
-    "torchcaps.models.baselines.BaselineCNN": _model(
-        BaselineCNN,
-        {"pool": FLAG, "dropout": real(0, 0.9), "standardize": FLAG, "kernel_sizes": choice(None, (3, 3))},
-        {**_SHAPE, "channels": choice((2, 3)), "hidden": choice((4, 5))},
-    ),
-    "torchcaps.models.Scores": layer(
-        models.Scores,
-        {"model": lambda _: models.capsnet_small((1, 12, 12), 3, channels=4, kernel_size=3, decoder=None).eval()},
-        forward={"x": _float32("B 1 12 12")},
-    ),
-    "torchcaps.models.build": _model(
-        models.build,
-        {"pretrained": choice(False), "n_iters": ITERATIONS},
-        {"name": choice("capsnet_small"), **_SHAPE, **_CAPSNET},
-        "model",
-        "routing",
-        *_CAPSNET_OPTIONS,
-    ),
-    "torchcaps.models.build (any)": Call(
-        models.build,
-        {
-            "name": choice("efficient_capsnet", "self_routing_resnet", "norb_cnn", "plain_autoencoder"),
-            "image_shape": choice((1, 28, 28)),
-            "n_classes": whole(1, 4),
-        },
-        {"pretrained": choice(False)},
-        names=("model",),
-    ),
-    "torchcaps.models.build (pretrained)": Call(
-        models.build,
-        {
-            "name": choice("capsnet_small"),
-            "image_shape": choice((1, 28, 28)),
-            "pretrained": choice("mnist-small"),
-            "n_classes": choice(10),
-        },
-        raises=(UserWarning,),  # of another number of classes, whose capsules are new
-        names=("model",),
-    ),
-    "torchcaps.models.cards": Call(models.cards),
-    "torchcaps.hub.HubModel": Call(
-        HubModel,
-        {
-            "model_name": choice("capsnet_small"),
-            "image_shape": choice((1, 28, 28), [1, 28, 28]),
-            "classes": choice(("a", "b"), ["x", "y", "z"]),
-        },
-        {"options": choice({"channels": 4}, None)},
-        names=("n_classes", "model"),
-    ),
-}
-
-#: The call of a network that stands, on images that are spoiled.
-FORWARD = {
-    f"{name} forward": layer(
-        make,
-        {},
-        forward={"x": _float32(f"B {shape}")},
-        forward_optional=optional,
-        names=("transformation",),
-        can_be_endless="transformation" in optional,  # one without an inverse
-    )
-    for name, make, shape, optional in (
-        (
-            "torchcaps.models.capsnet_small",
-            lambda: models.capsnet_small((1, 12, 12), 3, channels=4, kernel_size=3, decoder=None),
-            "1 12 12",
-            _CALL,
-        ),
-        (
-            "torchcaps.models.matrix_capsnet",
-            lambda: models.MatrixCapsNet((2, 24, 24), 3, A=2, B=2, C=2, D=2),
-            "2 24 24",
-            _CALL,
-        ),
-        ("torchcaps.models.norb_cnn", lambda: models.norb_cnn((2, 8, 8), 3), "2 8 8", {}),
-        (
-            "torchcaps.models.affine_autoencoder",
-            lambda: models.affine_autoencoder((1, 8, 8), n_capsules=2),
-            "1 8 8",
-            {"transformation": lambda sizes: torch.eye(3).expand(sizes["B"], 3, 3).clone()},
-        ),
-        (
-            "torchcaps.models.template_autoencoder",
-            lambda: models.template_autoencoder((1, 12, 12), n_capsules=2, template=3),
-            "1 12 12",
-            {"transformation": lambda sizes: torch.eye(3).expand(sizes["B"], 3, 3).clone()},
-        ),
-        ("torchcaps.models.plain_autoencoder", lambda: models.plain_autoencoder((1, 8, 8)), "1 8 8", {}),
-    )
-}
-
-CALLS = {**LAYERS, **ROUTINGS, **MODELS, **FORWARD}

@@ -12,13 +12,27 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 
-from tools import calls_of_explain, calls_of_layers, calls_of_ops, calls_of_the_rest
+from tools import (
+    calls_of_explain,
+    calls_of_layers,
+    calls_of_networks,
+    calls_of_ops,
+    calls_of_routings,
+    calls_of_the_rest,
+)
 from tools.call import run_call
 from tools.cases import Case, run_fuzzer
 from tools.commands import COMMANDS, run_command
 from tools.trained import run_files
 
-EVERY = {**calls_of_ops.CALLS, **calls_of_layers.CALLS, **calls_of_explain.CALLS, **calls_of_the_rest.CALLS}
+EVERY = {
+    **calls_of_ops.CALLS,
+    **calls_of_layers.CALLS,
+    **calls_of_routings.CALLS,
+    **calls_of_networks.CALLS,
+    **calls_of_explain.CALLS,
+    **calls_of_the_rest.CALLS,
+}
 
 
 def subjects() -> Mapping[str, Case]:
