@@ -34,7 +34,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the programs, whose export takes seconds."""
-    monkeypatch.setattr(site, "check_packages", lambda: None)
+    monkeypatch.setattr(site, "check_packages", lambda *_: None)
     monkeypatch.setattr(site, "_write_programs", lambda *_: {"inside": None, "decoder": None, "beside": None})
 
 

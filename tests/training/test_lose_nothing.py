@@ -28,7 +28,7 @@ from tests.endings import SIGNALS, ended_at, in_fork
 from tests.tiny import TINY
 from torchcaps.cli import main
 from torchcaps.data.files import require
-from torchcaps.training import Data
+from torchcaps.training import Data, Experiment
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.module import TrainingModule
 from torchcaps.training.run import Run
@@ -136,17 +136,7 @@ def test_data_that_vanished_are_named_and_a_run_goes_on_where_they_are_back(
     run = Run(tmp_path / "run")
     mine = Data("folder", root=str(tmp_path / "mine"), image_size=(28, 28))
     config = replace(TINY, data=mine, batch_size=4)
-    step = TrainingModule.training_step
-
-    def stopping(self: TrainingModule, batch: Any, k: int) -> Any:
-        if self.global_step == 5:
-            raise RuntimeError("stopped")
-        return step(self, batch, k)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingModule, "training_step", stopping)
-        with pytest.raises(RuntimeError, match="stopped"):
-            train(config, run.path, progress="none", checkpoint_seconds=0)
+    _stopped(run, monkeypatch, 5, config)
     (tmp_path / "mine").rename(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match=r"root must be .*mine"):
         train(config, run.path, progress="none")
@@ -298,7 +288,7 @@ def test_where_the_checkpoint_before_is_alone_it_is_used(tmp_path: Path, monkeyp
     assert train(TINY, run.path, progress="none")["steps"] == 12
 
 
-def _stopped(run: Run, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+def _stopped(run: Run, monkeypatch: pytest.MonkeyPatch, at: int, config: Experiment = TINY) -> None:
     """Train with a checkpoint a step, and stop before one."""
     step = TrainingModule.training_step
 
@@ -310,7 +300,7 @@ def _stopped(run: Run, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(TrainingModule, "training_step", stopping)
         with pytest.raises(RuntimeError, match="stopped"):
-            train(TINY, run.path, progress="none", checkpoint_seconds=0)
+            train(config, run.path, progress="none", checkpoint_seconds=0)
 
 
 class _Payload:

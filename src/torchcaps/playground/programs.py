@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,6 @@ from torchcaps.playground.meaning import measure_strokes
 from torchcaps.playground.network import Network, probabilities
 from torchcaps.playground.parts import Parts, PartsSeen
 from torchcaps.training.export import TOLERANCE, plain_copy, quietly
-
-#: What writes programs and what runs them here, to compare them with the networks.
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 class Decode(nn.Module):
@@ -47,19 +43,6 @@ class Probabilities(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Look at one image ``[1, C, H, W]``."""
         return probabilities(self.scores(images), pairs=self.pairs)[0]
-
-
-def check_packages() -> None:
-    """Refuse to begin where a package is missing.
-
-    Raises:
-        ValueError: naming it.
-    """
-    for name in PACKAGES:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ValueError(f"static needs {name}: pip install 'torchcaps[export]' ({error})") from error
 
 
 def write_inside(network: Network, images: Tensor, path: Path) -> None:

@@ -21,8 +21,9 @@ from torchcaps.playground import meaning, network
 from torchcaps.playground.answers import Playground
 from torchcaps.playground.drawing import SIDE
 from torchcaps.playground.load import OURS, load_playground
-from torchcaps.playground.programs import check_packages, write_decoder, write_inside, write_parts, write_probabilities
+from torchcaps.playground.programs import write_decoder, write_inside, write_parts, write_probabilities
 from torchcaps.playground.runtime import VERSION, copy_runtime
+from torchcaps.training.export import FORMATS, check_packages
 
 #: Test images that lie beside the page.
 N_SAMPLES = 1000
@@ -83,7 +84,7 @@ def write_site(playground: Playground, folder: str | Path, *, onnxruntime_web: s
     """
     folder = Path(folder).expanduser()
     check_folder(folder)
-    check_packages()
+    check_packages("static", FORMATS["onnx"].packages)
     with tempfile.TemporaryDirectory() as temporary:
         made = Path(temporary) / "page"  # whose mode, unlike that of the temporary folder, lets others read
         made.mkdir()

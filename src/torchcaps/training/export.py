@@ -137,7 +137,7 @@ def export(
     check_choice("format", format, FORMATS)
     form, path = FORMATS[format], Path(path).expanduser()
     check_place(path, format, overwrite)
-    check_packages(format)
+    check_packages(f"format {format}", form.packages)
     extra: Metadata = {}
     images_of = "the caller"
     if isinstance(source, nn.Module):
@@ -176,13 +176,13 @@ def check_place(path: Path, format: str, overwrite: bool) -> None:  # noqa: A002
             raise ValueError(f"path must not exist, got {file}: overwrite=True replaces a file")
 
 
-def check_packages(format: str) -> None:  # noqa: A002
-    """Refuse a format whose packages are not installed."""
-    for name in FORMATS[format].packages:
+def check_packages(what: str, names: Sequence[str]) -> None:
+    """Refuse what needs packages that are not installed."""
+    for name in names:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise ValueError(f"format {format} needs {name}: pip install 'torchcaps[export]' ({error})") from error
+            raise ValueError(f"{what} needs {name}: pip install 'torchcaps[export]' ({error})") from error
 
 
 class _Data(NamedTuple):
@@ -277,10 +277,15 @@ def quietly() -> Iterator[None]:
 
 
 def _read_onnx(content: _Content, path: Path) -> Tensor:
+    return run_onnx(path, content.images)
+
+
+def run_onnx(path: Path, images: Tensor) -> Tensor:
+    """Return the scores that a file gives for images, 100 at once."""
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return torch.from_numpy(session.run(None, {"images": content.images.numpy()})[0])
+    return torch.cat([torch.from_numpy(session.run(None, {"images": x.numpy()})[0]) for x in images.split(100)])
 
 
 def _write_openvino(content: _Content, path: Path) -> None:

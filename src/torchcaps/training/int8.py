@@ -16,7 +16,7 @@ from torch import Tensor
 from torchcaps.training.batches import split
 from torchcaps.training.checkpoint import data_for, load_model
 from torchcaps.training.examples import Batch
-from torchcaps.training.export import check_packages, check_place, export
+from torchcaps.training.export import FORMATS, check_packages, check_place, export, run_onnx
 from torchcaps.training.files import write_atomically
 from torchcaps.training.objective import wrong
 from torchcaps.training.run import Run, with_data_in
@@ -70,7 +70,7 @@ def export_int8(
     """
     path = Path(path).expanduser()
     check_place(path, "onnx", overwrite)
-    check_packages("onnx")
+    check_packages("int8", FORMATS["onnx"].packages)
     run = source if isinstance(source, Run) else Run(source)
     config = with_data_in(run.classifier(), root)
     if run.pretrained is not None and root is None:
@@ -91,7 +91,7 @@ def export_int8(
         before, after = Path(folder) / "float32.onnx", Path(folder) / "int8.onnx"
         export(run, before, format="onnx", root=root)
         _quantize(before, after, some("val", _CALIBRATED)[0])
-        scores = [_scores(file, shown) for file in (after, before)]
+        scores = [run_onnx(file, shown) for file in (after, before)]
         errors = [_error(each, labels, threshold) for each in scores]
         _tell(after, before, {"test_error": errors[0], "in_float32": errors[1], "of_images": len(shown)})
         sizes = after.stat().st_size, before.stat().st_size
@@ -140,13 +140,6 @@ def _quantize(before: Path, after: Path, images: Tensor) -> None:
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
     )
-
-
-def _scores(file: Path, images: Tensor) -> Tensor:
-    import onnxruntime  # pyright: ignore[reportMissingImports]
-
-    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    return torch.cat([torch.from_numpy(session.run(None, {"images": batch.numpy()})[0]) for batch in images.split(100)])
 
 
 def _error(scores: Tensor, labels: Tensor, threshold: float) -> float:

@@ -95,6 +95,8 @@ def _mean_votes(u: Tensor, a: Tensor, log_c: Tensor, weight: Tensor) -> Tensor:
     The largest share among active capsules counts as 1, so that some weight is left however small all shares are.
     """
     highest = log_c.detach().masked_fill((a == 0).unsqueeze(2), -torch.inf).amax(dim=1, keepdim=True)
-    # Shares of capsules that are not active do not count, and may be larger than all that do.
-    share = (log_c - highest).clamp_max(0).exp() * a.unsqueeze(2)  # [B, I, J]
+    below = log_c - highest
+    # Shares of capsules that are not active do not count, and may be larger than all that do. No clamp: from torch 2.14
+    # it gives no gradient to what is at its bound, as the largest is.
+    share = below.masked_fill(below > 0, 0).exp() * a.unsqueeze(2)  # [B, I, J]
     return torch.einsum("bij,bid,ijde->bje", share / share.sum(dim=1, keepdim=True), u, weight)
