@@ -15,7 +15,7 @@ from torchcaps.training.files import read_json
 #: Seconds that each may take.
 DOCTOR_SECONDS, TESTS_SECONDS = 90.0, 240.0
 #: Processes that share the card.
-MOST_PROCESSES = 8
+MOST_PROCESSES = 12
 
 
 def doctor(session: Session) -> None:

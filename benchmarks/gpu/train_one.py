@@ -27,6 +27,7 @@ def main() -> None:
     given = parser.parse_args()
     until = time.monotonic() + given.seconds
     keep_memory()
+    import study.recipes  # noqa: F401 (which enters the rows of the papers' tables)
     from torchcaps.training.callbacks import OutOfTime
     from torchcaps.training.config import smoke
     from torchcaps.training.recipes import recipe
