@@ -98,6 +98,7 @@ _ROWS: dict[str, Callable[[], Experiment]] = {
     "smallnorb-elevation-cnn-small": viewpoints.smallnorb_elevation_cnn_small,
     "smallnorb-elevation-cnn-small-fold-0": viewpoints.smallnorb_elevation_cnn_small_fold_0,
     "smallnorb-em-augmented": matrix.smallnorb_em_augmented,
+    "smallnorb-em-full": matrix.smallnorb_em_full,
     "smallnorb-em-held-out": matrix.smallnorb_em_held_out,
     "smallnorb-em-weight-decay": matrix.smallnorb_em_weight_decay,
     "smallnorb-em-deep": matrix.smallnorb_em_deep,

@@ -66,6 +66,15 @@ def smallnorb_em_deep() -> Experiment:
     return replace(smallnorb_small(), recipe="smallnorb-em-deep")
 
 
+def smallnorb_em_full() -> Experiment:
+    """The paper's network (A=B=C=D=32), trained as ``smallnorb-em-light`` in fewer epochs: 1.8 % in its table 1.
+
+    Made for a GPU; with two iterations, as that recipe. Nothing was chosen by its own errors.
+    """
+    base = smallnorb_em_light()
+    return replace(base, recipe="smallnorb-em-full", model=replace(base.model, name="matrix_capsnet"), epochs=48)
+
+
 def smallnorb_em_held_out() -> Experiment:
     """The small network with a toy of each category held out, and shorter; rate and weight decay are tuned.
 
