@@ -151,6 +151,12 @@ def compare(
     return Agreement(tuple(found), same)
 
 
+def run(routing: str, backend: str, device: torch.device, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    """Route every problem of :func:`compare` once, forward and backward."""
+    for problem in PROBLEMS[routing]:
+        _outcome(problem, backend, _draw(problem, dtypes), device)
+
+
 def _beside(problem: Problem, given: Tensors, ours: Tensors, tf32: bool) -> list[Compared]:
     cpu = torch.device("cpu")
     exact = _outcome(problem, "reference", _double(given), cpu)

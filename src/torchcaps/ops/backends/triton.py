@@ -11,12 +11,14 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchcaps.ops.backends.errors import found, missing
 from torchcaps.ops.backends.tracing import constant_when_compiled
+from torchcaps.ops.backends.triton_ahead import noted
 
 #: What the kernels were written for, and pyproject.toml asks for.
 LEAST_VERSION = (3, 4)
@@ -38,13 +40,15 @@ FUSED = {"enable_fp_fusion": True}
 APART = {"enable_fp_fusion": False}
 
 
-def load(name: str) -> ModuleType:
+def load(name: str) -> Any:
     """Import ``<name>/triton_kernels.py``; triton is imported here and nowhere else.
+
+    Within :func:`~torchcaps.ops.backends.triton_ahead.compile_ahead` its kernels only note how they would be started.
 
     Raises:
         Unavailable: triton cannot be imported; the message says why.
     """
-    return found(_attempt(name))
+    return noted(found(_attempt(name)))
 
 
 @constant_when_compiled

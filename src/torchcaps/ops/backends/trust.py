@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.backends import verdicts
-from torchcaps.ops.backends.agreement import Agreement, compare
+from torchcaps.ops.backends.agreement import Agreement, compare, run
 from torchcaps.ops.backends.errors import in_one_line
 from torchcaps.ops.backends.tracing import constant_when_compiled
 from torchcaps.ops.backends.triton import allows_tf32, has_compiler, on, roles, unfit, wrong_sizes
+from torchcaps.ops.backends.triton_ahead import compile_ahead
 from torchcaps.ops.backends.verdicts import Kind, Verdict
 
 Result = TypeVar("Result")
@@ -157,6 +158,8 @@ def _checked(kind: Kind, device: torch.device) -> Verdict:
 
 def _compare(routing: str, device: torch.device, dtypes: tuple[torch.dtype, torch.dtype], tf32: bool) -> Agreement:
     with on(device):
+        if device.type == "cuda":
+            compile_ahead(lambda: run(routing, "triton", device, dtypes), device)
         return compare(routing, "triton", device, dtypes, tf32=tf32)
 
 
