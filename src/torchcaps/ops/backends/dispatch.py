@@ -22,11 +22,12 @@ _FUSED = ("dynamic", "em", "em_vectors")
 #: What "auto" takes, by the kind of device and the routing; the reference where nothing is said.
 _FASTEST = {
     "cpu": {"dynamic": "cpu", "em": "cpu", "em_vectors": "cpu"},
-    # Measured on an H100, forward and backward beside the reference in plain PyTorch:
+    # Measured on an H100, forward and backward, beside the best in plain PyTorch, compiled or not
+    # (study/results/gpu.jsonl: speed):
     "cuda": {
-        # 1152 to 10 capsules, 128 images: 0.4 ms beside 6.7 (study/results/gpu.jsonl: kernels, before)
+        # 1152 to 10 capsules, 128 images: 0.42 ms and 41 MB beside 1.4 ms and 572 MB
         "dynamic": "triton",
-        # first layer of A=B=C=D=32, 64 images: 5.5 ms and 0.2 GB beside 115 ms and 23 GB (the same files)
+        # first layer of A=B=C=D=32, 64 images: 6.7 ms and 0.4 GB beside 40 ms and 14 GB
         "em": "triton",
     },
 }
@@ -37,7 +38,7 @@ def which_backend(routing: str, backend: str, *tensors: Tensor) -> str:
     """Tell which implementation a call takes: the same arguments give the same answer.
 
     On a CUDA device "auto" takes Triton's kernels if they are right there. They are checked the first time that a
-    routing meets a GPU and dtypes, forward and every gradient against the reference in float64; this takes 5 to 20
+    routing meets a GPU and dtypes, forward and every gradient against the reference in float64; this takes 10 to 60
     seconds once on a machine, and is announced. Where they are wrong, or do not run, the log says why and the reference
     is taken. It cannot be done while a CUDA graph is captured: call the layer once before, or the graph has the
     reference in it. The environment variable ``TORCHCAPS_TRITON=0`` keeps "auto" from the kernels, ``1`` takes them

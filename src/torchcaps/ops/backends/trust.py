@@ -126,7 +126,7 @@ def _found(kind: Kind, device: torch.device) -> Verdict:
     if kept is not None and has_compiler():  # else what triton has not kept itself could not be started
         return kept
     # Said as loudly as a warning: a first step that stands still for some seconds is to be explained.
-    log.warning("checking the GPU kernels of %s, once on this machine; compiling takes 5 to 20 s", kind)
+    log.warning("checking the GPU kernels of %s, once on this machine; compiling takes 10 to 60 s", kind)
     start = time.monotonic()
     verdict = alone(lambda: _checked(kind, device))
     log.info("checked %s in %.1f s: %s", kind, time.monotonic() - start, verdict.reason or "right")
