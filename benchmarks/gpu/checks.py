@@ -13,7 +13,7 @@ from benchmarks.gpu.session import ROOT, Session
 from torchcaps.training.files import read_json
 
 #: Seconds that each may take.
-DOCTOR_SECONDS, TESTS_SECONDS = 90.0, 240.0
+DOCTOR_SECONDS, TESTS_SECONDS = 90.0, 360.0
 #: Processes that share the card.
 MOST_PROCESSES = 12
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import subprocess
 import sys
 import time
@@ -18,11 +20,12 @@ from benchmarks.gpu.__main__ import SMOKED, STAGES, main, stages
 from benchmarks.gpu.bounds import cost
 from benchmarks.gpu.picture import draw_speeds
 from benchmarks.gpu.problems import EXACT, SMOKE, SPEED
-from benchmarks.gpu.session import OutOfTime, Session
+from benchmarks.gpu.session import ROOT, OutOfTime, Session
 from benchmarks.gpu.speed import timed
 from benchmarks.gpu.table import speeds, stages_of, table
 from study import records
 from torchcaps.training.files import write_json
+from torchcaps.training.recipes import RECIPES
 
 
 @pytest.fixture
@@ -255,6 +258,20 @@ def example(out: Path) -> None:
         "capsnet B=128, fp32, ours": {"ms": 5.0, "MB": 110.0},
     }
     records.write("gpu", "steps", origin | {"rows": nets}, out)
+
+
+def test_the_recipes_that_are_trained_are_known(tmp_path: Path) -> None:
+    """Those of the study too: a process of its own has to enter them."""
+    command = [sys.executable, "-m", "benchmarks.gpu.train_one", "smallnorb", "0", str(tmp_path / "run")]
+    command += ["--seconds", "60", "--device", "cpu", "--data", str(tmp_path)]
+    paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "smallnorb" in done.stderr and "recipe must be" not in done.stderr
+    importlib.import_module("study.recipes")
+    assert {one.recipe for plan in training.PLANS.values() for one in plan} <= set(RECIPES)
 
 
 def test_tables_name_the_card_and_compare(tmp_path: Path) -> None:
