@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from study import records
+from study.gpu_pages import gpu_in_short, gpu_routing, gpu_steps, milliseconds
 from study.tables import TABLES
 from study.tables.kept import read_results
 from study.tables.summary import Summary, summarise
@@ -50,7 +51,11 @@ def pages() -> dict[Path, str]:
     written = {
         ROOT / "README.md": {"results": results(), "speed-short": speed_in_short()},
         ROOT / "study" / "README.md": {"headlines": headlines()},
-        ROOT / "docs" / "results" / "speed.md": {"speed": speed()},
+        ROOT / "docs" / "results" / "speed.md": {
+            "speed": speed(),
+            "speed-gpu": gpu_routing(),
+            "steps-gpu": gpu_steps(),
+        },
     }
     return {path: _filled(path, parts) for path, parts in written.items()}
 
@@ -124,10 +129,14 @@ def speed_in_short() -> list[str]:
             nets["A=B=C=D=32: stored_votes, step"],
         )
     )
+    rows += gpu_in_short()
     return [
         "| what | torchcaps | plain PyTorch |",
         "| --- | --- | --- |",
-        *(f"| {what} | {ours:,.0f} ms | {plain:,.0f} ms: {plain / ours:.1f}× |" for what, ours, plain in rows),
+        *(
+            f"| {what} | {milliseconds(ours)} | {milliseconds(plain)}: {plain / ours:.1f}× |"
+            for what, ours, plain in rows
+        ),
     ]
 
 
