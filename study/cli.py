@@ -11,7 +11,7 @@ from torchcaps.cli.commands import place_of_runs, print_list
 from torchcaps.cli.parser import ROOT, Adder, add_place_of_runs, place
 
 #: Those of :mod:`study.measures`, which imports torch.
-MEASURES = ("robustness", "equivariance", "picasso", "routing", "matched", "pairs", "transfer", "averaged")
+MEASURES = ("robustness", "equivariance", "picasso", "routing", "matched", "pairs", "transfer", "profile", "averaged")
 RESULTS = "study/results"
 KINDS = ("runs", "measures", "tuning", "checks", "few-labels", "bench", "gpu")
 
@@ -33,6 +33,12 @@ def _add(command: Adder) -> None:
     made.add_argument("--epochs", type=int, help="of each run, instead of the recipe's")
     made.add_argument("--budget", type=float, metavar="MINUTES", help="when to stop; the same command goes on")
     made.add_argument("--keep", type=place, metavar="FOLDER", help="also put finished results into this folder")
+    add_place_of_runs(made)
+    made = command("routings", routings_command, "--data mnist --seeds 1 --budget 60")
+    made.add_argument("--data", metavar="NAME", nargs="+", default=[], help="data sets (default: all)")
+    made.add_argument("--routing", dest="routings", metavar="NAME", nargs="+", default=[], help="default: all")
+    made.add_argument("--seeds", type=int, default=3, help="runs of each routing (default: 3)")
+    made.add_argument("--budget", type=float, metavar="MINUTES", help="when to stop; the same command goes on")
     add_place_of_runs(made)
     made = command("record", record_command, "runs/mnist")
     made.add_argument(
@@ -111,6 +117,14 @@ def reproduce_command(parsed: argparse.Namespace) -> None:
         keep_in=parsed.keep,
         **place_of_runs(parsed),
     )
+
+
+def routings_command(parsed: argparse.Namespace) -> None:
+    """Choose settings for every routing, train it and measure it, under the same conditions."""
+    from study.comparison import Place, compare
+
+    where = Place(**place_of_runs(parsed))
+    compare(parsed.data, parsed.routings, seeds=parsed.seeds, budget=parsed.budget, place=where)
 
 
 def record_command(parsed: argparse.Namespace) -> None:

@@ -15,6 +15,7 @@ from study.measures import (
     matched,
     pairs,
     picasso,
+    profile,
     robustness,
     routing,
     transfer,
@@ -51,5 +52,6 @@ MEASURES: dict[str, Measure] = {
     "matched": Measure(matched.measure, matched.draw, matched.headline, None),
     "pairs": Measure(pairs.measure, pairs.draw, pairs.headline, pairs.N_PAIRS),
     "transfer": Measure(transfer.measure, transfer.draw, transfer.headline, transfer.SIZES[0]),
+    "profile": Measure(profile.measure, profile.draw, profile.headline, profile.N_IMAGES),
     "averaged": Measure(averaged.measure, averaged.draw, averaged.headline, None),
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from study.recipes import (
     affine,
+    comparison,
     controls,
     efficient_capsnet,
     heinsen,
@@ -112,6 +113,7 @@ _ROWS: dict[str, Callable[[], Experiment]] = {
     "smallnorb-vector-no-coordinates": matrix.smallnorb_vector_no_coordinates,
     "svhn": other_images.svhn,
     **viewpoints.further_folds(),
+    **comparison.recipes(),
 }
 RECIPES.update(_ROWS)
 

@@ -1,7 +1,8 @@
 """The papers' tables: which recipe each row is, what the paper claims, and how much training a number needs.
 
 Each is a file of its name, ``study/tables/mnist.toml``: ``title``, ``source``, ``minimum`` (of rows that have none of
-their own), ``rows``, and where there are any ``columns``, ``note`` and ``tried``, as :class:`Table` says.
+their own), ``rows``, and where there are any ``columns``, ``note`` and ``tried``, as :class:`Table` says. Those of
+routings side by side are made by :mod:`study.tables.routings`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from study.tables.routings import tables
 from study.tables.table import Row, Table
 
 #: In the order of the pages.
@@ -46,6 +48,6 @@ def _joined(text: str) -> str:
 
 
 #: Every table, by name.
-TABLES = {name: read_table(Path(__file__).with_name(f"{name}.toml")) for name in NAMES}
+TABLES = {name: read_table(Path(__file__).with_name(f"{name}.toml")) for name in NAMES} | tables()
 
 __all__ = ["TABLES", "Row", "Table", "read_table"]
