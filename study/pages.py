@@ -121,7 +121,10 @@ def speed_in_short() -> list[str]:
     ms = {name: 1e3 * x["median"] for name, x in bench["dynamic"]["seconds"].items()}
     eager = min(ms[f"{name}, forward + backward"] for name in ("tiled", "einsum", "batched", "few_at_a_time"))
     nets = {name: 1e3 * x["median"] for name, x in bench["em"]["seconds"].items()}
-    rows = [("dynamic routing 1152×8 → 10×16, batch 64, one CPU core", ms["ours, forward + backward"], eager)]
+    rows = [
+        ("dynamic routing 1152×8 → 10×16, batch 64, one CPU core", ms["ours, forward + backward"], eager),
+        ("the same, batch 128, one H100", *gpu_in_short("dynamic B=128")),
+    ]
     rows.append(
         (
             "training step of matrix capsules (A=B=C=D=32), batch 8, one CPU core",
@@ -129,7 +132,7 @@ def speed_in_short() -> list[str]:
             nets["A=B=C=D=32: stored_votes, step"],
         )
     )
-    rows += gpu_in_short()
+    rows.append(("first of its layers, batch 64, one H100", *gpu_in_short("EM conv1 B=64")))
     return [
         "| what | torchcaps | plain PyTorch |",
         "| --- | --- | --- |",
