@@ -187,7 +187,8 @@ def take(model: nn.Module, contender: str) -> None:
     """
     for layer in (layer for layer in model.modules() if isinstance(layer, RoutedLayer)):
         if contender in _IMPLS:
-            layer.routing = replace(layer.routing, backend=_IMPLS[contender])  # type: ignore[type-var]
+            if hasattr(layer.routing, "backend"):  # later routings have one implementation
+                layer.routing = replace(layer.routing, backend=_IMPLS[contender])  # type: ignore[type-var]
             if contender == "compiled":
                 layer.forward = compiled(layer.forward)
             continue

@@ -53,7 +53,8 @@ def peak(work: Work, device: torch.device, threads: int = 1) -> dict[str, int]:
 
 def measure(work: Work, device: torch.device) -> dict[str, int]:
     """:func:`peak`, in this process."""
-    replace(work, batch=1).prepare(device)()  # what is loaded, built or made once is not the step's
+    # What is loaded, built or made once is not the step's. Of one image alone some networks cannot normalize.
+    replace(work, batch=min(2, work.batch)).prepare(device)()
     _trim()
     call = work.prepare(device)
     _trim()

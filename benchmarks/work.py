@@ -143,6 +143,7 @@ class Net:
         n_iters: of every routing; None leaves it to the model.
         small: a network of the same kind with few channels, for tests.
         capturable: with an optimizer whose step a CUDA graph can hold.
+        options: further ones of the model, as (name, value).
         frequencies: let large convolutions go by :func:`torchcaps.ops.spectral.spectral_conv2d`; else by torch.
     """
 
@@ -155,6 +156,7 @@ class Net:
     train: bool = True
     n_iters: int | None = None
     small: bool = False
+    options: tuple[tuple[str, Any], ...] = ()
     frequencies: bool = True
     capturable: bool = False
 
@@ -191,8 +193,12 @@ class Net:
         return step
 
     def _options(self) -> dict[str, Any]:
-        few = {"capsnet": {"channels": 8, "n_types": 2, "decoder": (8,)}, "matrix_capsnet": dict.fromkeys("ABCD", 2)}
+        few: dict[str, dict[str, Any]] = {
+            "capsnet": {"channels": 8, "n_types": 2, "decoder": (8,)},
+            "matrix_capsnet": dict.fromkeys("ABCD", 2),
+        }
         options = few.get(self.model.removesuffix("_small"), {}) if self.small else {}
+        options = options | dict(self.options)
         return options if self.n_iters is None else options | {"n_iters": self.n_iters}
 
 

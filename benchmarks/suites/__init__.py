@@ -7,6 +7,7 @@ from benchmarks.suites.dynamic import dynamic
 from benchmarks.suites.em import em
 from benchmarks.suites.growth import growth
 from benchmarks.suites.memory import memory
+from benchmarks.suites.routings import routings
 from benchmarks.suites.threads import threads
 
 #: Every suite, by the name under which ``python -m benchmarks`` takes it.
@@ -17,6 +18,7 @@ SUITES = {
     "memory": memory,
     "growth": growth,
     "threads": threads,
+    "routings": routings,
 }
 
 __all__ = ["SUITES"]
