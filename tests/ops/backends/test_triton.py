@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from tests.backends import DEVICES, needs_interpreter, needs_triton
+from tests.backends import DEVICES, needs_interpreter, needs_triton, spilled
 from tests.ops.dynamic import test_pairing as dynamic
 from tests.ops.dynamic.test_fuzz import SCALES, numbers
 from tests.ops.em import test_pairing as em
@@ -352,4 +352,4 @@ def test_no_kernel_of_dynamic_routing_spills(capability: int) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     compiled = [line.split() for line in done.stdout.splitlines()]
     assert {name for name, _, _ in compiled} == DYNAMIC_KERNELS
-    assert [line for line in compiled if line[2] != "0"] == []
+    assert [line for line in compiled if int(line[2]) > spilled()] == []
