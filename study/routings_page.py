@@ -1,0 +1,65 @@
+"""Tables of routings side by side, from the records of ``python -m study routings``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from study import records
+from study.comparison import MEASURE
+from study.markdown import markdown_table
+from study.recipes.comparison import DATA, ROUTINGS, name_of
+from study.tables.kept import read_results
+
+#: Columns of a table: the value of the measure, and whether it is a share.
+MEASURED = {
+    "ece": ("calibration error", True),
+    "noise": ("under noise", True),
+    "fgsm": ("one step against it", True),
+    "entropy": ("entropy of couplings", False),
+}
+
+
+def routings() -> list[str]:
+    """Return a table for each data set on which something was trained, and how much of it all is there."""
+    runs, measures = read_results(records.RESULTS), records.every("measures")
+    lines: list[str] = []
+    done = 0
+    for data, compared in DATA.items():
+        found = {routing: runs.get(name_of(data, routing), []) for routing in ROUTINGS}
+        done += sum(map(len, found.values()))
+        if any(found.values()):
+            lines += [f"### {compared.title}", "", *_table(data, found, measures), ""]
+    asked = 3 * len(DATA) * len(ROUTINGS)
+    return [f"{done} of {asked} trainings are done.", "", *lines][:-1]
+
+
+def _table(data: str, found: dict[str, list[dict[str, Any]]], measures: dict[str, Any]) -> list[str]:
+    errors = {"test_error": "familiar", "novel_error": "novel"} if data == "azimuth" else {"test_error": "test error"}
+    header = ("routing", "seeds", "rate", *errors.values(), *(title for title, _ in MEASURED.values()), "parameters")
+    rows = []
+    for routing, results in found.items():
+        values = [measures.get(f"{result['recipe']}-{result['seed']}/{MEASURE}") for result in results]
+        own = [each["values"]["run"] for each in values if each is not None]
+        rows.append(
+            (
+                ROUTINGS[routing],
+                f"{len(results)}" if results else "–",
+                f"{results[0]['config']['optim']['lr']:g}" if results else "–",
+                *(mean((result.get(key) for result in results), share=True) for key in errors),
+                *(mean((each[key] for each in own), share=share) for key, (_, share) in MEASURED.items()),
+                f"{results[0]['n_parameters']:,}" if results else "–",
+            )
+        )
+    return markdown_table(header, rows)
+
+
+def mean(values: Iterable[float | None], *, share: bool) -> str:
+    """Write mean and standard deviation, shares in per cent; "–" where a value is missing or there is none."""
+    known = [None if value is None else value * (100 if share else 1) for value in values]
+    if not known or None in known:
+        return "–"
+    numbers = [value for value in known if value is not None]
+    spread = f" ± {statistics.stdev(numbers):.2f}" if numbers[1:] else ""
+    return f"{statistics.mean(numbers):.2f}{spread}"
