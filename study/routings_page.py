@@ -30,7 +30,7 @@ def routings() -> list[str]:
         found = {routing: runs.get(name_of(data, routing), []) for routing in ROUTINGS}
         done += sum(map(len, found.values()))
         if any(found.values()):
-            lines += [f"### {compared.title}", "", *_table(data, found, measures), ""]
+            lines += [f"## {compared.title}", "", *_table(data, found, measures), ""]
     asked = 3 * len(DATA) * len(ROUTINGS)
     return [f"{done} of {asked} trainings are done.", "", *lines][:-1]
 
