@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.backends import DEVICES, needs_interpreter, needs_triton, spilled
 from tests.ops.dynamic import test_pairing as dynamic
@@ -269,9 +269,15 @@ def test_what_it_is_not_for() -> None:
         conv_em_routing(**map_of, offset=torch.zeros(2, 2, 2, 4, 4, requires_grad=True), backend="triton")  # type: ignore[arg-type]
 
 
-def cuda_tensor(index: int = 0) -> torch.Tensor:
-    """Stand for a tensor of a GPU, whether or not there is one."""
-    return FakeTensor(FakeTensorMode(), torch.empty(1, device="meta"), torch.device("cuda", index))
+def cuda_tensor() -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.empty(1, device="cuda:0")
+
+
+class OnAnotherGPU(torch.Tensor):
+    """Say that it is there, also where there is no second one."""
+
+    device = property(lambda _: torch.device("cuda", 1))  # type: ignore[assignment]
 
 
 def test_which_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +318,7 @@ def test_an_old_triton_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_triton
 def test_it_runs_on_one_cuda_device_where_it_is_named() -> None:
-    other = cuda_tensor(1)
+    other = torch.empty(1).as_subclass(OnAnotherGPU)
     for routing in ("dynamic", "em"):
         assert which_backend(routing, "triton", cuda_tensor(), cuda_tensor()) == "triton"
         with pytest.raises(ValueError, match="wants tensors on one CUDA device"):
