@@ -342,6 +342,35 @@ def test_a_probes_penalty_is_chosen_on_other_images(monkeypatch):
     assert transfer._accuracy(lambda images: images, [(x, y), (x, 1 - y), (x, y)], 2) == 1.0 and seen == [0.0]
 
 
+def test_profile(folder):
+    """Lengths are probabilities as they are, logits after a softmax; of a CNN there are no couplings."""
+    values = measured("profile", folder / "caps", beside=folder / "cnn", n=20)["values"]
+    noise = 0.2 * torch.randn(20, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    for part, name in (("run", "caps"), ("beside", "cnn")):
+        tested = evaluate_run(Run(folder / name))
+        images, labels, model = tested.images, tested.labels[:, 0], tested.model
+        found = values[part]
+        with torch.no_grad():
+            scores = model(images).scores
+        likely = scores if name == "caps" else scores.softmax(dim=1)
+        confidence, said = likely.max(dim=1)
+        bins = (confidence * 15).ceil().long()
+        gaps = [
+            (confidence[bins == k].mean() - (said == labels)[bins == k].float().mean()).abs()
+            * (bins == k).float().mean()
+            for k in bins.unique()
+        ]
+        assert found["ece"] == pytest.approx(float(sum(gaps)), abs=1e-5)
+        disturbed = {
+            "error": images,
+            "noise": (images + noise).clamp(0, 1),
+            "fgsm": fgsm(model, images, labels, 0.05),
+        }
+        for key, shown in disturbed.items():
+            assert found[key] == pytest.approx(float((predict(model, shown) != labels).float().mean()), abs=1e-6)
+    assert 0.9 < values["run"]["entropy"] <= 1 and values["beside"]["entropy"] is None
+
+
 def test_averaged(tmp_path, monkeypatch):
     """Two seeds of one experiment on cropped digits; beside them what is no third."""
     data, own = replace(DIGITS, image_size=None, crop=(16, 16), n_eval=340), load("digits")
