@@ -35,6 +35,22 @@ def routings() -> list[str]:
     return [f"{done} of {asked} trainings are done.", "", *lines][:-1]
 
 
+def costs() -> list[str]:
+    """Return the table of what a training step takes, from ``python -m benchmarks routings``."""
+    suite = records.read("bench", "routings")["suites"]["routings"]
+    adds = {row["what"].partition(":")[0]: row["value"] for row in suite["rows"] if "multiply-adds" in row["what"]}
+    rows = [
+        (
+            label,
+            f"{1e3 * suite['seconds'][name]['median']:.0f} ms",
+            f"{suite['bytes'][name]['median'] / 1e6:.0f} MB",
+            f"{adds[name]:.1f} M",
+        )
+        for name, label in ROUTINGS.items()
+    ]
+    return markdown_table(("routing", "step of 64 images", "peak memory", "multiply-adds of an image"), rows)
+
+
 def _table(data: str, found: dict[str, list[dict[str, Any]]], measures: dict[str, Any]) -> list[str]:
     errors = {"test_error": "familiar", "novel_error": "novel"} if data == "azimuth" else {"test_error": "test error"}
     header = ("routing", "seeds", "rate", *errors.values(), *(title for title, _ in MEASURED.values()), "parameters")
