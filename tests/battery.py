@@ -81,6 +81,18 @@ def routing(bias: bool = False, initial_logits: bool = False, **options: Any) ->
     return make
 
 
+class Masked(Op):
+    """Dynamic routing of the lower capsules whose first number says that they are there."""
+
+    def forward(self, x: Tensor, **options: Any) -> Capsules:
+        return super().forward(x, mask=x[..., 0].detach() > -0.5, **options)
+
+
+def masked(rows: int = I, **options: Any) -> Callable[[], nn.Module]:
+    """Dynamic routing from poses, some of which are masked."""
+    return lambda: Masked(ops.dynamic_routing, {"weight": torch.randn(rows, J, D_IN, D_OUT)}, **options)
+
+
 def em(*size: int, function: Callable[..., Capsules] = ops.em_routing, **options: Any) -> Callable[[], nn.Module]:
     """EM routing from poses, with weights of ``size`` (none: from votes)."""
 
@@ -324,6 +336,13 @@ SUBJECTS = [
         }.items()
         if backend != "triton" or name in ("-all-options", "-last")  # its interpreter is slow
     ),
+    *(
+        Subject(f"dynamic-masked-{backend}", (I, D_IN), masked(backend=backend), couplings="other", permutes=True)
+        for backend in available("dynamic")
+    ),
+    Subject("dynamic-masked-shared", (I, D_IN), masked(1), couplings="other"),
+    *each_layer(DynamicRouting(shared=True, learned_logits=True), "dynamic-shared"),
+    *each_layer(DynamicRouting(shared="pairs", drawn_logits=40), "dynamic-pairs"),
     Subject("dynamic-from-votes", (I, J, D_OUT), lambda: Op(ops.dynamic_routing_from_votes, {})),
     Subject(
         "PrimaryCaps",

@@ -109,7 +109,7 @@ CALLS = {
         _DENSE,
         {"routing": _ANY, "n_places": whole(1, 4)},
         forward={"capsules": _capsules("2 I 4", "2 I")},
-        forward_optional={**_ROUTED, "mask": choice(None), "state": choice(None)},
+        forward_optional={**_ROUTED, "mask": choice(None), "initial_logits": choice(None), "state": choice(None)},
         right=_upper("B J", "n_out"),
     ),
     "torchcaps.layers.DenseCaps (state)": layer(
@@ -117,6 +117,17 @@ CALLS = {
         {**_DENSE, "routing": _routing(partial(layers.InvertedAttentionRouting, 2, pose="vector"))},
         forward={"capsules": _capsules("2 I 4", "2 I")},
         forward_optional={**_ROUTED, "n_iters": ITERATIONS, "state": _capsules("2 J 4", "2 J")},
+    ),
+    "torchcaps.layers.DenseCaps (sets)": layer(
+        layers.DenseCaps,
+        {**_DENSE, "n_in": choice(None), "routing": _routing(partial(layers.DynamicRouting, shared=True))},
+        forward={"capsules": float32("2 I 4")},
+        forward_optional={
+            **_ROUTED,
+            "mask": lambda sizes: torch.rand(2, sizes["I"]) < 0.7,
+            "initial_logits": float32("I J", "2 I J"),
+        },
+        right=_upper("B J", "n_out"),
     ),
     "torchcaps.layers.DenseCaps (poses)": layer(
         layers.DenseCaps,

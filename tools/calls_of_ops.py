@@ -30,6 +30,10 @@ def _parts(sizes: Sizes) -> ops.AffineParts:
     return ops.AffineParts(T("B")(sizes), T("B 2", low=0.5)(sizes), T("B")(sizes), T("B 2")(sizes))
 
 
+def _mask(sizes: Sizes) -> torch.Tensor:
+    return torch.rand(sizes["B"], sizes["I"]) < 0.7
+
+
 def _last(sizes: Sizes) -> int:
     return sizes.draw.choice((-1, 2, 1, 0, -3))
 
@@ -111,11 +115,12 @@ CALLS = {
     ),
     "torchcaps.ops.dynamic_routing": Call(
         ops.dynamic_routing,
-        _ROUTED,
+        {"u": T("B I d_in"), "weight": T("I J d_in d_out", "1 J d_in d_out")},
         {
             "n_iters": ITERATIONS,
             "bias": T("J d_out"),
-            "initial_logits": T("I J"),
+            "initial_logits": T("I J", "1 J"),
+            "mask": _mask,
             "leaky": FLAG,
             "backprop": BACKPROP,
             "backend": BACKEND,
@@ -123,6 +128,15 @@ CALLS = {
         },
         right=returns("B J d_out", "B J", "B I J", dtype=("u", "weight")),
         raises=(Unavailable,),
+        names=("d_out",),
+    ),
+    "torchcaps.ops.dynamic_routing (logits of each image)": Call(
+        ops.dynamic_routing,
+        {"u": T("B I d_in"), "weight": T("I J d_in d_out", "1 J d_in d_out"), "initial_logits": T("B I J")},
+        {"mask": _mask, "backend": choice("auto", "reference"), "return_coupling": FLAG},
+        right=returns("B J d_out", "B J", "B I J", dtype=("u", "weight")),
+        raises=(Unavailable,),
+        names=("d_out",),
     ),
     "torchcaps.ops.dynamic_routing_from_votes": Call(
         ops.dynamic_routing_from_votes,
@@ -130,13 +144,15 @@ CALLS = {
         {
             "n_iters": ITERATIONS,
             "bias": T("J d_out"),
-            "initial_logits": T("I J"),
+            "initial_logits": T("I J", "1 J", "B I J"),
+            "mask": _mask,
             "leaky": FLAG,
             "backprop": BACKPROP,
             "backend": choice("auto", "reference"),
             "return_coupling": FLAG,
         },
         right=returns("B J d_out", "B J", "B I J", dtype=("votes",)),
+        names=("d_out",),
     ),
     "torchcaps.ops.fixed_routing": Call(
         ops.fixed_routing,
@@ -248,7 +264,7 @@ CALLS = {
             "beta_use": T("I J", "1 J"),
             "beta_ign": T("I J", "1 J"),
         },
-        {"bias": T("I J 3 d_out", "1 J 3 d_out"), "n_iters": ITERATIONS, "return_coupling": FLAG},
+        {"bias": T("I J 3 d_out", "1 J 3 d_out"), "n_iters": ITERATIONS, "mask": _mask, "return_coupling": FLAG},
         right=returns("B J 3 d_out", "B J", "B I J", dtype=("pose", "weight")),
     ),
     "torchcaps.ops.heinsen_vector_routing": Call(
@@ -268,7 +284,7 @@ CALLS = {
             "beta_use": T("I 2", "B I 2"),
             "beta_ign": T("I 2", "B I 2"),
         },
-        {"n_iters": ITERATIONS, "return_coupling": FLAG},
+        {"n_iters": ITERATIONS, "mask": _mask, "return_coupling": FLAG},
         right=returns("B 2 d_out", "B 2", "B I 2", dtype=("x", "vote_weight")),
         names=("J",),
     ),

@@ -21,9 +21,13 @@ CALLS = {
             "bias": FLAG,
             "bias_init": real(-1, 1),
             "learned_logits": FLAG,
+            "shared": choice(True, False, "pairs"),
             "backprop": choice("full", "last"),
             "backend": choice("auto", "reference", "cpu"),
         },
+    ),
+    "torchcaps.layers.DynamicRouting (drawn logits)": Call(
+        layers.DynamicRouting, {"drawn_logits": whole(1, 9)}, {"shared": choice(True, False, "pairs"), "bias": FLAG}
     ),
     "torchcaps.layers.EMRouting": Call(
         layers.EMRouting,

@@ -80,6 +80,16 @@ def check_sized(name: str, value: Tensor, *shapes: Sequence[int], beside: tuple[
         raise ValueError(f"{name} must be {' or '.join(str(list(x)) for x in shapes)}, got shape {list(value.shape)}")
 
 
+def check_mask(mask: Tensor, shape: Sequence[int], beside: tuple[str, Tensor]) -> None:
+    """Refuse what is no mask ``[B, I]`` of this shape, true for lower capsules that are there."""
+    check_tensor("mask", mask)
+    check_beside("mask", mask, *beside)
+    if str(mask.dtype) != "torch.bool":  # this module imports not even torch
+        raise ValueError(f"mask must be bool, true for lower capsules that are there, got {mask.dtype}")
+    if tuple(mask.shape) != tuple(shape):
+        raise ValueError(f"mask must be [B, I] = {list(shape)}, got shape {list(mask.shape)}")
+
+
 def check_floating(name: str, value: object) -> None:
     """Refuse what is no tensor of floating-point numbers: neither integers nor complex ones."""
     check_tensor(name, value)

@@ -61,10 +61,14 @@ def test_beyond_the_edge_there_are_no_capsules() -> None:
 
 
 def test_a_call_is_refused_what_its_routing_does_not_know() -> None:
-    layer, x = DenseCaps(6, 3, 4, 5), torch.rand(2, 6, 4)
-    for name, value in {"mask": torch.ones(2, 6, dtype=torch.bool), "state": layer(x)}.items():
-        with pytest.raises(ValueError, match=f"{name} must be None with dynamic routing, got"):
+    layer, x = DenseCaps(6, 3, 4, 5, routing="uniform"), torch.rand(2, 6, 4)
+    others = {"mask": torch.ones(2, 6, dtype=torch.bool), "initial_logits": torch.zeros(6, 3), "state": layer(x)}
+    for name, value in others.items():
+        with pytest.raises(ValueError, match=f"{name} must be None with uniform routing, got"):
             layer(x, **{name: value})
+    layer = DenseCaps(6, 3, 4, 5)
+    with pytest.raises(ValueError, match="state must be None with dynamic routing, got"):
+        layer(x, state=layer(x))
     with pytest.raises(ValueError, match="n_iters must be an integer of at least 1, got 0"):
         layer(x, n_iters=0)
     with pytest.raises(ValueError, match="n_in must be given for dynamic routing, got None"):

@@ -18,7 +18,8 @@ class DenseCaps(RoutedLayer):
         d_out: Pose size of the upper ones.
         routing: :class:`~torchcaps.layers.DynamicRouting`, :class:`~torchcaps.layers.EMRouting`, a
             :class:`~torchcaps.layers.Routing` of your own, or "dynamic" or "em".
-        n_places: Places at which each lower capsule stands with the same matrix; initial values depend on it.
+        n_places: Places at which each lower capsule stands with the same matrix; with ``n_in=None`` how many lower
+            capsules come on average. Initial values depend on it.
 
     Input:
         capsules: a ``Capsules`` (or, if the routing needs no activations, its pose), ``[B, I, d_in]`` or a map
@@ -27,6 +28,7 @@ class DenseCaps(RoutedLayer):
         n_iters: another number of iterations for this call.
         return_coupling: fill the result's ``coupling``, ``[B, I, J]``; None without.
         mask: ``[B, I]``, true for lower capsules that are there, for routings that know a mask.
+        initial_logits: ``[I, J]`` or ``[B, I, J]``, in place of the layer's own, for dynamic routing.
         state: upper capsules of the pass before, for routings that start from them.
 
     Output:
@@ -51,6 +53,7 @@ class DenseCaps(RoutedLayer):
         n_iters: int | None = None,
         return_coupling: bool = False,
         mask: Tensor | None = None,
+        initial_logits: Tensor | None = None,
         state: Capsules | None = None,
     ) -> Capsules:
         """Route all lower capsules to all upper ones; *Input* and *Output* of the class say the shapes."""
@@ -64,7 +67,8 @@ class DenseCaps(RoutedLayer):
                 f"capsules must be [B, I={self.n_in or 'any'}, d_in={self.d_in}] or a map of as many, "
                 f"got shape {list(capsules.pose.shape if isinstance(capsules, Capsules) else capsules.shape)}"
             )
-        call = self.call_arguments(return_coupling, lower.pose.shape[0], n_iters=n_iters, mask=mask, state=state)
+        given = {"n_iters": n_iters, "mask": mask, "initial_logits": initial_logits, "state": state}
+        call = self.call_arguments(return_coupling, lower.pose.shape[0], **given)
         return self.returned(self.routing.route(lower, self.parts(), **call), 2)
 
     def extra_repr(self) -> str:

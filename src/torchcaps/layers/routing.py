@@ -71,8 +71,9 @@ class Routing(ABC):
     dataclass with two methods, :meth:`parts` and :meth:`route`; every layer then takes it as ``routing=``.
     ``examples/routings`` holds one.
 
-    Besides ``return_coupling``, a call of a layer may hand over any of ``n_iters``, ``offset``, ``mask`` and ``state``.
-    A routing names those it understands as keyword arguments of :meth:`route`. Layers refuse the others.
+    Besides ``return_coupling``, a call of a layer may hand over any of ``n_iters``, ``offset``, ``mask``,
+    ``initial_logits`` and ``state``. A routing names those it understands as keyword arguments of :meth:`route`.
+    Layers refuse the others.
 
     Attributes:
         name: Name in messages and in files.
@@ -109,8 +110,8 @@ class Routing(ABC):
             return_coupling: Fill the result's ``coupling``, ``[B, I, J]``.
 
         Further keyword arguments, each optional: ``n_iters``, another number of iterations for this call; ``offset``,
-        ``[I, d_out]``, added to the votes; ``mask``, ``[B, I]``, true for lower capsules that are there; ``state``, the
-        upper capsules of the pass before.
+        ``[I, d_out]``, added to the votes; ``mask``, ``[B, I]``, true for lower capsules that are there;
+        ``initial_logits``, ``[I, J]`` or ``[B, I, J]``, of this call; ``state``, the upper capsules of the pass before.
 
         Returns:
             Poses ``[B, J, d_out]`` or ``[B, J, n, n]``, and activations ``[B, J]``: probabilities 0 … 1, or logits
@@ -196,4 +197,10 @@ class Routing(ABC):
 @cache
 def understood(kind: type[Routing]) -> frozenset[str]:
     """Return the names of what a routing can be told in a call, from its own signature."""
-    return frozenset(inspect.signature(kind.route).parameters) & {"n_iters", "offset", "mask", "state"}
+    return frozenset(inspect.signature(kind.route).parameters) & {
+        "n_iters",
+        "offset",
+        "mask",
+        "initial_logits",
+        "state",
+    }

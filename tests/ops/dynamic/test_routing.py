@@ -295,7 +295,7 @@ def test_an_integer_of_numpy_is_one(backend: str) -> None:
         ({"u": torch.zeros(2, 5)}, r"u must be \[B, I, d_in\], got shape \[2, 5\]"),
         (
             {"weight": torch.zeros(6, 4, 3, 6)},
-            r"weight must be \[I, J, d_in, d_out\] with I=5 as in u, got shape \[6, 4, 3, 6\]",
+            r"weight must be \[I=5 or 1, J, d_in, d_out\] as u says, got shape \[6, 4, 3, 6\]",
         ),
         ({"bias": 0.0}, "bias must be a torch.Tensor, got a float"),
         ({"bias": torch.zeros(6)}, r"bias must be \[J, d_out\] = \[4, 6\], got shape \[6\]"),
@@ -303,7 +303,10 @@ def test_an_integer_of_numpy_is_one(backend: str) -> None:
             {"u": torch.zeros(2, 5, 3, dtype=torch.int64), "weight": torch.zeros(5, 4, 3, 6, dtype=torch.int64)},
             "u and weight must be floating point, got torch.int64 and torch.int64",
         ),
-        ({"initial_logits": torch.zeros(4, 5)}, r"initial_logits must be \[I, J\] = \[5, 4\], got shape \[4, 5\]"),
+        (
+            {"initial_logits": torch.zeros(4, 5)},
+            r"initial_logits must be \[I, J\] = \[5, 4\], \[1, J\] or \[B, I, J\], got shape \[4, 5\]",
+        ),
     ],
 )
 def test_bad_input(change: dict[str, object], message: str) -> None:

@@ -222,8 +222,8 @@ def test_what_does_not_fit_is_refused() -> None:
         heinsen_matrix_routing(**{**given, "beta_ign": given["beta_ign"][:, :2]})
     with pytest.raises(ValueError, match=r"bias must be \[5, 3, 2, 2\] or \[1, 3, 2, 2\], got shape \[5, 3, 2\]"):
         heinsen_matrix_routing(**{**given, "bias": given["bias"][..., 0]})
-    with pytest.raises(ValueError, match=r"mask must be \[B, I\] with I=5 as in activation, got shape \[2, 4\]"):
-        heinsen_matrix_routing(**given, mask=torch.ones(2, 4))
+    with pytest.raises(ValueError, match=r"mask must be \[B, I\] = \[2, 5\], got shape \[2, 4\]"):
+        heinsen_matrix_routing(**given, mask=torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(ValueError, match="activation must hold probabilities 0 … 1, got 2"):
         heinsen_matrix_routing(**{**given, "activation": 2 + 0 * given["activation"]})
     with pytest.raises(ValueError, match="n_iters must be an integer of at least 1, got 0"):

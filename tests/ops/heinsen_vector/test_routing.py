@@ -197,8 +197,8 @@ def test_what_does_not_fit_is_refused() -> None:
         heinsen_vector_routing(x, **{**p, "activation_weight": p["activation_weight"][:, :3]})
     with pytest.raises(ValueError, match=r"vote_weight must be \[d_in, d_out\] with d_in=4 .*, got shape \[3, 6\]"):
         heinsen_vector_routing(x, **{**p, "vote_weight": p["vote_weight"][:3]})
-    with pytest.raises(ValueError, match=r"mask must be \[2, 5\], got shape \[2, 4\]"):
-        heinsen_vector_routing(x, **p, mask=torch.ones(2, 4))
+    with pytest.raises(ValueError, match=r"mask must be \[B, I\] = \[2, 5\], got shape \[2, 4\]"):
+        heinsen_vector_routing(x, **p, mask=torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(ValueError, match="n_iters must be an integer of at least 1, got 0"):
         heinsen_vector_routing(x, **p, n_iters=0)
     with pytest.raises(ValueError, match="n_out must be an integer of at least 2, got 1"):

@@ -45,8 +45,8 @@ def which_backend(routing: str, backend: str, *tensors: Tensor) -> str:
     unchecked; naming ``backend="triton"`` checks nothing.
 
     Args:
-        routing: "dynamic", "em" of 4×4 matrices, or "em_vectors" of 16 numbers. That they are so many, and that no
-            gradient of an offset is asked for, is taken for granted.
+        routing: "dynamic" with a matrix for each pair, "em" of 4×4 matrices, or "em_vectors" of 16 numbers. That they
+            are so many, and that no gradient of an offset is asked for, is taken for granted.
         backend: what was asked for, "auto" or a name.
         tensors: all that are routed or route: poses first, then matrices, biases, priors.
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_flag, check_floating, check_shapes, check_sized
+from torchcaps.checks import check_at_least, check_flag, check_floating, check_mask, check_shapes, check_sized
 from torchcaps.ops.em.checks import check_activation
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.units import in_units, per_square_unit
@@ -83,7 +83,7 @@ def heinsen_matrix_routing(
     if bias is not None:
         check_sized("bias", bias, (n_in, n_out, *vote), (1, n_out, *vote), beside=("pose", pose))
     if mask is not None:
-        check_shapes(activation=(activation, "B I"), mask=(mask, "B I"))
+        check_mask(mask, pose.shape[:2], ("pose", pose))
     check_activation(activation)
     check_at_least("n_iters", n_iters, 1)
     check_flag("return_coupling", return_coupling)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_flag, check_floating, check_shapes, check_sized
+from torchcaps.checks import check_at_least, check_flag, check_floating, check_mask, check_shapes, check_sized
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.units import layer_norm
 from torchcaps.types import Capsules
@@ -166,5 +166,5 @@ def _check_shapes(x: Tensor, given: dict[str, Tensor], mask: Tensor | None) -> N
     }
     for name, shapes in allowed.items():
         check_sized(name, given[name], *shapes, beside=("x", x))
-    if mask is not None and tuple(mask.shape) != (batch, n_in):
-        raise ValueError(f"mask must be {[batch, n_in]}, got shape {list(mask.shape)}")
+    if mask is not None:
+        check_mask(mask, (batch, n_in), ("x", x))
