@@ -129,7 +129,7 @@ def test_first_sets_are_neither_dead_nor_saturated(name: str) -> None:
         torch.manual_seed(n)
         routing = DynamicRouting(shared=SHARED[name].shared, drawn_logits=512 if SHARED[name].drawn_logits else None)
         layer = DenseCaps(None, J, 16, 16, routing=routing, n_places=n)
-        length = layer(torch.randn(32, n, 16) / 8).activation.mean()
+        length = layer(torch.randn(32, n, 16) / 8).activation.detach().mean()
         assert 0.2 < float(length) < 0.8
 
 
