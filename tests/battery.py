@@ -317,6 +317,14 @@ def small_capsnet(**options: Any) -> nn.Module:
     return LastCapsules(models.CapsNet((2, 9, 12), J, **(sizes | options)))
 
 
+def small_segcaps() -> nn.Module:
+    """A SegCaps for oblong images of two channels."""
+    sizes = {"n_types": (1, 2, 3), "d_pose": (3, 4, 5), "d_class": 3, "kernel_size": 3, "decoder": (4,)}
+    # Smaller weights than by default: these images are not 0 … 1, and votes would be so long that a rounding error
+    # decides, eleven layers further, to which class a pixel is routed.
+    return LastCapsules(models.SegCaps((2, 16, 8), J, **sizes, routing=DynamicRouting(weight_std=0.5)))
+
+
 SUBJECTS = [
     *(
         Subject(
@@ -364,7 +372,42 @@ SUBJECTS = [
         couplings="less",
     ),
     Subject("ConvCaps-padded", (2, 5, 6, D_IN), lambda: conv_caps(padding=(2, 1), stride=(1, 2))),
+    *(
+        Subject(
+            f"ConvVoteCaps{name}",
+            (2, 5, 6, D_IN),
+            lambda options=options: layers.ConvVoteCaps(2, J, D_IN, D_OUT, (3, 2), **options),
+            couplings="less" if name == "-leaky" else "one",
+            exact_gradient=name != "-last",
+        )
+        for name, options in {
+            "": {},
+            "-same": {"stride": (2, 1), "padding": "same", "shared": False},
+            "-leaky": {"padding": (1, 0), "routing": DynamicRouting(leaky=True, weight_std=0.3)},
+            "-last": {"routing": DynamicRouting(backprop="last")},
+        }.items()
+    ),
+    Subject(
+        "ConvVoteCaps-one-iteration",
+        (2, 5, 6, D_IN),
+        lambda: layers.ConvVoteCaps(2, J, D_IN, D_OUT, 2, routing=DynamicRouting(1)),
+    ),
+    Subject("ConvVoteCaps-one-type", (2, 5, 6, D_IN), lambda: layers.ConvVoteCaps(2, 1, D_IN, D_OUT, 2, shared=False)),
+    *(
+        Subject(
+            f"DeconvVoteCaps{'-shared' * shared}",
+            (2, 3, 4, D_IN),
+            lambda shared=shared: layers.DeconvVoteCaps(2, J, D_IN, D_OUT, (3, 2), stride=(2, 1), shared=shared),
+        )
+        for shared in (True, False)
+    ),
+    Subject(
+        "locally-constrained",
+        (2, J, D_OUT, 2, 3),
+        lambda: Op(ops.locally_constrained_routing, {"bias": torch.randn(J, D_OUT)}),
+    ),
     Subject("CapsNet", (2, 9, 12), small_capsnet),
+    Subject("SegCaps", (2, 16, 8), small_segcaps),
     Subject("BackboneCapsNet", (2, 9, 12), behind_a_backbone),
     Subject(
         "CapsNet-stacked", (2, 9, 12), lambda: small_capsnet(hidden=({"n_types": 3, "d_out": 4, "kernel_size": 2},))

@@ -86,7 +86,9 @@ def test_nothing_that_makes_capsules_is_left_out() -> None:
     parts = [part for subject in SUBJECTS for part in subject.make().modules()]
     kinds = {type(part) for part in parts}
     routed = {(type(part), part.routing.name) for part in parts if isinstance(part, RoutedLayer)}
-    assert routed == set(product((layers.DenseCaps, layers.ConvCaps, layers.ClassCaps), layers.ROUTINGS))
+    votes_by_convolution = {(layers.ConvVoteCaps, "dynamic"), (layers.DeconvVoteCaps, "dynamic")}
+    every = set(product((layers.DenseCaps, layers.ConvCaps, layers.ClassCaps), layers.ROUTINGS))
+    assert routed == every | votes_by_convolution
     given = [getattr(module, name) for module in (layers, models) for name in module.__all__]
     modules = {kind for kind in given if isinstance(kind, type) and issubclass(kind, nn.Module)}
     #: They make images, or none at all.

@@ -44,6 +44,8 @@ def _scores(sizes: Any, arguments: Any, result: Any) -> str | None:
     if isinstance(result, models.Reconstruction):
         return None if list(result.images.shape[1:]) == list(arguments["image_shape"]) else "of another shape"
     wanted = [2, int(arguments.get("n_classes", result.scores.shape[1]))]
+    if isinstance(result, models.SegmentationOutput):
+        wanted += list(arguments["image_shape"][1:])
     return None if list(result.scores.shape) == wanted else f"of shape {list(result.scores.shape)}"
 
 
@@ -227,6 +229,26 @@ MODELS = {
             },
         )
         for function in (models.VariationalBayesCapsNet, models.variational_bayes_capsnet)
+    },
+    **{
+        f"torchcaps.models.{function.__name__}": _model(
+            function,
+            {
+                "d_class": whole(1, 4),
+                "routing": choice("dynamic", layers.DynamicRouting(2)),
+                "decoder": _DECODER,
+                "standardize": FLAG,
+                **_CALL,
+            },
+            {
+                "image_shape": choice((1, 16, 24), (2, 8, 16)),
+                "n_classes": whole(1, 4),
+                "n_types": choice((1, 2, 3), [2, 2, 2]),
+                "d_pose": choice((4, 3, 5)),
+                "kernel_size": choice(3, 2),
+            },
+        )
+        for function in (models.SegCaps, models.segcaps, models.segcaps_small)
     },
     "torchcaps.models.TransformingAutoencoder": _model(
         models.TransformingAutoencoder,

@@ -102,6 +102,8 @@ def _which_backend(routing: Any, backend: Any, first: Any, second: Any) -> str:
     return ops.which_backend(routing, backend, first, second)
 
 
+_MASKS: dict[str, Maker] = {"lengths": T("B J H W", low=0), "target": T("B J H W", low=0)}
+
 CALLS = {
     "torchcaps.ops.squash": Call(ops.squash, **_SQUASHED, right=_same_as("s")),
     "torchcaps.ops.exponential_squash": Call(ops.exponential_squash, **_SQUASHED, right=_same_as("s")),
@@ -153,6 +155,18 @@ CALLS = {
         },
         right=returns("B J d_out", "B J", "B I J", dtype=("votes",)),
         names=("d_out",),
+    ),
+    "torchcaps.ops.locally_constrained_routing": Call(
+        ops.locally_constrained_routing,
+        {"votes": T("B T J d_out H W")},
+        {
+            "n_iters": ITERATIONS,
+            "bias": T("J d_out"),
+            "leaky": FLAG,
+            "backprop": BACKPROP,
+            "return_coupling": FLAG,
+        },
+        right=returns("B J H W d_out", "B J H W", "B H W T J", dtype=("votes",)),
     ),
     "torchcaps.ops.fixed_routing": Call(
         ops.fixed_routing,
@@ -377,6 +391,36 @@ CALLS = {
         ops.reconstruction_loss,
         {"reconstruction": T("B C H W", low=0), "image": T("B C H W", low=0)},
         right=returns(""),
+    ),
+    "torchcaps.ops.dice_loss": Call(
+        ops.dice_loss,
+        _MASKS,
+        {"smooth": real(1e-5, 1), "reduction": choice("mean", "sum", "none")},
+        right=_loss("lengths"),
+    ),
+    "torchcaps.ops.weighted_cross_entropy": Call(
+        ops.weighted_cross_entropy,
+        _MASKS,
+        {"positive_weight": real(0.1, 10), "reduction": choice("mean", "sum", "none")},
+        right=_loss("lengths"),
+    ),
+    "torchcaps.ops.pixel_margin_loss": Call(
+        ops.pixel_margin_loss,
+        _MASKS,
+        {
+            "positive": real(0, 1),
+            "negative": real(0, 1),
+            "absent_weight": real(0, 1),
+            "weight": T("J", low=0),
+            "reduction": choice("mean", "sum", "none"),
+        },
+        right=_loss("lengths"),
+    ),
+    "torchcaps.ops.dice_score": Call(
+        ops.dice_score,
+        {"scores": T("B J H W", low=0), "target": T("B J H W", low=0)},
+        {"threshold": real(0, 1), "per_image": FLAG},
+        right=lambda _, a, r: None if r.shape[-1] == a["scores"].shape[1] else f"of shape {list(r.shape)}",
     ),
     "torchcaps.ops.pose_loss": Call(
         ops.pose_loss,

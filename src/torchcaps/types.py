@@ -76,6 +76,20 @@ class ModelOutput(NamedTuple):
 
 
 @saveable
+class SegmentationOutput(NamedTuple):
+    """One forward pass of a network that says of every pixel what is there.
+
+    Attributes:
+        scores: ``[B, J, H, W]``; lengths 0 … 1 of the class capsules at each pixel. A class is predicted where its
+            length is above ½. Several classes may be at one pixel, or none, which is background.
+        capsules: the capsules of every layer, the class capsules last.
+    """
+
+    scores: Tensor
+    capsules: tuple[Capsules, ...] = ()
+
+
+@saveable
 class Reconstruction(NamedTuple):
     """One forward pass of an auto-encoder that is given the transformation of its image.
 

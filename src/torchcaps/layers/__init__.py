@@ -7,10 +7,12 @@ poses) and returns a ``Capsules``, so that layers stack in a ``torch.nn.Sequenti
 from torchcaps.layers.class_caps import ClassCaps
 from torchcaps.layers.concurrent import route_concurrently
 from torchcaps.layers.conv import ConvCaps
+from torchcaps.layers.conv_votes import ConvVoteCaps, DeconvVoteCaps
 from torchcaps.layers.convolution import Conv2d, Standardize
 from torchcaps.layers.decoder import Decoder
 from torchcaps.layers.dense import DenseCaps
 from torchcaps.layers.depthwise import DepthwisePrimaryCaps
+from torchcaps.layers.pixel_decoder import PixelDecoder
 from torchcaps.layers.primary import MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.layers.routings import (
@@ -36,7 +38,9 @@ __all__ = [
     "ClassCaps",
     "Conv2d",
     "ConvCaps",
+    "ConvVoteCaps",
     "Decoder",
+    "DeconvVoteCaps",
     "DegreeRouting",
     "DenseCaps",
     "DepthwisePrimaryCaps",
@@ -49,6 +53,7 @@ __all__ = [
     "InvertedAttentionRouting",
     "MatrixPrimaryCaps",
     "Part",
+    "PixelDecoder",
     "PrimaryCaps",
     "RandomRouting",
     "Routing",

@@ -34,6 +34,16 @@ def conv_size(size: tuple[int, int], kernel_size: Two, stride: Two = 1, padding:
     return height, width
 
 
+def same_padding(extent: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Return the zeros before and behind an axis with which a convolution makes ⌈extent / stride⌉ places of it.
+
+    Of an odd number one more stands behind, as Keras and TensorFlow have it: torch's convolutions pad both ends alike.
+    """
+    places = -(-extent // stride)
+    total = max(0, (places - 1) * stride + kernel - extent)
+    return total // 2, total - total // 2
+
+
 def receptive_field(axis: int, layers: Iterable[nn.Module]) -> tuple[float, int, int]:
     """Return where the first place looks after layers with windows, along rows (0) or columns (1), in pixels.
 

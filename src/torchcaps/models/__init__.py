@@ -2,7 +2,7 @@
 
 ``build("capsnet", image_shape=(1, 28, 28), n_classes=10)`` makes any of :data:`MODELS`. Every model
 takes images ``[B, C, H, W]`` with values 0 … 1 and returns a :class:`ModelOutput`. An auto-encoder returns a
-:class:`Reconstruction`.
+:class:`Reconstruction`, a network that segments a :class:`SegmentationOutput`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matri
 from torchcaps.models.plain_autoencoder import PlainAutoencoder, plain_autoencoder
 from torchcaps.models.pretrained import Card, cards, choose_card, fill
 from torchcaps.models.scores import Scores
+from torchcaps.models.segcaps import SegCaps, segcaps, segcaps_small
 from torchcaps.models.self_routing_resnet import SelfRoutingResNet, self_routing_resnet
 from torchcaps.models.specs import HiddenCaps, HiddenConv
 from torchcaps.models.template_autoencoder import TemplateAutoencoder, template_autoencoder
@@ -40,7 +41,7 @@ from torchcaps.models.transforming_autoencoder import (
     translation_autoencoder,
 )
 from torchcaps.models.variational_bayes_capsnet import VariationalBayesCapsNet, variational_bayes_capsnet
-from torchcaps.types import ModelOutput, Reconstruction
+from torchcaps.types import ModelOutput, Reconstruction, SegmentationOutput
 
 #: Every model, by the name under which ``build`` and the experiments take it.
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -63,6 +64,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "norb_cnn": norb_cnn,
     "parts_autoencoder": parts_autoencoder,
     "plain_autoencoder": plain_autoencoder,
+    "segcaps": segcaps,
+    "segcaps_small": segcaps_small,
     "self_routing_resnet": self_routing_resnet,
     "template_autoencoder": template_autoencoder,
     "translation_autoencoder": translation_autoencoder,
@@ -179,6 +182,8 @@ __all__ = [
     "PlainAutoencoder",
     "Reconstruction",
     "Scores",
+    "SegCaps",
+    "SegmentationOutput",
     "SelfRoutingResNet",
     "TemplateAutoencoder",
     "Transforming",
@@ -205,6 +210,8 @@ __all__ = [
     "norb_cnn",
     "parts_autoencoder",
     "plain_autoencoder",
+    "segcaps",
+    "segcaps_small",
     "self_routing_resnet",
     "template_autoencoder",
     "translation_autoencoder",

@@ -9,6 +9,7 @@ from torchcaps.ops.attention.routing import attention_routing
 from torchcaps.ops.backends.dispatch import which_backend
 from torchcaps.ops.conv import conv2d
 from torchcaps.ops.degree.routing import degree_routing
+from torchcaps.ops.dynamic.locally_constrained import locally_constrained_routing
 from torchcaps.ops.dynamic.routing import dynamic_routing, dynamic_routing_from_votes
 from torchcaps.ops.em.routing import conv_em_routing, em_routing, em_routing_from_votes
 from torchcaps.ops.em.settings import EM_SETTINGS, EMSettings
@@ -17,6 +18,7 @@ from torchcaps.ops.heinsen_matrix.routing import heinsen_matrix_routing
 from torchcaps.ops.heinsen_vector.routing import heinsen_vector_routing
 from torchcaps.ops.inverted_attention.routing import inverted_attention_routing
 from torchcaps.ops.losses import margin_loss, mask_capsules, pose_loss, reconstruction_loss, spread_loss, spread_margin
+from torchcaps.ops.segmentation import dice_loss, dice_score, pixel_margin_loss, weighted_cross_entropy
 from torchcaps.ops.self_attention.routing import self_attention_routing
 from torchcaps.ops.self_routing.routing import self_routing
 from torchcaps.ops.squash import exponential_squash, safe_norm, squash
@@ -43,6 +45,8 @@ __all__ = [
     "coordinate_offset",
     "degree_routing",
     "dense_votes",
+    "dice_loss",
+    "dice_score",
     "dynamic_routing",
     "dynamic_routing_from_votes",
     "elementwise_sum",
@@ -53,9 +57,11 @@ __all__ = [
     "heinsen_matrix_routing",
     "heinsen_vector_routing",
     "inverted_attention_routing",
+    "locally_constrained_routing",
     "margin_loss",
     "mask_capsules",
     "matrix_votes",
+    "pixel_margin_loss",
     "pose_loss",
     "receptive_fields",
     "reconstruction_loss",
@@ -69,5 +75,6 @@ __all__ = [
     "variational_bayes_routing",
     "variational_bayes_routing_from_votes",
     "warp",
+    "weighted_cross_entropy",
     "which_backend",
 ]

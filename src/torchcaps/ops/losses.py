@@ -78,7 +78,7 @@ def margin_loss(
     if weight is not None:
         check_shapes(weight=(weight, "J"), lengths=(lengths, "B J"))
         loss = loss * weight.to(loss)
-    return _reduced(loss.sum(dim=1), reduction)
+    return reduced(loss.sum(dim=1), reduction)
 
 
 def spread_loss(
@@ -130,16 +130,20 @@ def spread_loss(
     too_near = (margin - (a_t - activations)).clamp_min(0).square()
     loss = too_near.masked_fill(true, 0).sum(dim=1)  # [B]
     if weight is None:
-        return _reduced(loss, reduction)
+        return reduced(loss, reduction)
     check_shapes(weight=(weight, "J"), activations=(activations, "B J"))
     check_choice("reduction", reduction, REDUCTIONS)
     of_image = (weight.to(loss) * true).sum(dim=1)
-    total = _reduced(loss * of_image, "none" if reduction == "none" else "sum")
+    total = reduced(loss * of_image, "none" if reduction == "none" else "sum")
     return total / of_image.sum().clamp_min(torch.finfo(loss.dtype).tiny) if reduction == "mean" else total
 
 
-def _reduced(loss: Tensor, reduction: str) -> Tensor:
-    """Return the mean, the sum or all of the losses ``[B]``."""
+def reduced(loss: Tensor, reduction: str) -> Tensor:
+    """Return the mean, the sum or all of the losses ``[B]``.
+
+    Raises:
+        ValueError: an unknown ``reduction``.
+    """
     check_choice("reduction", reduction, REDUCTIONS)
     if reduction == "none":
         return loss

@@ -1,0 +1,95 @@
+"""Dynamic routing at every place of a map, among the types of capsule that stand there."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from torchcaps.checks import check_at_least, check_choice, check_flag, check_floating, check_shapes
+from torchcaps.ops.dynamic.routing import BACKPROP
+from torchcaps.ops.precision import at_least_float32, without_autocast
+from torchcaps.ops.squash import squash_with_length
+from torchcaps.types import Capsules
+
+
+def locally_constrained_routing(
+    votes: Tensor,
+    *,
+    n_iters: int = 3,
+    bias: Tensor | None = None,
+    leaky: bool = False,
+    backprop: str = "full",
+    return_coupling: bool = False,
+) -> Capsules:
+    """Route T lower types to J upper types at every place of a map, by agreement.
+
+    Each place is a problem of its own: :func:`~torchcaps.ops.dynamic_routing_from_votes` with T lower capsules. A
+    convolution has looked around already: the vote of a type is its answer at that place. Votes stay as the convolution
+    laid them out, and no copy of them is kept for the gradient. Computed in float32 at least.
+
+    Args:
+        votes: û, ``[B, T, J, d_out, H, W]``.
+        n_iters: passes over the votes, at least 1.
+        bias: added to the weighted sum before squashing, ``[J, d_out]``, the same at all places.
+        leaky: let a capsule route to nothing, see :func:`~torchcaps.ops.dynamic_routing`.
+        backprop: "full" or "last", see :func:`~torchcaps.ops.dynamic_routing`.
+        return_coupling: fill the result's ``coupling``.
+
+    Returns:
+        pose ``[B, J, H, W, d_out]``, activation ``[B, J, H, W]`` (the pose's length, 0 … 1), and coupling
+        ``[B, H, W, T, J]``, or None unless asked for: Σ_j c_tj = 1, or less than 1 with ``leaky``.
+
+    Raises:
+        ValueError: shapes that do not fit, integers, ``n_iters`` or d_out below 1, an unknown ``backprop``.
+
+    Example:
+        >>> import torch
+        >>> votes = torch.tensor([1.0, 0.0]).view(1, 1, 1, 2, 1, 1).expand(1, 2, 1, 2, 3, 3)  # two types agree
+        >>> locally_constrained_routing(votes).pose[0, 0, 1, 1]  # s = (2, 0), of which 4/5 remain as v
+        tensor([0.8000, 0.0000])
+
+    Source: LaLonde, Bagci 2018, arXiv 1804.04241, and its code.
+    """
+    sizes = check_shapes(votes=(votes, "B T J d_out H W"))
+    check_floating("votes", votes)
+    check_at_least("n_iters", n_iters, 1)
+    if sizes["d_out"] < 1:
+        raise ValueError(f"d_out must be at least 1, got {sizes['d_out']}")
+    check_choice("backprop", backprop, BACKPROP)
+    check_flag("leaky", leaky)
+    check_flag("return_coupling", return_coupling)
+    if bias is not None:
+        check_shapes(votes=(votes, "B T J d_out H W"), bias=(bias, "J d_out"))
+    with without_autocast(votes):
+        pose, activation, coupling = _route(at_least_float32(votes), n_iters, bias, leaky, backprop)
+    return Capsules(
+        pose.movedim(2, 4).to(votes.dtype),
+        activation.to(votes.dtype),
+        coupling.permute(0, 3, 4, 1, 2).to(votes.dtype) if return_coupling else None,
+    )
+
+
+def _route(
+    votes: Tensor, n_iters: int, bias: Tensor | None, leaky: bool, backprop: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return poses ``[B, J, d_out, H, W]``, their lengths and couplings ``[B, T, J, H, W]``."""
+    offset = 0 if bias is None else bias.to(votes.dtype)[:, :, None, None]
+    n_types = votes.shape[2]
+
+    def one_pass(b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # The leak is one more type with a logit of 0.
+        c = torch.cat((b, torch.zeros_like(b[:, :, :1])), dim=2) if leaky else b
+        c = c.softmax(dim=2)[:, :, :n_types]  # over the upper types
+        s = (c.unsqueeze(3) * votes).sum(dim=1) + offset  # [B, J, d_out, H, W]
+        return *squash_with_length(s, dim=2), c
+
+    b = votes.new_zeros((*votes.shape[:3], *votes.shape[4:]))
+    with torch.no_grad() if backprop == "last" and torch.is_grad_enabled() else nullcontext():
+        for _ in range(n_iters - 1):
+            v = one_pass(b)[0]
+            b = b + (votes * v.unsqueeze(1)).sum(dim=3)
+    if backprop == "last":  # no_grad does not hold back what forward-mode derivatives carry along
+        b = b.detach()
+    return one_pass(b)
