@@ -100,6 +100,8 @@ def test_masks_of_any_type_and_empty_batches(loss: Callable[..., Any]) -> None:
         torch.testing.assert_close(loss(LENGTHS, TARGET.to(kind)), loss(LENGTHS, TARGET))
     assert loss(LENGTHS[:0], TARGET[:0]) == 0
     assert loss(LENGTHS[:0], TARGET[:0], reduction="none").shape == (0,)
+    learned = TARGET.double().requires_grad_()  # of a network that teaches; torch warns where its values are looked at
+    loss(LENGTHS, learned).backward()
     batch = [float(loss(LENGTHS[k : k + 1], TARGET[k : k + 1])) for k in (0, 1)]
     assert loss(LENGTHS, TARGET, reduction="none").tolist() == pytest.approx(batch)
 

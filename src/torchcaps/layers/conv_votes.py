@@ -129,8 +129,11 @@ class _ConvolvedVotes(RoutedLayer):
         return at_least_float32(kernels.reshape(len(kernels), -1, self.d_in, *self.kernel_size))
 
     def _maps(self, pose: Tensor) -> Tensor:
-        """Return poses as feature maps ``[B, T, d_in, H, W]``, of the dtype of the kernels."""
-        return pose.permute(0, 1, 4, 2, 3).to(computed_in(pose, self.weight))
+        """Return poses as feature maps ``[B, T, d_in, H, W]``, of the dtype of the kernels.
+
+        They lie in memory like this, so that routing runs along rows of pixels. The poses of such a layer do already.
+        """
+        return pose.permute(0, 1, 4, 2, 3).to(computed_in(pose, self.weight)).contiguous()
 
     def _votes(self, pose: Tensor) -> Tensor:
         """Convolve the poses of each type by itself: ``[B, T, J, d_out, H', W']``."""

@@ -266,13 +266,25 @@ def multi_hot(target: Tensor, n_classes: int, like: Tensor) -> Tensor:
             check_classes("target", target, n_classes)
         return _one_hot(target, n_classes)
     if target.dim() == 2 and target.shape[1] == n_classes:
-        if look and not 0 <= float(target.min()) <= float(target.max()) <= 1:
-            raise ValueError(f"multi-hot target must hold 0 … 1, got {target.min()} … {target.max()}")
+        check_values(target, "multi-hot target must hold")
         return target
     raise ValueError(
         f"target must be class indices [B] (int64) or multi-hot [B, J={n_classes}], "
         f"got shape {list(target.shape)} of {target.dtype}"
     )
+
+
+def check_values(target: Tensor, wants: str) -> None:
+    """Refuse a target with values outside 0 … 1, where values can be read.
+
+    Raises:
+        ValueError: saying what it ``wants``, and what was got.
+    """
+    if not has_values(target):
+        return
+    lowest, highest = (float(x) for x in target.detach().aminmax())
+    if not 0 <= lowest <= highest <= 1:
+        raise ValueError(f"{wants} 0 … 1, got {lowest:g} … {highest:g}")
 
 
 def _one_hot(classes: Tensor, n_classes: int) -> Tensor:

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.checks import as_number, check_flag, check_floating, check_positive, check_shapes
-from torchcaps.ops.backends.tracing import has_values
-from torchcaps.ops.losses import margin_loss, reduced
+from torchcaps.ops.losses import check_values, margin_loss, reduced
 from torchcaps.ops.precision import at_least_float32
 
 #: Lengths count as at least this far from 0 and from 1 in logarithms (Keras' ε).
@@ -179,7 +178,6 @@ def _checked(name: str, scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]
     check_floating(name, scores)
     if not (sizes["J"] and sizes["H"] and sizes["W"]):
         raise ValueError(f"{name} must have a class and a pixel at least, got shape {list(scores.shape)}")
-    if has_values(target) and not 0 <= float(target.min()) <= float(target.max()) <= 1:
-        raise ValueError(f"target must hold 0 … 1, got {target.min()} … {target.max()}")
+    check_values(target, "target must hold")
     scores = at_least_float32(scores)
     return scores, target.to(scores.dtype)

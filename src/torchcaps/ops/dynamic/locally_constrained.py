@@ -27,7 +27,7 @@ def locally_constrained_routing(
 
     Each place is a problem of its own: :func:`~torchcaps.ops.dynamic_routing_from_votes` with T lower capsules. A
     convolution has looked around already: the vote of a type is its answer at that place. Votes stay as the convolution
-    laid them out, and no copy of them is kept for the gradient. Computed in float32 at least.
+    laid them out, and nothing as large is made beside them. Computed in float32 at least.
 
     Args:
         votes: û, ``[B, T, J, d_out, H, W]``.
@@ -63,33 +63,46 @@ def locally_constrained_routing(
     if bias is not None:
         check_shapes(votes=(votes, "B T J d_out H W"), bias=(bias, "J d_out"))
     with without_autocast(votes):
-        pose, activation, coupling = _route(at_least_float32(votes), n_iters, bias, leaky, backprop)
-    return Capsules(
-        pose.movedim(2, 4).to(votes.dtype),
-        activation.to(votes.dtype),
-        coupling.permute(0, 3, 4, 1, 2).to(votes.dtype) if return_coupling else None,
-    )
+        pose, activation, couplings = _route(at_least_float32(votes), n_iters, bias, leaky, backprop)
+    coupling = None
+    if return_coupling:
+        shape = sizes["B"], 0, sizes["J"], sizes["H"], sizes["W"]
+        coupling = torch.stack(couplings, dim=1) if couplings else votes.new_zeros(shape)
+        coupling = coupling.permute(0, 3, 4, 1, 2).to(votes.dtype)
+    return Capsules(pose.movedim(2, 4).to(votes.dtype), activation.to(votes.dtype), coupling)
 
 
 def _route(
     votes: Tensor, n_iters: int, bias: Tensor | None, leaky: bool, backprop: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return poses ``[B, J, d_out, H, W]``, their lengths and couplings ``[B, T, J, H, W]``."""
-    offset = 0 if bias is None else bias.to(votes.dtype)[:, :, None, None]
-    n_types = votes.shape[2]
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Return poses ``[B, J, d_out, H, W]``, their lengths, and the couplings of each lower type ``[B, J, H, W]``.
 
-    def one_pass(b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # The leak is one more type with a logit of 0.
-        c = torch.cat((b, torch.zeros_like(b[:, :, :1])), dim=2) if leaky else b
-        c = c.softmax(dim=2)[:, :, :n_types]  # over the upper types
-        s = (c.unsqueeze(3) * votes).sum(dim=1) + offset  # [B, J, d_out, H, W]
-        return *squash_with_length(s, dim=2), c
+    Type by type: nothing as large as all votes is made beside them.
+    """
+    types = votes.unbind(1)  # each [B, J, d_out, H, W]
+    start = votes.new_zeros((votes.shape[0], *votes.shape[2:]))  # len would fix the size of an exported batch
+    if bias is not None:
+        start = start + bias.to(votes.dtype)[:, :, None, None]
 
-    b = votes.new_zeros((*votes.shape[:3], *votes.shape[4:]))
+    def one_pass(logits: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        couplings = [_softmax(b, leaky) for b in logits]
+        s = start
+        for c, u_hat in zip(couplings, types, strict=True):
+            s = torch.addcmul(s, c.unsqueeze(2), u_hat)
+        return *squash_with_length(s, dim=2), couplings
+
+    logits = [torch.zeros_like(u_hat[:, :, 0]) for u_hat in types]
     with torch.no_grad() if backprop == "last" and torch.is_grad_enabled() else nullcontext():
         for _ in range(n_iters - 1):
-            v = one_pass(b)[0]
-            b = b + (votes * v.unsqueeze(1)).sum(dim=3)
+            v = one_pass(logits)[0]
+            logits = [b + (u_hat * v).sum(dim=2) for b, u_hat in zip(logits, types, strict=True)]
     if backprop == "last":  # no_grad does not hold back what forward-mode derivatives carry along
-        b = b.detach()
-    return one_pass(b)
+        logits = [b.detach() for b in logits]
+    return one_pass(logits)
+
+
+def _softmax(b: Tensor, leaky: bool) -> Tensor:
+    """Take the softmax over the upper types ``[B, J, H, W]``; leaky, over one more logit of 0, which is dropped."""
+    if not leaky:
+        return b.softmax(dim=1)
+    return torch.cat((b, torch.zeros_like(b[:, :1])), dim=1).softmax(dim=1)[:, :-1]
