@@ -1,0 +1,173 @@
+"""Segment overlapping digits: a small SegCaps beside a U-Net-like CNN of about as many parameters.
+
+Each image holds two digits of scikit-learn's at random places. Both networks say, for each pixel and class, whether a
+digit of that class covers it; the digits that they are shown in the end were not in training.
+
+    python -m examples.segmentation --out segmentation.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps import build, load
+from torchcaps.data import Images
+from torchcaps.ops import dice_loss, dice_score, weighted_cross_entropy
+
+SIZE, DIGIT = 32, 20
+#: Pixels brighter than this belong to a digit.
+INK = 0.3
+
+
+def draw(digits: Images, n_classes: int, n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Draw n images ``[n, 1, 32, 32]`` of two digits each, and the mask of each class, ``[n, J, 32, 32]``."""
+    generator = torch.Generator().manual_seed(seed)
+    wanted = digits.labels < n_classes
+    crops, labels = digits.images[wanted][:, 0, 4:24, 4:24] / 255, digits.labels[wanted]  # digits have an edge of 4
+    images, masks = torch.zeros(n, 1, SIZE, SIZE), torch.zeros(n, n_classes, SIZE, SIZE)
+    for image, mask in zip(images, masks, strict=True):
+        for which in torch.randint(len(crops), (2,), generator=generator):
+            row, column = torch.randint(SIZE - DIGIT + 1, (2,), generator=generator).tolist()
+            place = slice(row, row + DIGIT), slice(column, column + DIGIT)
+            image[0][place] = torch.maximum(image[0][place], crops[which])
+            mask[labels[which]][place] = torch.maximum(mask[labels[which]][place], (crops[which] > INK).float())
+    return images, masks
+
+
+class UNet(nn.Module):
+    """A U-Net of three levels: two convolutions a level, and a skip connection at each but the lowest."""
+
+    def __init__(self, n_classes: int, width: int) -> None:
+        super().__init__()
+        w1, w2, w3 = width, 2 * width, 4 * width
+        self.down = nn.ModuleList((_pair(1, w1), _pair(w1, w2), _pair(w2, w3)))
+        self.grow = nn.ModuleList((nn.ConvTranspose2d(w3, w2, 2, 2), nn.ConvTranspose2d(w2, w1, 2, 2)))
+        self.up = nn.ModuleList((_pair(2 * w2, w2), _pair(2 * w1, w1)))
+        self.classes = nn.Conv2d(w1, n_classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the probability of each class at each pixel."""
+        skipped = [self.down[0](x)]
+        for layer in self.down[1:]:
+            skipped.append(layer(nn.functional.max_pool2d(skipped[-1], 2)))
+        x = skipped.pop()
+        for grow, layer in zip(self.grow, self.up, strict=True):
+            x = layer(torch.cat((grow(x), skipped.pop()), dim=1))
+        return self.classes(x).sigmoid()
+
+
+def _pair(below: int, width: int) -> nn.Sequential:
+    layers = (nn.Conv2d(below, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
+    more = (nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
+    return nn.Sequential(*layers, *more)
+
+
+def scores(model: nn.Module, images: Tensor) -> Tensor:
+    """Return what either network says of each pixel, 0 … 1."""
+    output = model(images)
+    return output if isinstance(output, Tensor) else output.scores
+
+
+def train(model: nn.Module, digits: Images, n_classes: int, steps: int, batch: int, lr: float, seed: int) -> None:
+    """Train on images that are drawn anew in each step, in place."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps)
+    model.train()
+    for step in range(steps):
+        images, masks = draw(digits, n_classes, batch, seed=1000 * seed + step)
+        found = scores(model, images)
+        loss = dice_loss(found, masks) + weighted_cross_entropy(found, masks)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+
+
+@torch.no_grad()
+def predict(model: nn.Module, images: Tensor) -> Tensor:
+    """Return scores of many images, some at a time."""
+    model.eval()
+    return torch.cat([scores(model, part) for part in images.split(50)])
+
+
+def make_networks(n_classes: int) -> dict[str, nn.Module]:
+    """Make both, the CNN of the width that comes nearest to the parameters of SegCaps."""
+    caps = build("segcaps_small", (1, SIZE, SIZE), n_classes)
+    wanted = count(caps)
+    cnn = min((UNet(n_classes, width) for width in range(2, 40)), key=lambda net: abs(count(net) - wanted))
+    return {"SegCaps": caps, "U-Net": cnn}
+
+
+def count(model: nn.Module) -> int:
+    """Count the parameters."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def write_picture(path: Path, images: Tensor, masks: Tensor, found: dict[str, Tensor]) -> None:
+    """Show images, their true masks and those of each network, a colour for each class."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = {"image": images.expand(-1, 3, -1, -1), "true": _coloured(masks)}
+    rows |= {name: _coloured((each > 0.5).float()) for name, each in found.items()}
+    figure, axes = pyplot.subplots(len(rows), len(images), figsize=(1.2 * len(images), 1.3 * len(rows)), squeeze=False)
+    for line, (name, pictures) in zip(axes, rows.items(), strict=True):
+        for axis, picture in zip(line, pictures, strict=True):
+            axis.imshow(picture.permute(1, 2, 0).numpy())
+            axis.set_xticks([])
+            axis.set_yticks([])
+        line[0].set_ylabel(name)
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def _coloured(masks: Tensor) -> Tensor:
+    """Add the colours of the classes at each pixel, ``[n, 3, H, W]``."""
+    from matplotlib import colormaps
+
+    colours = torch.tensor([colormaps["tab10"](k % 10)[:3] for k in range(masks.shape[1])], dtype=masks.dtype)
+    return torch.einsum("njhw,jc->nchw", masks, colours).clamp_max(1)
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
+    """Train both networks, print the Dice score of each class, and return the mean of each network."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--classes", type=int, default=5, help="digits 0 … classes − 1")
+    parser.add_argument("--steps", type=int, default=600, help="steps of training, of each network")
+    parser.add_argument("--batch", type=int, default=16, help="images in a step")
+    parser.add_argument("--lr", type=float, default=5e-3, help="learning rate, of both")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--split", choices=("val", "test"), default="test", help="digits that are held out")
+    parser.add_argument("--images", type=int, default=500, help="images of held-out digits")
+    parser.add_argument("--out", type=Path, default=Path("segmentation.png"), help="the picture")
+    options = parser.parse_args(arguments)
+
+    data, n = load("digits"), options.classes
+    images, masks = draw(getattr(data, options.split), n, options.images, seed=10**9)
+    found: dict[str, Tensor] = {}
+    torch.manual_seed(options.seed)
+    for name, model in make_networks(n).items():
+        began = time.perf_counter()
+        train(model, data.train, n, options.steps, options.batch, options.lr, options.seed)
+        found[name] = predict(model, images)
+        each = dice_score(found[name], masks)
+        said = " ".join(f"{k}: {score:.3f}" for k, score in enumerate(each.tolist()))
+        print(
+            f"{name}, {count(model):,} parameters, {time.perf_counter() - began:.0f} s: Dice {each.mean():.3f} ({said})"
+        )
+    write_picture(options.out, images[:10], masks[:10], {name: each[:10] for name, each in found.items()})
+    print(f"wrote {options.out}")
+    return {name: dice_score(each, masks).mean().item() for name, each in found.items()}
+
+
+if __name__ == "__main__":
+    main()
