@@ -96,9 +96,9 @@ def predict(model: nn.Module, images: Tensor) -> Tensor:
     return torch.cat([scores(model, part) for part in images.split(50)])
 
 
-def make_networks(n_classes: int) -> dict[str, nn.Module]:
+def make_networks(n_classes: int, n_iters: int = 3) -> dict[str, nn.Module]:
     """Make both, the CNN of the width that comes nearest to the parameters of SegCaps."""
-    caps = build("segcaps_small", (1, SIZE, SIZE), n_classes)
+    caps = build("segcaps_small", (1, SIZE, SIZE), n_classes, n_iters=n_iters)
     wanted = count(caps)
     cnn = min((UNet(n_classes, width) for width in range(2, 40)), key=lambda net: abs(count(net) - wanted))
     return {"SegCaps": caps, "U-Net": cnn}
@@ -141,10 +141,11 @@ def _coloured(masks: Tensor) -> Tensor:
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Train both networks, print the Dice score of each class, and return the mean of each network."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--classes", type=int, default=5, help="digits 0 … classes − 1")
-    parser.add_argument("--steps", type=int, default=600, help="steps of training, of each network")
+    parser.add_argument("--classes", type=int, default=3, help="digits 0 … classes − 1")
+    parser.add_argument("--steps", type=int, default=400, help="steps of training, of each network")
     parser.add_argument("--batch", type=int, default=16, help="images in a step")
-    parser.add_argument("--lr", type=float, default=5e-3, help="learning rate, of both")
+    parser.add_argument("--lr", type=float, default=1e-2, help="learning rate, of both")
+    parser.add_argument("--n-iters", type=int, default=3, help="iterations of routing; 1 routes nothing, and is faster")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--split", choices=("val", "test"), default="test", help="digits that are held out")
     parser.add_argument("--images", type=int, default=500, help="images of held-out digits")
@@ -155,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     images, masks = draw(getattr(data, options.split), n, options.images, seed=10**9)
     found: dict[str, Tensor] = {}
     torch.manual_seed(options.seed)
-    for name, model in make_networks(n).items():
+    for name, model in make_networks(n, options.n_iters).items():
         began = time.perf_counter()
         train(model, data.train, n, options.steps, options.batch, options.lr, options.seed)
         found[name] = predict(model, images)
