@@ -22,7 +22,6 @@ from torchcaps.ops.squash import squash_with_length
 
 SAME = "same"
 
-
 #: Standard deviation of initial weights, in units of that for which ‖s‖ is the length ℓ of the poses below. Squash
 #: makes g²ℓ²/(1 + g²ℓ²) of it, which is ℓ again at ½ (1 ± √(1 − 4/g²)). The upper of the two is where a stack of any
 #: depth arrives; of lengths below the lower one it makes 0. With g = 2 both are ½, and stacks of ten layers die out.
@@ -122,10 +121,8 @@ class _ConvolvedVotes(RoutedLayer):
 
     def _kernels(self) -> Tensor:
         """Return the weight as kernels, ``[n, J·d_out, d_in, K_h, K_w]``: one for all types, or one for each."""
-        kernels = self.weight.unflatten(
-            0, (-1, self.kernel_size[0] * self.kernel_size[1])
-        )  # [n, K_h·K_w, J, d_in, d_out]
-        kernels = kernels.permute(0, 2, 4, 3, 1)
+        n_places = self.kernel_size[0] * self.kernel_size[1]
+        kernels = self.weight.unflatten(0, (-1, n_places)).permute(0, 2, 4, 3, 1)  # of [n, K_h·K_w, J, d_in, d_out]
         return at_least_float32(kernels.reshape(len(kernels), -1, self.d_in, *self.kernel_size))
 
     def _maps(self, pose: Tensor) -> Tensor:
