@@ -21,8 +21,12 @@ pytestmark = needs_cpu
 
 NAN = math.nan
 
-#: B, I, J, d_in, d_out: CapsNet's own; odd ones; a batch beyond one block of lanes; single numbers; wide poses.
+#: B, I, J, d_in, d_out: CapsNet's own; few images, whose lanes hold the numbers of a vote, and more votes than are kept;
+#: odd ones; a batch beyond one block of lanes; single numbers; wide poses.
 SIZES = [
+    (1, 1152, 10, 8, 16),
+    (2, 37, 7, 5, 21),
+    (2, 1501, 9, 2, 40),
     (5, 1152, 10, 8, 16),
     (3, 63, 7, 5, 13),
     (67, 31, 3, 3, 1),
@@ -62,11 +66,18 @@ def test_sizes(sizes: tuple[int, ...], dtype: torch.dtype, backprop: str) -> Non
 @pytest.mark.parametrize(("bias", "initial_logits"), [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("n_iters", [1, 2, 3, 5])
 @pytest.mark.parametrize("return_coupling", [False, True], ids=["", "coupling"])
+@pytest.mark.parametrize("sizes", [(18, 37, 7, 5, 13), (1, 37, 7, 5, 19)], ids=["many", "few"])
 def test_options(
-    n_iters: int, bias: bool, initial_logits: bool, leaky: bool, backprop: str, return_coupling: bool
+    sizes: tuple[int, ...],
+    n_iters: int,
+    bias: bool,
+    initial_logits: bool,
+    leaky: bool,
+    backprop: str,
+    return_coupling: bool,
 ) -> None:
     options = {"n_iters": n_iters, "leaky": leaky, "backprop": backprop, "return_coupling": return_coupling}
-    assert_paired(routing(**options), inputs((18, 37, 7, 5, 13), torch.float32, bias, initial_logits), "cpu")
+    assert_paired(routing(**options), inputs(sizes, torch.float32, bias, initial_logits), "cpu")
 
 
 @pytest.mark.parametrize("sizes", [(0, 5, 4, 3, 6), (3, 0, 4, 3, 6), (3, 5, 0, 3, 6), (3, 5, 4, 0, 6)], ids=str)
@@ -86,7 +97,7 @@ def test_strides_do_not_matter() -> None:
         torch.testing.assert_close(x, plain[name], rtol=0, atol=0, msg=name)
 
 
-@pytest.mark.parametrize("sizes", [(70, 63, 7, 5, 13), (3, 400, 10, 8, 16)], ids=str)
+@pytest.mark.parametrize("sizes", [(70, 63, 7, 5, 13), (3, 400, 10, 8, 16), (1, 1152, 10, 8, 16)], ids=str)
 def test_threads_change_nothing(sizes: tuple[int, ...]) -> None:
     tensors = inputs(sizes, torch.float32, True, True)
     one = outcome(routing(return_coupling=True), tensors, "cpu")

@@ -3,6 +3,7 @@
 // Letters are those of routing.py. With V the sum of the outputs so far, a logit is b0 + û·V: all that lives
 // from one iteration to the next is V, [B, J, d_out].
 #include "backward.h"
+#include "few.h"
 #include "passes.h"
 
 namespace torchcaps {
@@ -11,6 +12,7 @@ namespace {
 // Outputs, and the weighted sums s of every iteration, [n_iters, B, J, d_out], for the backward pass.
 template <class T>
 bool forward(const Problem<T>& p, T* states, T* pose, T* activation, T* coupling) {
+  if (are_few(p)) return few_forward(Few<T>(p), states, pose, activation, coupling);
   const int64_t all = p.all(), blocks = p.blocks();
   Buffer<T> u(blocks * p.I * p.d_in), bias(all);
   for (int64_t k = 0; k < all; ++k) bias[k] = splat<T>(p.bias ? p.bias[k] : 0);
