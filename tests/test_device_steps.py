@@ -24,16 +24,20 @@ from tests.battery import SUBJECTS
 from torchcaps.data.augment import crop, shift
 from torchcaps.models import MODELS, Reconstruction, build
 from torchcaps.ops import (
+    dice_loss,
     margin_loss,
     mask_capsules,
+    pixel_margin_loss,
     pose_loss,
     reconstruction_loss,
     spread_loss,
     transform_pose,
     warp,
+    weighted_cross_entropy,
 )
 from torchcaps.optim import Muon, groups
 from torchcaps.testing import Subject
+from torchcaps.types import SegmentationOutput
 
 DEVICES = ["meta", *(["cuda"] if torch.cuda.is_available() else [])]
 #: What makes tensors from numbers of the host.
@@ -216,6 +220,12 @@ def _loss(model: nn.Module, found: Any, images: Tensor, labels: Tensor, matrices
             return error
         pose = model.encode(images).pose  # type: ignore[operator]
         return error + pose_loss(pose, transform_pose(found.capsules.pose, matrices), model.unit)  # type: ignore[arg-type]
+    if isinstance(found, SegmentationOutput):
+        masks = images.gt(0.5).float().expand_as(found.scores)
+        of_pixels = dice_loss(found.scores, masks) + pixel_margin_loss(found.scores, masks)
+        of_pixels = of_pixels + weighted_cross_entropy(found.scores, masks)
+        decoder: Any = model.decoder
+        return of_pixels if decoder is None else of_pixels + decoder(found.capsules[-1], masks).mean()
     loss = margin_loss(found.scores, labels) + spread_loss(found.scores.sigmoid(), labels, 0.5)
     loss = loss + F.cross_entropy(found.scores, labels)
     decoder = getattr(model, "decoder", None)

@@ -31,8 +31,8 @@ class SegCaps(nn.Module):
     features of the first convolution as one type.
 
     Args:
-        image_shape: (channels, height, width). The network takes images of any other height and width, too; each must
-            be a multiple of 8.
+        image_shape: (channels, height, width). The network takes images of any other height and width, too. Zeros fill
+            them up, right and below, to multiples of 8.
         n_classes: class types J, each with a mask of its own. Background needs none: 1 for foreground against
             background, as in the paper.
         n_types: types of capsule at half, a quarter and an eighth of the size.
@@ -49,7 +49,7 @@ class SegCaps(nn.Module):
             and the true masks: ``forward`` does not reconstruct.
 
     Raises:
-        ValueError: a height or width that is no multiple of 8, sizes below 1, another routing.
+        ValueError: sizes below 1, another routing.
 
     Example:
         >>> import torch
@@ -86,7 +86,6 @@ class SegCaps(nn.Module):
         if decoder is not None:
             check_list("decoder", decoder)
         self.image_shape, self.n_classes = as_image_shape(image_shape), n_classes
-        _check_size("image_shape", self.image_shape)
         self.standardize = Standardize() if standardize else nn.Identity()
         self.kernel_size = kernel_size
         (t1, t2, t3), (d1, d2, d3) = n_types, d_pose
@@ -123,7 +122,7 @@ class SegCaps(nn.Module):
         """Find the classes of every pixel.
 
         Args:
-            x: ``[B, C, H, W]``, values 0 … 1, with H and W multiples of 8.
+            x: ``[B, C, H, W]``, values 0 … 1.
             n_iters: another number of iterations in all routed layers.
             return_coupling: keep the couplings of all routed layers.
 
@@ -131,12 +130,13 @@ class SegCaps(nn.Module):
             Scores: the class capsules' lengths ``[B, J, H, W]``.
 
         Raises:
-            ValueError: images of another number of channels, of another size, or no floats.
+            ValueError: images of another number of channels, or no floats.
         """
         check_feature_map(x, self.image_shape[0])
-        _check_size("x", (x.shape[1], x.shape[2], x.shape[3]))
+        height, width = x.shape[2:]
         options: dict[str, Any] = {"n_iters": n_iters, "return_coupling": return_coupling}
-        features = self.conv(self._pad(self.standardize(x), 1)).relu()
+        filled = F.pad(self.standardize(x), (0, -width % _FACTOR, 0, -height % _FACTOR))
+        features = self.conv(self._pad(filled, 1)).relu()
         down = [self.primary(self._pad(features, 2))]
         for layer in self.down:
             down.append(layer(down[-1], **options))
@@ -146,17 +146,13 @@ class SegCaps(nn.Module):
         up.append(self.joined[1](_side_by_side(up[-1].pose, down[1].pose), **options))
         up.append(self.up[2](up[-1], **options))
         one_type = features.movedim(1, 3).unsqueeze(1)  # [B, 1, H, W, d]
-        classes = self.classes(_side_by_side(up[-1].pose, one_type), **options)
+        of_pixels = _side_by_side(up[-1].pose, one_type)[:, :, :height, :width]
+        classes = self.classes(of_pixels, **options)
         return SegmentationOutput(classes.activation, (*down, *up, classes))
 
     def _pad(self, x: Tensor, stride: int) -> Tensor:
         edges = [same_padding(extent, self.kernel_size, stride) for extent in (x.shape[3], x.shape[2])]
         return F.pad(x, (*edges[0], *edges[1]))
-
-
-def _check_size(name: str, shape: tuple[int, int, int]) -> None:
-    if shape[1] % _FACTOR or shape[2] % _FACTOR:
-        raise ValueError(f"{name} must have a height and width that are multiples of {_FACTOR}, got {shape[1:]}")
 
 
 def _side_by_side(upper: Tensor, skipped: Tensor) -> Tensor:
