@@ -27,6 +27,7 @@ from torchcaps.checks import as_number, check_flag, check_number, check_positive
 from torchcaps.layers import MatrixPrimaryCaps, PrimaryCaps
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.ops.precision import at_least_float32, without_autocast
+from torchcaps.ops.product import product
 
 __all__ = ["Muon", "groups"]
 
@@ -301,15 +302,15 @@ def orthogonalized(matrix: Tensor) -> Tensor:
         x = at_least_float32(matrix)
         x = x / x.abs().amax(dim=(-2, -1), keepdim=True).clamp_min(1e-30)  # squares neither overflow nor vanish
         x = F.hardshrink(x, _REMNANT)
-        gram = x.mT @ x
+        gram = product(x.mT, x)
         norm = gram.diagonal(dim1=-2, dim2=-1).sum(dim=-1)[..., None, None].sqrt().clamp_min(1e-15)
         gram = gram / norm**2  # no singular value is larger than the norm
         total = once = _quintic(gram)
         for _ in range(_TIMES - 1):
-            gram = once @ gram @ once
+            gram = product(product(once, gram), once)
             once = _quintic(gram)
-            total = total @ once
-        return (x @ (total / norm)).to(matrix.dtype)
+            total = product(total, once)
+        return product(x, total / norm).to(matrix.dtype)
 
 
 def _quintic(gram: Tensor) -> Tensor:

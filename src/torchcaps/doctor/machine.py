@@ -15,6 +15,7 @@ import torch
 from torchcaps import __version__
 from torchcaps.ops.backends import build, verdicts
 from torchcaps.ops.backends.errors import Unavailable
+from torchcaps.ops.backends.processor import processor
 from torchcaps.ops.backends.shipped import shipped
 
 #: What the layers need beside torch, what speeds them up, and what training and the command line need.
@@ -65,15 +66,6 @@ def _library() -> str:
     except ValueError as error:
         return str(error)
     return "compiled on this machine" if found is None else f"{found.name}, which came with the wheel"
-
-
-def processor() -> str:
-    """Return the CPU's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def gpus() -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 from torchcaps.checks import as_two, check_floating, check_shapes, check_tensor
 from torchcaps.ops.backends.tracing import in_dispatch_mode, in_functorch
 from torchcaps.ops.precision import autocasts
+from torchcaps.ops.product import product
 from torchcaps.ops.spectral import is_faster, spectral_conv2d
 
 
@@ -134,7 +135,8 @@ def _by_product(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, pad
     seen = seen.unfold(1, rows, stride).unfold(2, columns, stride).permute(0, 1, 2, 4, 5, 3)
     places = seen.shape[:3]
     matrix, flat = weight.permute(2, 3, 1, 0).reshape(-1, n_out), seen.reshape(-1, rows * columns * n_in)
-    y = flat @ matrix if bias is None else torch.addmm(bias, flat, matrix)
+    y = product(flat, matrix)
+    y = y if bias is None else y + bias
     return y.unflatten(0, places).permute(0, 3, 1, 2)
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.ops.backends.tracing import in_functorch
+from torchcaps.ops.product import product
 
 #: Outputs of a tile, in a row, where the kernel asks for no more. Larger tiles multiply and overlap less, but have more
 #: frequencies, each with fewer tiles to share its part of the kernel.
@@ -168,7 +169,7 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0
     taps = _phases(weight.permute(2, 3, 1, 0), rows.kernel, columns.kernel, stride)  # [Y, X, s, s, C, C']
     responses = response(taps.reshape(rows.kernel, columns.kernel, n_in * n_out)).unflatten(1, (n_in, n_out))
 
-    y = inverse.transposed(torch.bmm(spectra, responses).flatten(1))
+    y = inverse.transposed(product(spectra, responses).flatten(1))
     y = y.view(rows.step, columns.step, rows.tiles, columns.tiles, n_images, n_out).permute(4, 2, 0, 3, 1, 5)
     y = y.reshape(n_images, rows.tiles * rows.step, columns.tiles * columns.step, n_out)
     return y[:, : rows.out, : columns.out].permute(0, 3, 1, 2)

@@ -18,6 +18,7 @@ from torchcaps import __version__
 from torchcaps.checks import check_choice
 from torchcaps.data import Dataset, Images
 from torchcaps.ops.backends.native import openmp
+from torchcaps.ops.backends.processor import processor
 from torchcaps.training.config import DEVICES
 
 #: Compute capability from which a GPU has TF32: Ampere.
@@ -144,15 +145,7 @@ def device_in_words(device: torch.device) -> str:
     if device.type == "mps":
         return f"{platform.machine()} GPU (mps)"
     n = torch.get_num_threads()
-    return f"{_cpu_name()}, {n} thread{'s' if n > 1 else ''}"
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{processor()}, {n} thread{'s' if n > 1 else ''}"
 
 
 def versions() -> dict[str, str]:

@@ -21,7 +21,7 @@ pytestmark = needs_cpu
 
 NAN = math.nan
 
-#: B, I, J, d_in, d_out: CapsNet's own; few images, whose lanes hold the numbers of a vote, and more votes than are kept;
+#: B, I, J, d_in, d_out: CapsNet's own; few images, where lanes hold numbers of a vote; more votes than are kept;
 #: odd ones; a batch beyond one block of lanes; single numbers; wide poses.
 SIZES = [
     (1, 1152, 10, 8, 16),
