@@ -37,7 +37,7 @@ def by_frequencies(y: Tensor) -> bool:
         if node is not None and node not in seen:
             seen.add(node)
             todo += [parent for parent, _ in node.next_functions]
-    return any("Bmm" in type(node).__name__ for node in seen)
+    return any("Bmm" in type(node).__name__ or "Product" in type(node).__name__ for node in seen)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,8 @@ def test_how_it_was_called_first_does_not_matter() -> None:
         conv2d(x, weight, stride=2)
     torch.func.grad(lambda w: torch.func.grad(total)(w).sum())(weight.detach())
     (wanted,) = torch.autograd.grad(total(weight), weight)
-    torch.testing.assert_close(torch.func.grad(total)(weight.detach()), wanted)
+    found = torch.func.grad(total)(weight.detach())  # by another library, maybe, see ops/product.py
+    assert (found - wanted).norm() <= 2e-6 * wanted.norm()
     with torch.device("meta"):
         assert by_frequencies(conv2d(x, weight, stride=2))
 

@@ -25,9 +25,9 @@ SHAPES = [((65, 300), (300, 70)), ((3, 64, 200), (3, 200, 90))]
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Take oneDNN on any processor, and note how often."""
     found: list[int] = []
-    one = module._one
+    one = module._by_onednn
     monkeypatch.setattr(module, "_is_amd_with_avx512", lambda: True)
-    monkeypatch.setattr(module, "_one", lambda *given: found.append(1) or one(*given))
+    monkeypatch.setattr(module, "_by_onednn", lambda *given: found.append(1) or one(*given))
     return found
 
 

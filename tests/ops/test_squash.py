@@ -10,6 +10,7 @@ import torch
 from torch.autograd import gradcheck
 
 from torchcaps.ops import safe_norm, squash
+from torchcaps.ops.squash import squash_with_length
 
 
 @pytest.mark.parametrize(
@@ -109,3 +110,11 @@ def test_what_has_no_length_is_refused(of: Callable[..., torch.Tensor]) -> None:
     with pytest.raises(ValueError, match=r"^dim must be an axis of size 1 or more, got -1 of shape \[2, 0\]$"):
         of(torch.ones(2, 0))
     assert of(torch.ones(0, 2), dim=1).shape[0] == 0
+
+
+@pytest.mark.parametrize("sizes", [(1e-8, 1.0, 1e8), (1e-25, 1.0), (1.0, 1e25), (0.0, 1.0)], ids=str)
+def test_without_a_gradient_it_is_the_same(sizes: tuple[float, ...]) -> None:
+    """Where all lengths are ordinary it takes fewer steps."""
+    s = torch.randn(5, len(sizes), 6) * torch.tensor(sizes)[:, None]
+    for found, wanted in zip(squash_with_length(s), squash_with_length(s.clone().requires_grad_()), strict=True):
+        torch.testing.assert_close(found, wanted.detach(), rtol=1e-6, atol=0)

@@ -89,14 +89,14 @@ class Transform(NamedTuple):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply x by the matrix: ``[height, width, N]`` to ``[P, N]``."""
-        pairs = (self.rows @ x.flatten(1)).view(len(self.columns), self.columns.shape[2], x.shape[2])
-        return torch.bmm(self.columns, pairs).flatten(0, 1)
+        pairs = product(self.rows, x.flatten(1)).view(len(self.columns), self.columns.shape[2], x.shape[2])
+        return product(self.columns, pairs).flatten(0, 1)
 
     def transposed(self, x: Tensor) -> Tensor:
         """Multiply x by the transpose: ``[P, N]`` to ``[height, width, N]``."""
-        pairs = torch.bmm(self.columns.mT, x.unflatten(0, self.columns.shape[:2]))
+        pairs = product(self.columns.mT, x.unflatten(0, self.columns.shape[:2]))
         y = pairs.view(len(self.rows), self.columns.shape[2] // 2, x.shape[1])
-        return (self.rows.T @ y.flatten(1)).unflatten(1, y.shape[1:])
+        return product(self.rows.T, y.flatten(1)).unflatten(1, y.shape[1:])
 
 
 def is_faster(x: Sequence[int], weight: Sequence[int], stride: int, gradients: bool) -> bool:

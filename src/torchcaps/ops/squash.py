@@ -6,7 +6,11 @@ import torch
 from torch import Tensor
 
 from torchcaps.checks import check_axis, check_flag, check_floating
+from torchcaps.ops.backends.tracing import has_values
 from torchcaps.ops.precision import at_least_float32
+
+#: Between these a square has lost nothing to overflow or underflow.
+_ORDINARY = 1e-30, 1e30
 
 
 def safe_norm(s: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
@@ -49,6 +53,15 @@ def _direction_and_norm(s: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     squared = scaled.square().sum(dim, keepdim=True)  # in 1 … D, or 0
     length = torch.where(zero, 1.0, squared).sqrt()
     return scaled / length, torch.where(zero, 0.0, length * scale)
+
+
+def _square_of_ordinary(s: Tensor, dim: int) -> Tensor | None:
+    """Return the squared lengths; None where a length or its gradient takes care, or values cannot be read."""
+    if not has_values(s) or (torch.is_grad_enabled() and s.requires_grad):
+        return None
+    square = s.square().sum(dim, keepdim=True)
+    least, most = square.aminmax()
+    return square if _ORDINARY[0] < least.item() and most.item() < _ORDINARY[1] else None
 
 
 def squash(s: Tensor, dim: int = -1) -> Tensor:
@@ -95,7 +108,13 @@ def squash_with_length(s: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
     """
     check_floating("s", s)
     check_axis("dim", dim, s)
-    direction, norm = _direction_and_norm(at_least_float32(s), dim)
+    wide = at_least_float32(s)
+    square = _square_of_ordinary(wide, dim)
+    if square is not None:
+        below = 1 + square
+        v, length = wide * (square.sqrt() / below), square / below
+        return v.to(s.dtype), length.squeeze(dim).to(s.dtype)
+    direction, norm = _direction_and_norm(wide, dim)
     # n² / (1 + n²) for short vectors and 1 / (1 + 1/n²) for long ones: neither overflows.
     long = norm > 1
     square = torch.where(long, 1 / norm.clamp_min(1), norm).square()
