@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path, PurePath
@@ -37,16 +38,16 @@ def check_shapes(**named: tuple[Tensor, str]) -> dict[str, int]:
         check_tensor(name, tensor)
         check_beside(name, tensor, first, named[first][0])
         letters = axes.split()
-        got = list(tensor.shape)
-        wanted = f"[{', '.join(letters)}]"
+        got = tensor.shape
         if len(got) != len(letters):
-            raise ValueError(f"{name} must be {wanted}, got shape {got}")
+            raise ValueError(f"{name} must be [{', '.join(letters)}], got shape {list(got)}")
         for letter, size in zip(letters, got, strict=True):
             if letter.isdigit() and size != int(letter):
-                raise ValueError(f"{name} must be {wanted}, got shape {got}")
+                raise ValueError(f"{name} must be [{', '.join(letters)}], got shape {list(got)}")
             if sizes.setdefault(letter, size) != size:
                 raise ValueError(
-                    f"{name} must be {wanted} with {letter}={sizes[letter]} as in {origin[letter]}, got shape {got}"
+                    f"{name} must be [{', '.join(letters)}] with {letter}={sizes[letter]} as in {origin[letter]}, "
+                    f"got shape {list(got)}"
                 )
             origin.setdefault(letter, name)
     return sizes
@@ -54,9 +55,8 @@ def check_shapes(**named: tuple[Tensor, str]) -> dict[str, int]:
 
 def check_tensor(name: str, value: object) -> None:
     """Refuse lists, numbers, and what else is no tensor."""
-    from torch import Tensor  # here, as this file is imported without torch
-
-    if not isinstance(value, Tensor):
+    torch = sys.modules.get("torch")  # this file is imported without it, and there is no tensor without it
+    if torch is None or not isinstance(value, torch.Tensor):
         raise ValueError(f"{name} must be a torch.Tensor, got a {type(value).__name__}")
 
 
@@ -67,6 +67,8 @@ def check_beside(name: str, tensor: Tensor, first: str, other: Tensor) -> None:
     """
     if tensor.is_complex():
         raise ValueError(f"{name} must be real, got {tensor.dtype}")
+    if tensor is other:
+        return
     apart = tensor.device != other.device
     if apart and not any(x.dim() == 0 and x.device.type == "cpu" for x in (tensor, other)):
         raise ValueError(f"{name} must be on {other.device} as {first} is, got a tensor on {tensor.device}")
@@ -223,4 +225,6 @@ def as_two(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]
 
 
 def _is_at_least(value: object, least: int) -> bool:
+    if type(value) is int:  # as nearly always: the abstract class takes longer to ask
+        return value >= least
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least

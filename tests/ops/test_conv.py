@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchcaps.layers import Conv2d
-from torchcaps.ops import conv, conv2d, spectral
+from torchcaps.ops import conv2d, spectral
 from torchcaps.ops.spectral import is_faster, spectral_conv2d
 
 BIG = (64, 64, 20, 20), (128, 64, 9, 9)  # large enough to go by frequencies
@@ -60,31 +60,6 @@ def test_is_convolution(size: tuple[int, int], kernel: tuple[int, int], stride: 
     upstream = torch.randn_like(library(x, weight))
     ours = gradients(lambda x, weight: spectral_conv2d(x, weight, stride, padding), x, weight, upstream)
     torch.testing.assert_close(ours, gradients(library, x, weight, upstream), rtol=1e-11, atol=1e-11)
-
-
-@pytest.mark.parametrize(("n", "stride", "padding"), [(1, 2, 0), (2, 2, 0), (1, 1, 0), (1, 3, 2)])
-@pytest.mark.parametrize("bias", [False, True])
-def test_few_places_are_one_product(
-    n: int, stride: int, padding: int, bias: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a weight that lies in memory as that of primary capsules does; others, and training, are left alone."""
-    asked = []
-    product = conv._by_product
-    monkeypatch.setattr(conv, "_by_product", lambda *given: asked.append(1) or product(*given))
-    x = torch.randn(n, 6, 9, 8, dtype=torch.float64)
-    weight = torch.randn(3, 4, 6, 5, dtype=torch.float64).permute(3, 2, 0, 1)
-    b = torch.randn(5, dtype=torch.float64) if bias else None
-    expected = F.conv2d(x, weight.contiguous(), b, stride=stride, padding=padding)
-    with torch.no_grad():
-        torch.testing.assert_close(conv2d(x, weight, b, stride=stride, padding=padding), expected)
-        assert len(asked) == 1
-        for shown in (x, x.to(memory_format=torch.channels_last)):
-            torch.testing.assert_close(conv2d(shown, weight, b, stride=stride, padding=padding), expected)
-        assert len(asked) == 3
-        conv2d(x, weight.contiguous(), b, stride=stride, padding=padding)
-        conv2d(x.repeat(40, 1, 1, 1), weight, b, stride=stride, padding=padding)
-    conv2d(x, weight, b, stride=stride, padding=padding)
-    assert len(asked) == 3
 
 
 @pytest.mark.parametrize("change", [lambda w: w.mul_(2), lambda w: w.data.mul_(2), lambda w: w.copy_(2 * w)])

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
 from torchcaps.checks import as_two, check_floating, check_shapes, check_tensor
-from torchcaps.ops.backends.tracing import in_dispatch_mode, in_functorch
+from torchcaps.ops.backends.tracing import in_dispatch_mode
+from torchcaps.ops.few_places import few_places_conv2d, is_for_few_places
 from torchcaps.ops.precision import autocasts
-from torchcaps.ops.product import product
 from torchcaps.ops.spectral import is_faster, spectral_conv2d
 
 
@@ -27,8 +27,9 @@ def conv2d(
     On a CPU, in float32 or bfloat16 (autocast's or the tensors' own), convolutions with large kernels, many channels
     and, where autograd is off, larger batches go by ``torchcaps.ops.spectral.spectral_conv2d``: CapsNet's in half
     the time or less, for more memory, and with rounding errors relative to the largest number nearby, as said there.
-    One or two images without autograd, and a weight that lies in memory as ``[K_h, K_w, C, C']`` does, as that of
-    primary capsules: one product of matrices, where torch would copy the weight first, for longer than it convolves.
+    Few places without autograd, as of one image, and a weight that lies in memory as ``[K_h, K_w, C, C']`` does, as
+    that of primary capsules: ``torchcaps.ops.few_places.few_places_conv2d``. For CapsNet torch would take ten times as
+    long, most of it to copy the weight.
     All others are torch's own, and all that are compiled, exported, traced or counted.
 
     Args:
@@ -60,8 +61,8 @@ def conv2d(
         x, stride = x[:, :, ::rows, ::columns], 1
     if not isinstance(stride, int) or not isinstance(padding, int):
         return F.conv2d(x, weight, bias, stride=stride, padding=padding)
-    if _is_for_few_places(x, weight, bias, stride, padding):
-        return _by_product(x, weight, bias, stride, padding)
+    if not _is_watched() and is_for_few_places(x, weight, bias, stride, padding):
+        return few_places_conv2d(x, weight, bias, stride, padding)
     dtype = _dtype(x, weight)
     if dtype is not None and _use_fft(x, weight, bias, stride, padding):
         with torch.autocast("cpu", enabled=False):
@@ -106,38 +107,6 @@ def _dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
         dtype = torch.get_autocast_dtype("cpu")
         return dtype if dtype in known else None
     return x.dtype if x.dtype == weight.dtype else None
-
-
-#: Places of the result up to which a product of matrices takes less time than a copy of the weight.
-_FEW_PLACES = 80
-
-
-def _is_for_few_places(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> bool:
-    """Tell whether :func:`_by_product` serves: few places, and a weight that it needs no copy of."""
-    if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or in_functorch() or _is_watched():
-        return False
-    if not x.device.type == weight.device.type == "cpu" or x.dtype != weight.dtype or x.dim() != 4 or weight.dim() != 4:
-        return False
-    if x.shape[1] != weight.shape[1] or stride < 1 or padding < 0 or not x.dtype.is_floating_point:
-        return False
-    if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != x.dtype):
-        return False
-    (height, width), (rows, columns) = ([int(size) for size in each.shape[2:]] for each in (x, weight))
-    down, right = (height + 2 * padding - rows) // stride + 1, (width + 2 * padding - columns) // stride + 1
-    few = 0 < x.shape[0] * down * right <= _FEW_PLACES and min(down, right) > 0 and weight.numel() > 0
-    return few and weight.permute(2, 3, 1, 0).is_contiguous() and not weight.is_contiguous()
-
-
-def _by_product(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
-    """Convolve by one product of matrices: what the kernel sees at each place, and the weight as it lies."""
-    n_out, n_in, rows, columns = weight.shape
-    seen = F.pad(x.permute(0, 2, 3, 1), (0, 0, padding, padding, padding, padding))  # [B, H, W, C]
-    seen = seen.unfold(1, rows, stride).unfold(2, columns, stride).permute(0, 1, 2, 4, 5, 3)
-    places = seen.shape[:3]
-    matrix, flat = weight.permute(2, 3, 1, 0).reshape(-1, n_out), seen.reshape(-1, rows * columns * n_in)
-    y = product(flat, matrix)
-    y = y if bias is None else y + bias
-    return y.unflatten(0, places).permute(0, 3, 1, 2)
 
 
 def _is_watched() -> bool:

@@ -15,8 +15,8 @@ from torchcaps.ops.backends.processor import is_amd
 from torchcaps.ops.backends.tracing import constant_when_compiled, in_dispatch_mode, in_functorch
 from torchcaps.ops.precision import autocasts
 
-#: Multiplications in a product from which on oneDNN takes less time, though it is called from Python; and those for each
-#: number of the result, which is written to memory of oneDNN's own first: on small pages where it is large.
+#: Multiplications in a product from which on oneDNN takes less time, though it is called from Python. And those for
+#: each number of the result, which oneDNN writes to memory of its own first: on small pages, where it is large.
 _ENOUGH, _FOR_EACH, _FOR_EACH_OF_MANY = 2**20, 64, 256
 
 

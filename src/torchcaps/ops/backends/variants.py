@@ -23,7 +23,7 @@ FLAGS = (
     "-shared",
 )
 #: Where under ``ops`` the source of each library lies.
-FOLDERS = {"dynamic": "dynamic", "em": "em", "em_vectors": "em"}
+FOLDERS = {"dynamic": "dynamic", "em": "em", "em_vectors": "em", "few_places": "backends"}
 #: Where under ``ops`` the libraries of a wheel lie.
 SHIPPED = "backends/lib"
 
