@@ -7,6 +7,7 @@ from benchmarks.suites.dynamic import dynamic
 from benchmarks.suites.em import em
 from benchmarks.suites.growth import growth
 from benchmarks.suites.memory import memory
+from benchmarks.suites.peers import peers
 from benchmarks.suites.routings import routings
 from benchmarks.suites.threads import threads
 
@@ -19,6 +20,7 @@ SUITES = {
     "growth": growth,
     "threads": threads,
     "routings": routings,
+    "peers": peers,
 }
 
 __all__ = ["SUITES"]
