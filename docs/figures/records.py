@@ -135,6 +135,54 @@ def draw_errors() -> Figure:
     return figure
 
 
+def draw_routings() -> Figure:
+    """Draw the test errors of every routing behind one trunk, one panel for each data set, every seed a dot."""
+    comparison = import_module("study.recipes.comparison")
+    runs = import_module("study.tables.kept").read_results(import_module("study.records").RESULTS)
+    found = {
+        data: {routing: runs.get(comparison.name_of(data, routing), []) for routing in comparison.ROUTINGS}
+        for data in comparison.DATA
+    }
+    shown = [data for data, results in found.items() if any(results.values())]
+    figure = new_figure(1.9 * len(shown) + 2.6, 3.9)
+    panels: Any = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for axes, data in zip(panels, shown, strict=True):
+        key = "novel_error" if data == "azimuth" else "test_error"
+        for y, results in enumerate(found[data].values()):
+            errors = [100 * result[key] for result in results]
+            axes.plot(errors, [y] * len(errors), "o", color=SERIES[0], markersize=5, alpha=0.8)
+        for y in range(len(comparison.ROUTINGS)):
+            axes.axhline(y, color=LINES, linewidth=0.6, zorder=0)
+        axes.set_xscale("log")
+        axes.minorticks_off()
+        ticks = _round_ticks(*axes.get_xlim())
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        scales(axes, SHORT[data], "error, %")
+        axes.set(ylim=(len(comparison.ROUTINGS) - 0.5, -0.5))
+    panels[0].set_yticks(range(len(comparison.ROUTINGS)), list(comparison.ROUTINGS.values()))
+    for axes in panels:
+        axes.tick_params(axis="y", labelsize=TEXT, colors=INK)
+    return figure
+
+
+#: Titles of panels.
+SHORT = {
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "smallnorb": "NORB, new toys",
+    "azimuth": "NORB, new azimuths",
+    "cifar10": "a tenth of CIFAR-10",
+}
+
+
+def _round_ticks(least: float, most: float) -> list[float]:
+    """Return two to five round numbers within an axis."""
+    every = [mantissa * 10.0**power for power in range(-2, 3) for mantissa in (1, 2, 3, 5)]
+    every += [mantissa * 10.0**power for power in range(-1, 2) for mantissa in (1.5, 2.5, 4, 6)]
+    within = sorted(tick for tick in every if least <= tick <= most)
+    return within[:: -(-len(within) // 4)]
+
+
 def make(folder: Path = HERE) -> list[Path]:
     """Draw all of them."""
     return [
@@ -142,6 +190,7 @@ def make(folder: Path = HERE) -> list[Path]:
         save(draw_routing(), "what-routing-does", folder),
         save(draw_speed(), "speed", folder),
         save(draw_errors(), "errors-beside-papers", folder),
+        save(draw_routings(), "routings", folder),
     ]
 
 
