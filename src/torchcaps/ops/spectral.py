@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import Function, forward_ad
 
+from torchcaps.ops.backends import large_pages
 from torchcaps.ops.backends.tracing import in_functorch
 from torchcaps.ops.product import product
 
@@ -92,6 +94,10 @@ class Transform(NamedTuple):
         pairs = product(self.rows, x.flatten(1)).view(len(self.columns), self.columns.shape[2], x.shape[2])
         return product(self.columns, pairs).flatten(0, 1)
 
+    def part(self, k: int) -> Transform:
+        """Return what makes the k-th of G equal parts of the coefficients."""
+        return Transform(self.rows[2 * k : 2 * k + 2], self.columns[k : k + 1])
+
     def transposed(self, x: Tensor) -> Tensor:
         """Multiply x by the transpose: ``[P, N]`` to ``[height, width, N]``."""
         pairs = product(self.columns.mT, x.unflatten(0, self.columns.shape[:2]))
@@ -131,8 +137,7 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0
     Rounding errors are relative to the largest number in a tile, where those of a direct convolution are relative to
     what the kernel sees: beside a pixel a hundred times the others they are larger, and infinity or NaN fills the
     tile. In bfloat16 they are up to three times those of a direct convolution, whose factors are not rounded again.
-    For the gradient, the coefficients of x and weight are kept: 1.5 to 3 times as many numbers as x has, and P/K²
-    times as many as weight has, with P of the order of 1.5 times the inputs of a tile.
+    For the gradient, the coefficients of x are kept: 1.5 to 3 times as many numbers as x has.
 
     Args:
         x: ``[B, C, H, W]``.
@@ -167,12 +172,62 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0
     spectra = signal(tiles).unflatten(1, (n_tiles * n_images, n_in))
 
     taps = _phases(weight.permute(2, 3, 1, 0), rows.kernel, columns.kernel, stride)  # [Y, X, s, s, C, C']
-    responses = response(taps.reshape(rows.kernel, columns.kernel, n_in * n_out)).unflatten(1, (n_in, n_out))
+    taps = taps.reshape(rows.kernel, columns.kernel, n_in * n_out)
 
-    y = inverse.transposed(product(spectra, responses).flatten(1))
+    y = inverse.transposed(_filter(spectra, taps, response).flatten(1))
     y = y.view(rows.step, columns.step, rows.tiles, columns.tiles, n_images, n_out).permute(4, 2, 0, 3, 1, 5)
     y = y.reshape(n_images, rows.tiles * rows.step, columns.tiles * columns.step, n_out)
     return y[:, : rows.out, : columns.out].permute(0, 3, 1, 2)
+
+
+def _filter(spectra: Tensor, taps: Tensor, response: Transform) -> Tensor:
+    """Multiply the coefficients of tiles ``[P, N, C]`` by those of kernels, of taps ``[height, width, C·C']``.
+
+    Of kernels there are more coefficients than of anything else, P/K² times as many as the weight has numbers. So they
+    are made a part at a time, and made again for the gradient.
+    """
+    if in_functorch() or any(forward_ad.unpack_dual(x).tangent is not None for x in (spectra, taps)):
+        return _filter_at_once(spectra, taps, response)
+    made = _Filter.apply(spectra, taps, response)
+    assert isinstance(made, Tensor)
+    return made
+
+
+def _filter_at_once(spectra: Tensor, taps: Tensor, response: Transform) -> Tensor:
+    return product(spectra, response(taps).unflatten(1, (spectra.shape[2], -1)))
+
+
+class _Filter(Function):
+    """A part at a time, forward and backward; at once for derivatives of higher order."""
+
+    @staticmethod
+    def forward(ctx: Any, spectra: Tensor, taps: Tensor, response: Transform) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(spectra, taps)
+        ctx.response = response
+        y = large_pages.empty((*spectra.shape[:2], taps.shape[2] // spectra.shape[2]), spectra.dtype)
+        for k, (of_tiles, of_y) in enumerate(_in_parts(response, spectra, y)):
+            of_y.copy_(_filter_at_once(of_tiles, taps, response.part(k)))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        spectra, taps = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            y = _filter_at_once(spectra, taps, ctx.response)
+            return *torch.autograd.grad(y, (spectra, taps), dy, create_graph=True), None
+        d_spectra, d_taps = large_pages.empty(spectra.shape, dy.dtype), torch.zeros_like(taps)
+        for k, (of_tiles, of_dy, of_d) in enumerate(_in_parts(ctx.response, spectra, dy, d_spectra)):
+            part = ctx.response.part(k)
+            of_kernels = part(taps).unflatten(1, (spectra.shape[2], -1))
+            of_d.copy_(product(of_dy, of_kernels.mT))
+            del of_kernels  # before the gradient of as many
+            d_taps += part.transposed(product(of_tiles.mT, of_dy).flatten(1))
+        return d_spectra, d_taps, None
+
+
+def _in_parts(response: Transform, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Split the coefficients of each as the transform does."""
+    return zip(*(x.chunk(len(response.columns)) for x in tensors), strict=True)
 
 
 def _phases(x: Tensor, rows: int, columns: int, stride: int, padding: int = 0) -> Tensor:
