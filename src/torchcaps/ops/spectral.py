@@ -100,9 +100,17 @@ class Transform(NamedTuple):
 
     def transposed(self, x: Tensor) -> Tensor:
         """Multiply x by the transpose: ``[P, N]`` to ``[height, width, N]``."""
-        pairs = product(self.columns.mT, x.unflatten(0, self.columns.shape[:2]))
-        y = pairs.view(len(self.rows), self.columns.shape[2] // 2, x.shape[1])
+        y = self._rows_of(x)
         return product(self.rows.T, y.flatten(1)).unflatten(1, y.shape[1:])
+
+    def add_transposed(self, x: Tensor, y: Tensor) -> None:
+        """Add the product with the transpose to y ``[height, width, N]``."""
+        y.view(len(y), -1).addmm_(self.rows.T, self._rows_of(x).flatten(1))
+
+    def _rows_of(self, x: Tensor) -> Tensor:
+        """Undo the second step: ``[P, N]`` to ``[2G, width, N]``."""
+        pairs = product(self.columns.mT, x.unflatten(0, self.columns.shape[:2]))
+        return pairs.view(len(self.rows), self.columns.shape[2] // 2, x.shape[1])
 
 
 def is_faster(x: Sequence[int], weight: Sequence[int], stride: int, gradients: bool) -> bool:
@@ -221,7 +229,7 @@ class _Filter(Function):
             of_kernels = part(taps).unflatten(1, (spectra.shape[2], -1))
             of_d.copy_(product(of_dy, of_kernels.mT))
             del of_kernels  # before the gradient of as many
-            d_taps += part.transposed(product(of_tiles.mT, of_dy).flatten(1))
+            part.add_transposed(product(of_tiles.mT, of_dy).flatten(1), d_taps)
         return d_spectra, d_taps, None
 
 
