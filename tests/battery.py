@@ -387,6 +387,17 @@ SUBJECTS = [
             "-last": {"routing": DynamicRouting(backprop="last")},
         }.items()
     ),
+    *(
+        Subject(
+            f"ConvVoteCaps-map-{n_iters}",
+            (2, 5, 6, D_IN),
+            lambda n_iters=n_iters: layers.ConvVoteCaps(
+                2, J, D_IN, D_OUT, (3, 2), compete="map", n_places=15, routing=DynamicRouting(n_iters)
+            ),
+            couplings="other",  # they sum to one over types and places together
+        )
+        for n_iters in (1, 3)
+    ),
     Subject(
         "ConvVoteCaps-one-iteration",
         (2, 5, 6, D_IN),
@@ -405,6 +416,12 @@ SUBJECTS = [
         "locally-constrained",
         (2, J, D_OUT, 2, 3),
         lambda: Op(ops.locally_constrained_routing, {"bias": torch.randn(J, D_OUT)}),
+    ),
+    Subject(
+        "dynamic-3d",
+        (2, J, D_OUT, 2, 3),
+        lambda: Op(ops.dynamic_routing_3d, {"bias": torch.randn(J, D_OUT)}),
+        couplings="other",  # they sum to one over types and places together
     ),
     Subject("CapsNet", (2, 9, 12), small_capsnet),
     Subject("SegCaps", (2, 16, 8), small_segcaps),

@@ -153,6 +153,8 @@ CALLS = {
             "padding": choice(0, "same", (0, 1)),
             "shared": FLAG,
             "routing": choice("dynamic", layers.DynamicRouting(2)),
+            "compete": choice("map"),
+            "n_places": whole(1, 3),
         },
         forward={"capsules": _capsules("2 I 4 5 4", "2 I 4 5")},
         forward_optional={**_ROUTED, "n_iters": ITERATIONS},

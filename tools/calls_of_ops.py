@@ -168,6 +168,12 @@ CALLS = {
         },
         right=returns("B J H W d_out", "B J H W", "B H W T J", dtype=("votes",)),
     ),
+    "torchcaps.ops.dynamic_routing_3d": Call(
+        ops.dynamic_routing_3d,
+        {"votes": T("B T J d_out H W")},
+        {"n_iters": ITERATIONS, "bias": T("J d_out"), "backprop": BACKPROP, "return_coupling": FLAG},
+        right=returns("B J H W d_out", "B J H W", "B H W T J", dtype=("votes",)),
+    ),
     "torchcaps.ops.fixed_routing": Call(
         ops.fixed_routing,
         {"u": T("B I d_in"), "weight": T("I J d_in d_out", "1 J d_in d_out")},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from torchcaps.layers import ConvCaps, ConvVoteCaps, DeconvVoteCaps, DenseCaps, DynamicRouting, UniformRouting
 from torchcaps.layers.shapes import same_padding
-from torchcaps.ops import Capsules, dynamic_routing_from_votes, locally_constrained_routing, squash
+from torchcaps.ops import Capsules, dynamic_routing_3d, dynamic_routing_from_votes, locally_constrained_routing, squash
 from torchcaps.optim import layouts
 
 B, T, J, D_IN, D_OUT = 2, 3, 4, 5, 6
@@ -315,3 +316,38 @@ def test_activations_of_the_map_below_are_not_read() -> None:
     layer, u = ConvVoteCaps(T, J, D_IN, D_OUT, 3), lower().float()
     told = layer(Capsules(u, torch.rand(B, T, HEIGHT, WIDTH)))
     torch.testing.assert_close(told, layer(u))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("n_iters", [1, 3])
+def test_over_the_map_all_places_compete(shared: bool, n_iters: int) -> None:
+    layer = drawn(ConvVoteCaps(T, J, D_IN, D_OUT, 3, padding="same", shared=shared, compete="map", n_places=30))
+    u = lower()
+    got = layer(u, n_iters=n_iters, return_coupling=True)
+    wanted = dynamic_routing_3d(layer._votes(u), n_iters=n_iters, bias=layer.bias, return_coupling=True)
+    for ours, theirs in zip(got, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    one = drawn(ConvVoteCaps(T, 1, D_IN, D_OUT, 3, shared=shared, compete="map"))
+    torch.testing.assert_close(one(u).pose, dynamic_routing_3d(one._votes(u), bias=one.bias).pose)
+    assert "compete=map" in repr(one)
+
+
+@pytest.mark.parametrize("n_places", [4, 64])
+def test_over_the_map_capsules_start_neither_dead_nor_saturated(n_places: int) -> None:
+    side = math.isqrt(n_places)
+    layer = ConvVoteCaps(32, 32, 8, 8, 3, padding="same", compete="map", n_places=n_places)
+    poses = torch.randn(2, 32, side, side, 8)
+    poses = 0.5 * poses / poses.norm(dim=-1, keepdim=True)
+    routed = layer(poses, return_coupling=True)
+    total = routed.activation.square().sum(dim=(2, 3)).sqrt()  # of an upper type, over the map
+    assert 0.25 < total.mean() < 0.95
+    assert routed.coupling is not None and routed.coupling.amax(dim=(1, 2, 4)).mean() < 0.6
+
+
+def test_options_over_the_map_are_refused_where_they_say_nothing() -> None:
+    with pytest.raises(ValueError, match="compete must be one of place, map; got 'all'"):
+        ConvVoteCaps(T, J, D_IN, D_OUT, 3, compete="all")
+    with pytest.raises(ValueError, match="n_places must be 1 where types compete at each place, got 9"):
+        ConvVoteCaps(T, J, D_IN, D_OUT, 3, n_places=9)
+    with pytest.raises(ValueError, match="leaky must be False where types compete over the map, got True"):
+        ConvVoteCaps(T, J, D_IN, D_OUT, 3, compete="map", routing=DynamicRouting(leaky=True))

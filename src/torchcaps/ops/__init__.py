@@ -10,6 +10,7 @@ from torchcaps.ops.backends.dispatch import which_backend
 from torchcaps.ops.conv import conv2d
 from torchcaps.ops.degree.routing import degree_routing
 from torchcaps.ops.dynamic.locally_constrained import locally_constrained_routing
+from torchcaps.ops.dynamic.over_map import dynamic_routing_3d
 from torchcaps.ops.dynamic.routing import dynamic_routing, dynamic_routing_from_votes
 from torchcaps.ops.em.routing import conv_em_routing, em_routing, em_routing_from_votes
 from torchcaps.ops.em.settings import EM_SETTINGS, EMSettings
@@ -48,6 +49,7 @@ __all__ = [
     "dice_loss",
     "dice_score",
     "dynamic_routing",
+    "dynamic_routing_3d",
     "dynamic_routing_from_votes",
     "elementwise_sum",
     "em_routing",

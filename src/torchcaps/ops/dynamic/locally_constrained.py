@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -63,17 +65,54 @@ def locally_constrained_routing(
     if bias is not None:
         check_shapes(votes=(votes, "B T J d_out H W"), bias=(bias, "J d_out"))
     with without_autocast(votes):
-        pose, activation, couplings = _route(at_least_float32(votes), n_iters, bias, leaky, backprop)
+        return route_types(
+            votes,
+            n_iters,
+            bias,
+            backprop,
+            partial(_softmax, leaky=leaky),
+            partial(squash_with_length, dim=2),
+            return_coupling=return_coupling,
+        )
+
+
+def route_types(
+    votes: Tensor,
+    n_iters: int,
+    bias: Tensor | None,
+    backprop: str,
+    softmax: Callable[[Tensor], Tensor],
+    squash: Callable[[Tensor], tuple[Tensor, Tensor]],
+    *,
+    return_coupling: bool,
+) -> Capsules:
+    """Route votes that a convolution laid out, without checks, in float32 at least.
+
+    Args:
+        votes: û, ``[B, T, J, d_out, H, W]``.
+        n_iters: passes.
+        bias: ``[J, d_out]`` or None.
+        backprop: "full" or "last".
+        softmax: makes couplings of the logits of one lower type, ``[B, J, H, W]``.
+        squash: makes poses, and their lengths without the axis of the pose, of s, ``[B, J, d_out, H, W]``.
+        return_coupling: fill the result's ``coupling``.
+    """
+    pose, activation, couplings = _passes(at_least_float32(votes), n_iters, bias, backprop, softmax, squash)
     coupling = None
     if return_coupling:
-        shape = sizes["B"], 0, sizes["J"], sizes["H"], sizes["W"]
+        shape = votes.shape[0], 0, votes.shape[2], *votes.shape[4:]
         coupling = torch.stack(couplings, dim=1) if couplings else votes.new_zeros(shape)
         coupling = coupling.permute(0, 3, 4, 1, 2).to(votes.dtype)
     return Capsules(pose.movedim(2, 4).to(votes.dtype), activation.to(votes.dtype), coupling)
 
 
-def _route(
-    votes: Tensor, n_iters: int, bias: Tensor | None, leaky: bool, backprop: str
+def _passes(
+    votes: Tensor,
+    n_iters: int,
+    bias: Tensor | None,
+    backprop: str,
+    softmax: Callable[[Tensor], Tensor],
+    squash: Callable[[Tensor], tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Return poses ``[B, J, d_out, H, W]``, their lengths, and the couplings of each lower type ``[B, J, H, W]``.
 
@@ -85,11 +124,11 @@ def _route(
         start = start + bias.to(votes.dtype)[:, :, None, None]
 
     def one_pass(logits: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-        couplings = [_softmax(b, leaky) for b in logits]
+        couplings = [softmax(b) for b in logits]
         s = start
         for c, u_hat in zip(couplings, types, strict=True):
             s = torch.addcmul(s, c.unsqueeze(2), u_hat)
-        return *squash_with_length(s, dim=2), couplings
+        return *squash(s), couplings
 
     logits = [torch.zeros_like(u_hat[:, :, 0]) for u_hat in types]
     with torch.no_grad() if backprop == "last" and torch.is_grad_enabled() else nullcontext():
