@@ -325,6 +325,12 @@ def small_segcaps() -> nn.Module:
     return LastCapsules(models.SegCaps((2, 16, 8), J, **sizes, routing=DynamicRouting(weight_std=0.5)))
 
 
+def small_deepcaps() -> nn.Module:
+    """A DeepCaps for oblong images of two channels."""
+    sizes = {"channels": 4, "n_types": 2, "d_pose": (2, 3, 3, 3), "d_class": 3, "decoder": (4,)}
+    return LastCapsules(models.DeepCaps((2, 20, 9), J, **sizes).eval())
+
+
 SUBJECTS = [
     *(
         Subject(
@@ -425,6 +431,7 @@ SUBJECTS = [
     ),
     Subject("CapsNet", (2, 9, 12), small_capsnet),
     Subject("SegCaps", (2, 16, 8), small_segcaps),
+    Subject("DeepCaps", (2, 20, 9), small_deepcaps),
     Subject("BackboneCapsNet", (2, 9, 12), behind_a_backbone),
     Subject(
         "CapsNet-stacked", (2, 9, 12), lambda: small_capsnet(hidden=({"n_types": 3, "d_out": 4, "kernel_size": 2},))

@@ -154,7 +154,6 @@ CALLS = {
             "shared": FLAG,
             "routing": choice("dynamic", layers.DynamicRouting(2)),
             "compete": choice("map"),
-            "n_places": whole(1, 3),
         },
         forward={"capsules": _capsules("2 I 4 5 4", "2 I 4 5")},
         forward_optional={**_ROUTED, "n_iters": ITERATIONS},
@@ -209,7 +208,7 @@ CALLS = {
     "torchcaps.layers.Decoder": layer(
         layers.Decoder,
         {"n_classes": Size("J"), "d_in": Size("D"), "image_shape": choice((1, 4, 5))},
-        {"hidden": choice((3, 4), [5], ()), "pose_scale": real(0.1, 1)},
+        {"hidden": choice((3, 4), [5], ()), "pose_scale": real(0.1, 1), "shared": FLAG},
         forward={"capsules": float32("B J D")},
         forward_optional={"target": classes("B", "J")},
         right=lambda _, a, r: None if list(r.shape[1:]) == list(a["image_shape"]) else f"of shape {list(r.shape)}",

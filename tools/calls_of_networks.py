@@ -250,6 +250,27 @@ MODELS = {
         )
         for function in (models.SegCaps, models.segcaps, models.segcaps_small)
     },
+    **{
+        f"torchcaps.models.{function.__name__}": _model(
+            function,
+            {
+                "map_iters": ITERATIONS,
+                "routing": choice("dynamic", "uniform", layers.DynamicRouting(2)),
+                "decoder": _DECODER,
+                "standardize": FLAG,
+                **_CALL,
+            },
+            {
+                "image_shape": choice((1, 16, 24), (2, 9, 16)),
+                "n_classes": whole(1, 4),
+                "channels": whole(1, 4),
+                "n_types": whole(1, 3),
+                "d_pose": choice((2, 3, 3, 3), [2, 2, 2, 2]),
+                "d_class": whole(1, 4),
+            },
+        )
+        for function in (models.DeepCaps, models.deepcaps, models.deepcaps_small)
+    },
     "torchcaps.models.TransformingAutoencoder": _model(
         models.TransformingAutoencoder,
         {"field": choice(None, 5), "stride": choice(None), "patch": choice(None)},

@@ -36,6 +36,7 @@ SMALLER = {
     "attention_capsnet": {"trunk": "simple", "channels": 4, "n_types": 2},
     "capsnet": {"channels": 16, "n_types": 4, "decoder": (8,)},
     "matrix_capsnet": {"A": 4, "B": 2, "C": 3, "D": 2},
+    "deepcaps": {"channels": 4, "n_types": 2, "d_pose": (2, 3, 3, 3), "decoder": (8,)},
     "heinsen_capsnet": {"channels": 4, "n_parts": 3},
     "variational_bayes_capsnet": {"A": 4, "B": 2, "C": 3, "D": 2, "d_pose": 4},
     "matched_cnn": {"n_parameters": 5000},

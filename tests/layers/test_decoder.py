@@ -152,3 +152,23 @@ def test_above_em_layers_different_images_give_different_pictures(n_hidden: int)
     undivided.load_state_dict({name: x for name, x in model.decoder.state_dict().items() if name != "scale"})
     found, before = (float(x.std(dim=0).mean()) for x in (pictures, undivided(pose, target)))
     assert found > 0.02 and found > 20 * before
+
+
+def test_a_shared_decoder_knows_the_capsule_and_not_its_class() -> None:
+    torch.manual_seed(0)
+    decoder = Decoder(3, 4, (1, 5, 6), (7,), shared=True)
+    assert [layer.in_features for layer in decoder.layers] == [4, 7]
+    pose = torch.randn(2, 3, 4)
+    images = decoder(pose, torch.tensor([2, 0]))
+    moved = pose.roll(1, dims=1)  # each pose belongs to the next class now
+    torch.testing.assert_close(decoder(moved, torch.tensor([0, 1])), images)
+    others = pose.clone()
+    others[0, :2], others[1, 1:] = 9.0, 9.0
+    torch.testing.assert_close(decoder(others, torch.tensor([2, 0])), images)
+    torch.testing.assert_close(decoder.each(pose, torch.tensor([[2], [0]]))[:, 0], images)
+    first, last = decoder.layers
+    wanted = last(first(torch.stack((pose[0, 2], pose[1, 0]))).relu()).sigmoid().view(2, 1, 5, 6)
+    torch.testing.assert_close(images, wanted)
+    assert (decoder(moved, torch.tensor([2, 0])) - images).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="shared must be True or False, got 'yes'"):
+        Decoder(3, 4, (1, 5, 6), shared="yes")  # type: ignore[arg-type]

@@ -96,6 +96,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ("attention_capsnet", (2, 19, 17), {"trunk": "simple", "channels": 4, "n_types": 2}),
         ("self_routing_resnet", (2, 11, 13), {"n_types": 2, "d_pose": 4, "width": 2, "depth": 2}),
         ("heinsen_capsnet", (2, 39, 35), {"channels": 4, "n_parts": 3}),
+        ("deepcaps_small", (2, 20, 17), {"channels": 4, "n_types": 2, "d_pose": (2, 3, 3, 3)}),
         ("segcaps_small", (2, 24, 16), {"n_types": (1, 2, 2), "d_pose": (2, 3, 4)}),
         ("variational_bayes_capsnet", (2, 21, 25), {"A": 3, "B": 2, "C": 3, "D": 2, "d_pose": 4}),
     ],

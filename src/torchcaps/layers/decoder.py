@@ -9,7 +9,15 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_classes, check_int64, check_list, check_positive, check_shapes
+from torchcaps.checks import (
+    check_at_least,
+    check_classes,
+    check_flag,
+    check_int64,
+    check_list,
+    check_positive,
+    check_shapes,
+)
 from torchcaps.layers.init import Scaled, truncated_normal_
 from torchcaps.layers.shapes import as_image_shape, check_like
 from torchcaps.ops import Capsules, mask_capsules
@@ -29,6 +37,9 @@ class Decoder(Scaled):
         pose_scale: divide the poses by this number. Above EM layers, whose poses are small, hand over the
             ``pose_scale`` of the layer of class capsules: undivided, they hardly change what is decoded at first.
             The paper's capsules, whose lengths are 0 … 1, are decoded as they are.
+        shared: let all classes share the first layer too. It sees the D numbers of the target's capsule and not which
+            class that is, so that a number means the same for all classes (DeepCaps calls that class-independent). By
+            default it sees J·D numbers, of which those of other classes are 0.
 
     Attributes:
         scale: 1 / ``pose_scale``, a buffer that is saved with the weights; only where ``pose_scale`` is not 1. Weights
@@ -42,7 +53,7 @@ class Decoder(Scaled):
         >>> decoder(torch.rand(2, 10, 16), torch.tensor([3, 7])).shape  # from the capsules of these classes
         torch.Size([2, 1, 28, 28])
 
-    Source: Sabour et al. 2017, section 4.1, figure 2.
+    Source: Sabour et al. 2017, section 4.1, figure 2; Rajasegaran et al. 2019, arXiv 1904.09546 (``shared``).
     """
 
     def __init__(
@@ -53,6 +64,7 @@ class Decoder(Scaled):
         hidden: Sequence[int] = (512, 1024),
         *,
         pose_scale: float = 1.0,
+        shared: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(hidden, Sequence):
@@ -61,10 +73,12 @@ class Decoder(Scaled):
         check_at_least("d_in", d_in, 1)
         check_list("hidden", hidden)
         check_positive("pose_scale", pose_scale)
+        check_flag("shared", shared)
         if pose_scale != 1:
             self.make_scale(1 / pose_scale, given=False)
         self.n_classes, self.d_in, self.image_shape = n_classes, d_in, as_image_shape(image_shape)
-        sizes = [n_classes * d_in, *hidden, math.prod(self.image_shape)]
+        self.shared = bool(shared)
+        sizes = [d_in if shared else n_classes * d_in, *hidden, math.prod(self.image_shape)]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
         self.reset_parameters()
 
@@ -88,7 +102,8 @@ class Decoder(Scaled):
         Args:
             capsules: of the classes, or their poses ``[B, J, D]``; 4×4 matrices are poses of size 16.
             target: see :func:`torchcaps.ops.mask_capsules`: the true class in training, None (the most active
-                capsule; of poses alone the longest) in test, multi-hot to see several classes in one image.
+                capsule; of poses alone the longest) in test, multi-hot to see several classes in one image. (If
+                ``shared``, it sees the sum of their capsules.)
 
         Returns:
             ``[B, C, H, W]``.
@@ -100,7 +115,7 @@ class Decoder(Scaled):
         if tuple(x.shape[1:]) != (self.n_classes, self.d_in):
             raise ValueError(f"capsules must be [B, J={self.n_classes}, D={self.d_in}], got shape {list(x.shape)}")
         check_like("capsules", x, self.layers[0].weight)
-        x = x.flatten(1)
+        x = x.sum(dim=1) if self.shared else x.flatten(1)  # all but the target's are 0
         if "scale" in self._buffers:
             x = x * self.scale
         *hidden, last = self.layers

@@ -22,6 +22,7 @@ from torchcaps.models.attention_capsnet import AttentionCapsNet, attention_capsn
 from torchcaps.models.backbone import BackboneCapsNet, capsnet_backbone
 from torchcaps.models.baselines import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
+from torchcaps.models.deepcaps import DeepCaps, deepcaps, deepcaps_small
 from torchcaps.models.efficient_capsnet import EfficientCapsNet, efficient_capsnet
 from torchcaps.models.heinsen_capsnet import HeinsenCapsNet, heinsen_capsnet
 from torchcaps.models.matrix_capsnet import MatrixCapsNet, matrix_capsnet, matrix_capsnet_deep, matrix_capsnet_small
@@ -53,6 +54,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "capsnet_deep": capsnet_deep,
     "capsnet_small": capsnet_small,
     "capsnet_stacked": capsnet_stacked,
+    "deepcaps": deepcaps,
+    "deepcaps_small": deepcaps_small,
     "efficient_capsnet": efficient_capsnet,
     "heinsen_capsnet": heinsen_capsnet,
     "local_autoencoder": local_autoencoder,
@@ -173,6 +176,7 @@ __all__ = [
     "BackboneCapsNet",
     "CapsNet",
     "Card",
+    "DeepCaps",
     "EfficientCapsNet",
     "HeinsenCapsNet",
     "HiddenCaps",
@@ -199,6 +203,8 @@ __all__ = [
     "capsnet_small",
     "capsnet_stacked",
     "cards",
+    "deepcaps",
+    "deepcaps_small",
     "efficient_capsnet",
     "heinsen_capsnet",
     "local_autoencoder",
