@@ -198,7 +198,11 @@ def test_a_full_disk_is_named() -> None:
         ({"epochs": 0}, "epochs must be an integer of at least 1, got 0"),
         ({"epochs": 2.5}, "epochs must be an integer of at least 1, got 2.5"),
         ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
-        ({"loss": "hinge"}, "loss must be one of margin, spread, cross_entropy, squared_error, own; got 'hinge'"),
+        (
+            {"loss": "hinge"},
+            "loss must be one of margin, spread, cross_entropy, dice, dice_cross_entropy, squared_error, own; "
+            "got 'hinge'",
+        ),
         ({"precision": "16"}, "precision must be one of 32, bf16; got '16'"),
         ({"device": "tpu"}, "device must be one of auto, cpu, cuda, mps; got 'tpu'"),
         ({"reconstruction": -1.0}, "reconstruction must be at least 0 and finite, got -1.0"),

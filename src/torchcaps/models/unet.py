@@ -24,13 +24,13 @@ class UNet(nn.Module):
     neither padding nor normalization.
 
     Args:
-        image_shape: (channels, height, width). The network takes images of any other height and width, too; each must
-            be a multiple of 4.
+        image_shape: (channels, height, width). The network takes images of any other height and width, too. Zeros fill
+            them up, right and below, to multiples of 4.
         n_classes: classes J, each with a mask of its own; background needs none.
         width: channels of the uppermost level; each lower one has twice as many.
 
     Raises:
-        ValueError: a height or width that is no multiple of 4, or sizes below 1.
+        ValueError: sizes below 1.
 
     Example:
         >>> import torch
@@ -46,7 +46,6 @@ class UNet(nn.Module):
         for name, value in {"n_classes": n_classes, "width": width}.items():
             check_at_least(name, value, 1)
         self.image_shape, self.n_classes = as_image_shape(image_shape), n_classes
-        _check_size("image_shape", self.image_shape)
         w1, w2, w3 = width, 2 * width, 4 * width
         self.down = nn.ModuleList((_pair(self.image_shape[0], w1), _pair(w1, w2), _pair(w2, w3)))
         self.grow = nn.ModuleList((nn.ConvTranspose2d(w3, w2, 2, 2), nn.ConvTranspose2d(w2, w1, 2, 2)))
@@ -61,23 +60,23 @@ class UNet(nn.Module):
         """Find the classes of every pixel.
 
         Args:
-            x: ``[B, C, H, W]``, values 0 … 1, with H and W multiples of 4.
+            x: ``[B, C, H, W]``, values 0 … 1.
 
         Returns:
             Scores: the probability of each class ``[B, J, H, W]``, a sigmoid; no capsules.
 
         Raises:
-            ValueError: images of another number of channels, of another size, or no floats.
+            ValueError: images of another number of channels, or no floats.
         """
         check_feature_map(x, self.image_shape[0])
-        _check_size("x", (x.shape[1], x.shape[2], x.shape[3]))
-        skipped = [self.down[0](x)]
+        height, width = x.shape[2:]
+        skipped = [self.down[0](F.pad(x, (0, -width % _FACTOR, 0, -height % _FACTOR)))]
         for layer in self.down[1:]:
             skipped.append(layer(F.max_pool2d(skipped[-1], 2)))
         x = skipped.pop()
         for grow, layer in zip(self.grow, self.up, strict=True):
             x = layer(torch.cat((grow(x), skipped.pop()), dim=1))
-        return SegmentationOutput(self.classes(x).sigmoid())
+        return SegmentationOutput(self.classes(x[:, :, :height, :width]).sigmoid())
 
 
 def _pair(below: int, width: int) -> nn.Sequential:
@@ -86,11 +85,6 @@ def _pair(below: int, width: int) -> nn.Sequential:
     for channels in (below, width):
         layers += [Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
     return nn.Sequential(*layers)
-
-
-def _check_size(name: str, shape: tuple[int, int, int]) -> None:
-    if shape[1] % _FACTOR or shape[2] % _FACTOR:
-        raise ValueError(f"{name} must have a height and width that are multiples of {_FACTOR}, got {shape[1:]}")
 
 
 def matched_unet(

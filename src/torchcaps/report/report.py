@@ -225,7 +225,7 @@ def _curves(album: Album, results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
             if seen
             else "Where the training loss keeps falling and the validation loss does not, the network overfits. "
         )
-        + f"Different kinds of network have losses on different scales{'; their {measure} are comparable' * alike}."
+        + f"Different kinds of network have losses on different scales{f'; their {measure} are comparable' * alike}."
     )
     if any(run.experiment().loss == "spread" for run in runs):
         text += (
