@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torchcaps.models import MODELS, options_of
 from torchcaps.training.config import NO_FACTORS, Experiment, Model
 
 #: Pixels of the images whose reconstructions recipes weigh.
@@ -40,8 +41,10 @@ def for_own_images(config: Experiment) -> Experiment:
 
 
 def for_model(config: Experiment, name: str) -> Experiment:
-    """Have another model in a recipe: a CapsNet's factors are no options of others."""
+    """Have another model in a recipe: a CapsNet's factors are no options of others, nor are iterations of a CNN."""
     options = config.model.options
+    if name in MODELS and "routing" not in options_of(MODELS[name]):
+        options = {key: value for key, value in options.items() if key != "n_iters"}
     if not _is_capsnet(name):
         options = {key: value for key, value in options.items() if key not in NO_FACTORS}
     return replace(config, model=Model(name, options))
