@@ -82,7 +82,7 @@ def test_the_network_is_still_as_large_as_what_was_run(key: str) -> None:
     channels, *size = SHAPES[config.data.name]
     if config.data.pairs:
         size = [side + 8 for side in size]
-    n_classes = {"smallnorb": 5, "faces": 2}.get(config.data.name, 10)
+    n_classes = {"digit-masks": 3, "faces": 2, "smallnorb": 5}.get(config.data.name, 10)
     with torch.device("meta"):
         model = build(config.model.name, (channels, *(config.data.crop or size)), n_classes, **config.model.options)
     assert count_parameters(model) == result["n_parameters"]
