@@ -224,7 +224,7 @@ def _loss(model: nn.Module, found: Any, images: Tensor, labels: Tensor, matrices
         masks = images.gt(0.5).float().expand_as(found.scores)
         of_pixels = dice_loss(found.scores, masks) + pixel_margin_loss(found.scores, masks)
         of_pixels = of_pixels + weighted_cross_entropy(found.scores, masks)
-        decoder: Any = model.decoder
+        decoder: Any = getattr(model, "decoder", None)
         return of_pixels if decoder is None else of_pixels + decoder(found.capsules[-1], masks).mean()
     loss = margin_loss(found.scores, labels) + spread_loss(found.scores.sigmoid(), labels, 0.5)
     loss = loss + F.cross_entropy(found.scores, labels)

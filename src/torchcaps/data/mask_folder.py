@@ -46,8 +46,8 @@ def load_mask_folder(
 
     Args:
         root: the folder.
-        image_size: (height, width) that all are resized to, whatever their proportions; by default 64×64. SegCaps wants
-            multiples of 8. Masks take the nearest pixel.
+        image_size: (height, width) that all are resized to, whatever their proportions; by default 64×64. Masks
+            take the nearest pixel.
         classes: names of the classes 1, 2, …; by default one, "foreground".
         groups: whose image each is, such as one patient's: a regular expression on its path below ``images``, or a
             ``.csv`` table (:func:`~torchcaps.data.splits.find_groups`). Each group comes into one split.
