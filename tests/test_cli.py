@@ -353,7 +353,7 @@ def test_bad_input_is_one_line(
     [
         ("--optim.rate=3", "optim.rate"),
         ("--optim.lr=fast", "optim.lr wants a number, got fast;"),
-        ("--loss=hinge", "loss wants margin or spread or cross_entropy or squared_error or own, got hinge;"),
+        ("--loss=hinge", "or cross_entropy or dice or dice_cross_entropy or squared_error or own, got hinge;"),
         ("--epochs=2.5", "epochs wants an integer, got 2.5;"),
         ("--data.image_size=32", "data.image_size wants [an integer, an integer] or null, such as '[2, 3]', got 32;"),
         ("--data.n_pairs=[5,a]", "data.n_pairs wants [an integer, an integer], such as '[2, 3]', got a;"),

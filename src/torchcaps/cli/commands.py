@@ -147,7 +147,8 @@ def predict_command(parsed: argparse.Namespace) -> None:
     """Say what is in images of your own."""
     from torchcaps.training.run import Run
 
-    if Run(parsed.run).experiment().data.task.segments or parsed.masks is not None:
+    run = Run(parsed.run)
+    if parsed.masks is not None or (run.config.is_file() and run.experiment().data.task.segments):
         _write_masks(parsed)
         return
     from torchcaps.training.predict import predictions
