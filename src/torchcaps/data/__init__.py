@@ -1,7 +1,7 @@
 """Readers and makers of image tensors. Knows no model.
 
 ``load("mnist", root=None)`` gives a :class:`~torchcaps.data.images.Dataset` with fixed splits; any
-of :data:`DATASETS` or, by ``load("folder", root=…)``, a folder of images.
+of :data:`DATASETS` or, by ``load("folder", root=…)``, a folder of images (``"mask-folder"``: with masks).
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from torchcaps.checks import check_choice, check_two
 from torchcaps.data.arrays import load_arrays
 from torchcaps.data.cifar10 import load_cifar10
 from torchcaps.data.cifar100 import load_cifar100
+from torchcaps.data.digit_masks import load_digit_masks
 from torchcaps.data.digits import load_digits
 from torchcaps.data.emnist import load_emnist, load_qmnist
 from torchcaps.data.folder import load_folder
 from torchcaps.data.images import Dataset, Images, to_float
+from torchcaps.data.mask_folder import load_mask_folder
 from torchcaps.data.medmnist import load_medmnist
 from torchcaps.data.mnist import load_fashion_mnist, load_kmnist, load_mnist
 from torchcaps.data.pairs import Pairs
@@ -36,11 +38,13 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "arrays": load_arrays,
     "cifar10": load_cifar10,
     "cifar100": load_cifar100,
+    "digit-masks": load_digit_masks,
     "digits": load_digits,
     "emnist": load_emnist,
     "fashion-mnist": load_fashion_mnist,
     "folder": load_folder,
     "kmnist": load_kmnist,
+    "mask-folder": load_mask_folder,
     "medmnist": load_medmnist,
     "mnist": load_mnist,
     "qmnist": load_qmnist,
@@ -49,9 +53,9 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 }
 
 #: The same wherever their files lie; of others a folder holds one form or another, or what is anyone's own.
-SAME_EVERYWHERE = {"digits", "fashion-mnist", "kmnist", "medmnist", "mnist", "qmnist", "svhn"}
+SAME_EVERYWHERE = {"digit-masks", "digits", "fashion-mnist", "kmnist", "medmnist", "mnist", "qmnist", "svhn"}
 #: Made on the spot, or brought by a package.
-NO_FILES = {"digits"}
+NO_FILES = {"digit-masks", "digits"}
 
 
 #: What the extra "train" brings of what data sets need, as it is imported.

@@ -65,13 +65,13 @@ def read_image(
         ValueError: the file is missing, not an image, of several pictures, brighter than ``max_value``, or one of
             which is not known what is white (floats and 32 bits without ``max_value``).
     """
-    with _opened(path) as file:
+    with opened(path) as file:
         return _pixels(path, file, size, channels, max_value, frames)[0]
 
 
 def read_shown(path: Path, size: tuple[int, int], *, max_value: int | None = None, frames: Frames = "one") -> Shown:
     """Read one image in colour with its digest; arguments and errors are those of :func:`read_image`."""
-    with _opened(path) as file:
+    with opened(path) as file:
         pixels, brightest = _pixels(path, file, size, 3, max_value, frames)
         return Shown(pixels, hashlib.sha256(_content(path, file)).digest(), brightest)
 
@@ -101,7 +101,7 @@ def _pixels(
     _refuse_misread(path, file, is_deep=is_deep)
     if is_deep and max_value is not None:  # of 12 bits in 16, Pillow leaves four
         raise _OfTheFile(f"{path} must be grey for data.options.max_value, got colours of 16 bits a channel")
-    image, brightest = _in_8_bits(path, file, _upright(file), max_value)
+    image, brightest = _in_8_bits(path, file, upright(file), max_value)
     if is_deep:
         brightest = _WHITE // 255 * _brightest(image)
     image = without_transparency(image).convert("RGB" if channels == 3 else "L")
@@ -227,7 +227,7 @@ def _without_metadata(jpeg: bytes) -> bytes:
     return b"".join(kept) + jpeg[at:]
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def upright(image: Image.Image) -> Image.Image:
     """Turn an image as its camera was held.
 
     (Pillow's ``exif_transpose`` writes all of EXIF anew, and fails where a tag is odd.)
@@ -238,12 +238,17 @@ def _upright(image: Image.Image) -> Image.Image:
     turn = Image.Transpose
     turns = (turn.FLIP_LEFT_RIGHT, turn.ROTATE_180, turn.FLIP_TOP_BOTTOM, turn.TRANSPOSE)
     turns = dict(enumerate((*turns, turn.ROTATE_270, turn.TRANSVERSE, turn.ROTATE_90), 2))
-    orientation = image.getexif().get(_ORIENTATION)
+    orientation = orientation_of(image)
     return image.transpose(turns[orientation]) if orientation in turns else image
 
 
+def orientation_of(image: Image.Image) -> int | None:
+    """Return EXIF's number for how the camera was held, 1 … 8, or None where it is not said."""
+    return image.getexif().get(_ORIENTATION)
+
+
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def opened(path: Path) -> Iterator[Image.Image]:
     """Open an image while it is read: whatever is broken in it is named."""
     from PIL import Image, UnidentifiedImageError
 

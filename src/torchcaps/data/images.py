@@ -27,6 +27,9 @@ class Images:
             0 and 1 for J classes, of any dtype, which become bool.
         factors: what else is known of each image, by name, each ``[N]`` int64: such as the toy and
             the viewpoint of small NORB. Empty where nothing is.
+        masks: where each of J classes is, ``[N, J, H, W]`` bool, for networks that segment; None where nothing says.
+            A mask for each class, as each pixel of SegCaps has a capsule for each: several classes may be at one pixel,
+            or none, which is background.
 
     Raises:
         ValueError: one of them is no tensor, or of another shape or dtype.
@@ -35,6 +38,7 @@ class Images:
     images: Tensor
     labels: Tensor
     factors: Mapping[str, Tensor] = field(default_factory=dict)
+    masks: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_tensor("images", self.images)
@@ -53,14 +57,21 @@ class Images:
                 raise ValueError(
                     f"{name} must be [N={len(self.images)}] int64, got {list(values.shape)} of {values.dtype}"
                 )
+        if self.masks is not None:
+            _check_masks(self.masks, self.images)
 
     @property
     def several_labels(self) -> bool:
         """Return whether an image may have none, one or several labels."""
         return self.labels.dim() == 2
 
+    def shown(self) -> Tensor:
+        """Return which classes each image shows: its labels, or ``[N, J]`` bool of its masks."""
+        return self.labels if self.masks is None else self.masks.flatten(2).any(dim=2)
+
     def __repr__(self) -> str:
-        return f"Images({len(self):,} of {list(self.images.shape[1:])}{''.join(f', {name}' for name in self.factors)})"
+        known = [*self.factors, *(["masks"] if self.masks is not None else [])]
+        return f"Images({len(self):,} of {list(self.images.shape[1:])}{''.join(f', {name}' for name in known)})"
 
     def __len__(self) -> int:
         return len(self.images)
@@ -72,7 +83,8 @@ class Images:
     def take(self, index: Tensor | slice) -> Images:
         """Return the images at these places."""
         factors = {name: values[index] for name, values in self.factors.items()}
-        return Images(_at(self.images, index), self.labels[index], factors)
+        masks = None if self.masks is None else self.masks[index]
+        return Images(_at(self.images, index), self.labels[index], factors, masks)
 
     def floats(self, index: Tensor | slice) -> Tensor:
         """Return the images at these places as floats, as :func:`to_float` makes them."""
@@ -81,7 +93,8 @@ class Images:
     def to(self, device: torch.device | str) -> Images:
         """Copy to another device."""
         factors = {name: values.to(device) for name, values in self.factors.items()}
-        return Images(self.images.to(device), self.labels.to(device), factors)
+        masks = None if self.masks is None else self.masks.to(device)
+        return Images(self.images.to(device), self.labels.to(device), factors, masks)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,6 +153,7 @@ class Dataset:
                 kinds = ["one label an image", "several labels an image"]
                 kinds = kinds[:: -1 if self.train.several_labels else 1]
                 raise ValueError(f"{self.name}: {split} must have {kinds[0]} as train, got {kinds[1]}")
+            self._check_masks_of(split, part)
             if part.images.dtype != self.train.images.dtype:
                 raise ValueError(
                     f"{self.name}: {split} images must be {self.train.images.dtype} as in train, "
@@ -161,6 +175,16 @@ class Dataset:
         if self.mirrored is not None and _sorted(self.mirrored) != list(range(self.image_shape[0])):
             raise ValueError(
                 f"{self.name}: mirrored must be an order of the {self.image_shape[0]} channels, got {self.mirrored}"
+            )
+
+    def _check_masks_of(self, split: str, part: Images) -> None:
+        if (part.masks is None) != (self.train.masks is None):
+            kinds = ["no masks", "masks"][:: 1 if self.train.masks is None else -1]
+            raise ValueError(f"{self.name}: {split} must have {kinds[0]} as train, got {kinds[1]}")
+        if part.masks is not None and part.masks.shape[1] != len(self.classes):
+            raise ValueError(
+                f"{self.name}: {split} masks must be [N, {len(self.classes)}, H, W], one for each class, "
+                f"got {list(part.masks.shape)}"
             )
 
     def __repr__(self) -> str:
@@ -202,6 +226,31 @@ def _as_labels(labels: Tensor, n: int) -> Tensor:
     raise ValueError(
         f"labels must be [N={n}] int64, or [N={n}, J] of 0 and 1, got {list(labels.shape)} of {labels.dtype}"
     )
+
+
+def _check_masks(masks: object, images: Tensor) -> None:
+    check_tensor("masks", masks)
+    assert isinstance(masks, Tensor)
+    n, _, height, width = images.shape
+    fits = masks.dim() == 4 and (len(masks), *masks.shape[2:]) == (n, height, width) and masks.shape[1] > 0
+    if not fits or masks.dtype != torch.bool:
+        raise ValueError(
+            f"masks must be [N={n}, J, H={height}, W={width}] bool, got {list(masks.shape)} of {masks.dtype}"
+        )
+
+
+def labels_of(masks: Tensor) -> Tensor:
+    """Return which classes an image shows anywhere, as :class:`Images` takes it.
+
+    Args:
+        masks: ``[N, J, H, W]`` bool.
+
+    Returns:
+        ``[N, J]`` bool; of a single class its number, ``[N]`` zeros, as there is nothing to tell apart.
+    """
+    if masks.shape[1] == 1:
+        return torch.zeros(len(masks), dtype=torch.int64, device=masks.device)
+    return masks.flatten(2).any(dim=2)
 
 
 def _is_inexact(labels: Tensor) -> bool:
