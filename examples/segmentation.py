@@ -1,7 +1,8 @@
 """Segment overlapping digits: a small SegCaps beside a U-Net-like CNN of about as many parameters.
 
 Each image holds two digits of scikit-learn's at random places. Both networks say, for each pixel and class, whether a
-digit of that class covers it; the digits that they are shown in the end were not in training.
+digit of that class covers it; the digits that they are shown in the end were not in training. This is a training loop
+of one's own, on images that are drawn anew in each step; ``torchcaps train digits-segmentation`` needs no code.
 
     python -m examples.segmentation --out segmentation.png
 """
@@ -18,60 +19,14 @@ from torch import Tensor, nn
 
 from torchcaps import build, load
 from torchcaps.data import Images
+from torchcaps.data.digit_masks import SIZE, draw_digits
 from torchcaps.ops import dice_loss, dice_score, weighted_cross_entropy
-
-SIZE, DIGIT = 32, 20
-#: Pixels brighter than this belong to a digit.
-INK = 0.3
 
 
 def draw(digits: Images, n_classes: int, n: int, seed: int) -> tuple[Tensor, Tensor]:
     """Draw n images ``[n, 1, 32, 32]`` of two digits each, and the mask of each class, ``[n, J, 32, 32]``."""
-    generator = torch.Generator().manual_seed(seed)
-    wanted = digits.labels < n_classes
-    crops, labels = digits.images[wanted][:, 0, 4:24, 4:24] / 255, digits.labels[wanted]  # digits have an edge of 4
-    images, masks = torch.zeros(n, 1, SIZE, SIZE), torch.zeros(n, n_classes, SIZE, SIZE)
-    for image, mask in zip(images, masks, strict=True):
-        for which in torch.randint(len(crops), (2,), generator=generator):
-            row, column = torch.randint(SIZE - DIGIT + 1, (2,), generator=generator).tolist()
-            place = slice(row, row + DIGIT), slice(column, column + DIGIT)
-            image[0][place] = torch.maximum(image[0][place], crops[which])
-            mask[labels[which]][place] = torch.maximum(mask[labels[which]][place], (crops[which] > INK).float())
-    return images, masks
-
-
-class UNet(nn.Module):
-    """A U-Net of three levels: two convolutions a level, and a skip connection at each but the lowest."""
-
-    def __init__(self, n_classes: int, width: int) -> None:
-        super().__init__()
-        w1, w2, w3 = width, 2 * width, 4 * width
-        self.down = nn.ModuleList((_pair(1, w1), _pair(w1, w2), _pair(w2, w3)))
-        self.grow = nn.ModuleList((nn.ConvTranspose2d(w3, w2, 2, 2), nn.ConvTranspose2d(w2, w1, 2, 2)))
-        self.up = nn.ModuleList((_pair(2 * w2, w2), _pair(2 * w1, w1)))
-        self.classes = nn.Conv2d(w1, n_classes, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the probability of each class at each pixel."""
-        skipped = [self.down[0](x)]
-        for layer in self.down[1:]:
-            skipped.append(layer(nn.functional.max_pool2d(skipped[-1], 2)))
-        x = skipped.pop()
-        for grow, layer in zip(self.grow, self.up, strict=True):
-            x = layer(torch.cat((grow(x), skipped.pop()), dim=1))
-        return self.classes(x).sigmoid()
-
-
-def _pair(below: int, width: int) -> nn.Sequential:
-    layers = (nn.Conv2d(below, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
-    more = (nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
-    return nn.Sequential(*layers, *more)
-
-
-def scores(model: nn.Module, images: Tensor) -> Tensor:
-    """Return what either network says of each pixel, 0 … 1."""
-    output = model(images)
-    return output if isinstance(output, Tensor) else output.scores
+    images, masks = draw_digits(digits, n_classes, n, seed)
+    return images / 255, masks.float()
 
 
 def train(model: nn.Module, digits: Images, n_classes: int, steps: int, batch: int, lr: float, seed: int) -> None:
@@ -81,7 +36,7 @@ def train(model: nn.Module, digits: Images, n_classes: int, steps: int, batch: i
     model.train()
     for step in range(steps):
         images, masks = draw(digits, n_classes, batch, seed=1000 * seed + step)
-        found = scores(model, images)
+        found = model(images).scores
         loss = dice_loss(found, masks) + weighted_cross_entropy(found, masks)
         optimizer.zero_grad()
         loss.backward()
@@ -93,14 +48,13 @@ def train(model: nn.Module, digits: Images, n_classes: int, steps: int, batch: i
 def predict(model: nn.Module, images: Tensor) -> Tensor:
     """Return scores of many images, some at a time."""
     model.eval()
-    return torch.cat([scores(model, part) for part in images.split(50)])
+    return torch.cat([model(part).scores for part in images.split(50)])
 
 
 def make_networks(n_classes: int, n_iters: int = 3) -> dict[str, nn.Module]:
     """Make both, the CNN of the width that comes nearest to the parameters of SegCaps."""
     caps = build("segcaps_small", (1, SIZE, SIZE), n_classes, n_iters=n_iters)
-    wanted = count(caps)
-    cnn = min((UNet(n_classes, width) for width in range(2, 40)), key=lambda net: abs(count(net) - wanted))
+    cnn = build("matched_unet", (1, SIZE, SIZE), n_classes, n_parameters=count(caps))
     return {"SegCaps": caps, "U-Net": cnn}
 
 

@@ -80,9 +80,9 @@ class SegmentationOutput(NamedTuple):
     """One forward pass of a network that says of every pixel what is there.
 
     Attributes:
-        scores: ``[B, J, H, W]``; lengths 0 … 1 of the class capsules at each pixel. A class is predicted where its
-            length is above ½. Several classes may be at one pixel, or none, which is background.
-        capsules: the capsules of every layer, the class capsules last.
+        scores: ``[B, J, H, W]``, 0 … 1: lengths of the class capsules at each pixel, or a CNN's probabilities. A class
+            is predicted where its score is above ½. Several classes may be at one pixel, or none, which is background.
+        capsules: the capsules of every layer, the class capsules last; empty for a CNN.
     """
 
     scores: Tensor

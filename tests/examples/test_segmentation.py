@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples.segmentation import DIGIT, INK, count, draw, main, make_networks
+from examples.segmentation import count, draw, main, make_networks
 from torchcaps import load
+from torchcaps.data.digit_masks import DIGIT, INK
 
 
 def test_masks_are_where_digits_are() -> None:
@@ -16,7 +17,7 @@ def test_masks_are_where_digits_are() -> None:
     images, masks = draw(digits, 3, 20, seed=0)
     assert images.shape == (20, 1, 32, 32) and masks.shape == (20, 3, 32, 32)
     inside = masks.amax(dim=1, keepdim=True).bool()
-    assert bool((images[inside] > INK).all()) and not bool((images[~inside] > INK).any())
+    assert bool((images[inside] * 255 > INK).all()) and not bool((images[~inside] * 255 > INK).any())
     present = masks.flatten(2).any(dim=2).sum(dim=1)
     assert set(present.tolist()) == {1, 2}  # both digits may be of one class
     assert int(masks.flatten(2).sum(dim=2).max()) < 2 * DIGIT**2

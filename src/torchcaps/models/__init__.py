@@ -40,6 +40,7 @@ from torchcaps.models.transforming_autoencoder import (
     parts_autoencoder,
     translation_autoencoder,
 )
+from torchcaps.models.unet import UNet, matched_unet
 from torchcaps.models.variational_bayes_capsnet import VariationalBayesCapsNet, variational_bayes_capsnet
 from torchcaps.types import ModelOutput, Reconstruction, SegmentationOutput
 
@@ -57,6 +58,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "heinsen_capsnet": heinsen_capsnet,
     "local_autoencoder": local_autoencoder,
     "matched_cnn": matched_cnn,
+    "matched_unet": matched_unet,
     "matrix_capsnet": matrix_capsnet,
     "matrix_capsnet_deep": matrix_capsnet_deep,
     "matrix_capsnet_small": matrix_capsnet_small,
@@ -188,6 +190,7 @@ __all__ = [
     "TemplateAutoencoder",
     "Transforming",
     "TransformingAutoencoder",
+    "UNet",
     "VariationalBayesCapsNet",
     "affine_autoencoder",
     "attention_capsnet",
@@ -203,6 +206,7 @@ __all__ = [
     "heinsen_capsnet",
     "local_autoencoder",
     "matched_cnn",
+    "matched_unet",
     "matrix_capsnet",
     "matrix_capsnet_deep",
     "matrix_capsnet_small",
