@@ -21,6 +21,7 @@ from torchcaps.training.train import train
 #: What each data set is like, for images made up here.
 SHAPES = {
     "cifar10": (3, 32, 32),
+    "digit-masks": (1, 32, 32),
     "digits": (1, 28, 28),
     "expanded-mnist": (1, 40, 40),
     "faces": (1, 28, 28),
@@ -58,7 +59,9 @@ def test_a_recipe_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         n_classes = 5 if config.data.name == "smallnorb" else 10
         channels, *own = SHAPES[config.data.name]
         size = (40, channels, *(image_size or own))
-        images = Images(torch.randint(0, 256, size, dtype=torch.uint8), torch.arange(40) % n_classes)
+        labels = torch.arange(40) % n_classes
+        masks = torch.rand(40, n_classes, *size[2:]) > 0.5 if config.data.masks else None
+        images = Images(torch.randint(0, 256, size, dtype=torch.uint8), labels, masks=masks)
         return Dataset(config.data.name, tuple(map(str, range(n_classes))), images, images, images)
 
     monkeypatch.setitem(DATASETS, config.data.name, made_up)
@@ -68,7 +71,8 @@ def test_a_recipe_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     config = replace(config, model=replace(config.model, options=options), threads=1, device="cpu", precision="32")
     result = train(config, tmp_path / name, progress="none")
     assert result["steps"] == 2 and result["test_loss"] >= 0
-    assert ("test_error" in result) != config.data.transformed
+    assert ("test_error" in result) != (config.data.transformed or config.data.masks)
+    assert ("test_dice" in result) == config.data.masks
 
 
 def test_smoke_takes_few_images_and_leaves_the_rest_as_it_is() -> None:

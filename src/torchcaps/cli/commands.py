@@ -145,6 +145,11 @@ def report_command(parsed: argparse.Namespace) -> None:
 
 def predict_command(parsed: argparse.Namespace) -> None:
     """Say what is in images of your own."""
+    from torchcaps.training.run import Run
+
+    if Run(parsed.run).experiment().data.task.segments or parsed.masks is not None:
+        _write_masks(parsed)
+        return
     from torchcaps.training.predict import predictions
     from torchcaps.training.prediction_table import image_files, write_predictions
 
@@ -165,6 +170,21 @@ def predict_command(parsed: argparse.Namespace) -> None:
             print(f"{path}: " + ", ".join(f"{name} ({score:.2f})" for name, score in found))
     if broken:
         raise ValueError(f"{broken} of {len(files)} files could not be read")
+
+
+def _write_masks(parsed: argparse.Namespace) -> None:
+    """Write the masks of images into a folder, by a run that segments."""
+    from torchcaps.training.predict_masks import write_masks
+
+    for option, value in (("--csv", parsed.csv), ("--json", parsed.json)):
+        if value is not None:
+            raise ValueError(f"{option} must be left out for a run that segments, which writes masks; got {value}")
+    if parsed.masks is None:
+        raise ValueError(f"--masks must name a folder for the masks that {parsed.run} predicts, got none")
+    written, wrong = write_masks(parsed.run, parsed.images, parsed.masks, invert=parsed.invert)
+    print(f"wrote {len(written)} mask{'s' * (len(written) != 1)} into {parsed.masks}")
+    if wrong:
+        raise ValueError(f"{len(wrong)} file{'s' * (len(wrong) != 1)} could not be read: {'; '.join(wrong)}")
 
 
 def export_command(parsed: argparse.Namespace) -> None:

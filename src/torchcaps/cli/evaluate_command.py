@@ -44,6 +44,7 @@ def _evaluate_split(run: Run, parsed: argparse.Namespace, answers: list[Answer])
     from torchcaps.checks import check_choice
     from torchcaps.training.batches import split
     from torchcaps.training.checkpoint import data_for, load_model
+    from torchcaps.training.dice import dice_lines
     from torchcaps.training.environment import choose_device
     from torchcaps.training.objective import evaluate
     from torchcaps.training.per_class import as_lines, balanced_in_words, count_classes
@@ -64,10 +65,12 @@ def _evaluate_split(run: Run, parsed: argparse.Namespace, answers: list[Answer])
     batches = split(config, dataset, name, device)
     shown = {"classes": dataset.classes, "progress": True, "answers": answers}
     scores = evaluate(config, trained.model.to(device), batches, **shown)
-    counts = count_classes(batches.source.labels, dataset.classes)
+    counts = count_classes(batches.source.shown(), dataset.classes)
     error = f"error {scores['error']:.2%}{balanced_in_words(scores, counts)}, " if "error" in scores else ""
+    error += f"Dice {scores['dice']:.4f}, " if "dice" in scores else ""
     print(f"{run.path}: {name} {error}loss {scores['loss']:.5f}, {batches.n:,} examples")
-    print("".join(f"{line}\n" for line in as_lines(scores, counts)), end="")
+    lines = dice_lines(scores["dice_per_class"], counts) if "dice" in scores else as_lines(scores, counts)
+    print("".join(f"{line}\n" for line in lines), end="")
     return dataset.classes
 
 

@@ -95,6 +95,12 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
     )
     made.add_argument("--json", type=place, metavar="FILE", help="write the same to this .json file")
     made.add_argument(
+        "--masks",
+        type=place,
+        metavar="FOLDER",
+        help="of a run that segments: write NAME.png there for each image, with the number of a class at each pixel",
+    )
+    made.add_argument(
         "--invert", action="store_true", help="for dark ink on light ground, where the model learned light on dark"
     )
     made.add_argument("--top", type=int, default=3, help="how many classes are named for each image (default: 3)")

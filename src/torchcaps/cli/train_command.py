@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from torchcaps.training import Experiment
 
 
+#: Data sets of one's own files.
+FOLDERS = ("folder", "mask-folder")
+#: What is said of a result: the first that it has, and how it is written.
+_MEASURES = {"error": ".2%", "dice": ".4f", "loss": ".5f"}
+
+
 def train_command(arguments: list[str]) -> None:
     """Train a recipe, evaluate it and record the result."""
     from torchcaps.training.recipes import recipe
@@ -21,6 +27,7 @@ def train_command(arguments: list[str]) -> None:
     if name is None and not {"-h", "--help"} & set(arguments):
         raise ValueError("train needs a recipe, such as digits: torchcaps list shows all")
     config, out, log = _parsed(name, recipe(name or "digits"), arguments[1:] if name else arguments)
+    from torchcaps.training.dice import dice_lines_of
     from torchcaps.training.errors_in_words import further_errors, if_seen
     from torchcaps.training.more_epochs import epochs_before, going_on_in_words
     from torchcaps.training.per_class import error_words, lines_of, split_in_words
@@ -41,13 +48,14 @@ def train_command(arguments: list[str]) -> None:
         return
     if finished:
         print(f"{out} holds the finished run; nothing was trained")
-    where = f" on {config.data.root}" if config.data.name == "folder" else ""
+    where = f" on {config.data.root}" if config.data.name in FOLDERS else ""
     print(f"{result['recipe']}{where}, seed {result['seed']}: ", end="")
-    name, form = ("error", ".2%") if "val_error" in result else ("loss", ".5f")
+    name, form = next((name, form) for name, form in _MEASURES.items() if f"val_{name}" in result)
+    called = {"dice": "Dice"}.get(name, name)
     said = {
-        f"test_{name}": f"test {name}",
+        f"test_{name}": f"test {called}",
         **further_errors(result),
-        f"val_{name}": f"validation {name}{if_seen(result)}",
+        f"val_{name}": f"validation {called}{if_seen(result)}",
     }
     found = (
         f"{words} {result[key]:{form}}{error_words(result, key.removesuffix(f'_{name}'))}, "
@@ -60,7 +68,9 @@ def train_command(arguments: list[str]) -> None:
     print(f"{epochs}{kept}, in {result['seconds']:.0f} s; see {out}")
     if split_in_words(result):
         print(split_in_words(result))
-    print("".join(f"{line}\n" for line in lines_of(result, "val" if config.trial else "test")), end="")
+    split = "val" if config.trial else "test"
+    lines = [f"{split}:", *dice_lines_of(result, split)] if config.data.masks else lines_of(result, split)
+    print("".join(f"{line}\n" for line in lines), end="")
     if not config.trial:
         print(f"next: torchcaps report {out}")
 
@@ -150,7 +160,7 @@ def _suited(defaults: Experiment, data: str, model: str, image_size: list[int] |
     from torchcaps.training.own_images import for_model, for_own_images
 
     config = for_model(defaults, model) if model != defaults.model.name else defaults
-    if data != "folder" or defaults.data.name == "folder" or not config.data.task.classifies:
+    if data not in FOLDERS or defaults.data.name == data or not (config.data.task.classifies or config.data.masks):
         return config
     given = replace(config, data=replace(config.data, name=data, image_size=image_size))
     suited = for_own_images(given)

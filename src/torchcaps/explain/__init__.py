@@ -35,6 +35,10 @@ from torchcaps.explain.features import (
     Features,
     extract_features,
 )
+from torchcaps.explain.masks import (
+    colour_masks,
+    draw_masks,
+)
 from torchcaps.explain.models import (
     as_autoencoder,
     as_capsnet,
@@ -163,6 +167,7 @@ __all__ = [
     "class_capsules",
     "class_votes",
     "co_occurrence",
+    "colour_masks",
     "confusion_matrix",
     "coupling_maps",
     "decoder_of",
@@ -174,6 +179,7 @@ __all__ = [
     "draw_generative_units",
     "draw_image_rows",
     "draw_labels",
+    "draw_masks",
     "draw_misclassified",
     "draw_parse_tree",
     "draw_parts",

@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 
 #: What every row has.
 _DRAWN = {"epoch", "train_loss", "val_loss", "lr"}
+#: What is drawn beside the losses, where all runs have it: its title, its unit, and how the last value is written.
+_MEASURES = {
+    "val_error": ("Validation error, %", 100, ".2f", " %"),
+    "val_dice": ("Validation Dice score", 1, ".4f", ""),
+}
 
 
 @typed
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     """Draw losses, validation error and learning rate of several runs over their epochs.
 
-    Auto-encoders have no validation error.
+    Networks that segment have a Dice score in place of the error; auto-encoders have neither.
 
     Args:
         runs: rows of ``metrics.csv`` (see :func:`torchcaps.explain.read_metrics`) by the name of
@@ -35,7 +40,9 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     for name, row in ((name, row) for name, rows in runs.items() for row in rows):
         if not row.keys() >= _DRAWN:
             raise ValueError(f"runs must have {', '.join(sorted(_DRAWN))} in every row, got {', '.join(row)} in {name}")
-    errors = [100 * row["val_error"] for rows in runs.values() for row in rows if "val_error" in row]
+    kind = next((kind for kind in _MEASURES if all(kind in row for rows in runs.values() for row in rows)), "val_error")
+    title, factor, form, unit = _MEASURES[kind]
+    errors = [factor * row[kind] for rows in runs.values() for row in rows if kind in row]
     figure = new_figure(9.5, 3.3)
     loss, *others, rate = figure.subplots(1, 3 if errors else 2, width_ratios=(4, 4, 3) if errors else (4, 3))
     for k, (name, rows) in enumerate(runs.items()):
@@ -47,11 +54,11 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
         loss.plot(epochs, [row["train_loss"] for row in rows], **style | {"linewidth": 1.1, "linestyle": (0, (4, 2))})
         # Where there are errors, these are named. A label with _ before it would be left out.
         label = f" {name}" if name.startswith("_") else name
-        named = {} if "val_error" in rows[0] or len(runs) == 1 else {"label": label}
+        named = {} if kind in rows[0] or len(runs) == 1 else {"label": label}
         loss.plot(epochs, [row["val_loss"] for row in rows], **style, **named)
-        if "val_error" in rows[0]:
-            percent = [100 * row["val_error"] for row in rows]
-            others[0].plot(epochs, percent, label=f"{label} ({percent[-1]:.2f} %)", **style)
+        if kind in rows[0]:
+            values = [factor * row[kind] for row in rows]
+            others[0].plot(epochs, values, label=f"{label} ({values[-1]:{form}}{unit})", **style)
         rate.plot(epochs, [row["lr"] for row in rows], **style)
     scales(loss, "Loss", "epoch")
     scales(rate, "Learning rate", "epoch")
@@ -59,7 +66,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     for line_style, label in (("-", "validation"), ((0, (4, 2)), "training")):
         loss.plot([], [], color=MUTED, linestyle=line_style, label=label)
     for error in others:
-        scales(error, "Validation error, %", "epoch")
+        scales(error, title, "epoch")
         _set_range(error, errors)
     rate.set_ylim(bottom=0)
     rate.yaxis.set_major_formatter("{x:g}")
@@ -96,7 +103,7 @@ def read_metrics(path: str | Path) -> list[dict[str, float]]:
 
     Returns:
         One dict per epoch: epoch, step, lr, train_loss, val_loss, seconds; for classifiers also val_error, a fraction
-        of 1.
+        of 1, and for networks that segment val_dice.
 
     Raises:
         ValueError: the file is missing, or something in it is no number.

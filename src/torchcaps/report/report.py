@@ -14,6 +14,7 @@ from torchcaps.report.autoencoders import pictures_of_autoencoder
 from torchcaps.report.capsnet import pictures, pictures_of_pairs
 from torchcaps.report.evaluated import evaluate_run
 from torchcaps.report.page import Album
+from torchcaps.report.segmentation import pictures_of_segmentation
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.config import Experiment, is_smoke
 from torchcaps.training.errors_in_words import further_errors, if_seen
@@ -54,8 +55,12 @@ def write_report(run_path: str | Path, beside: Sequence[str | Path] = (), root: 
     album = Album(run)
     body.append(_curves(album, results))
     data = run.experiment().data
-    classifies = data.task.classifies
-    body += pictures(album, evaluate_run(run, root)) if classifies else pictures_of_autoencoder(album, run, root)
+    if data.task.segments:
+        body += pictures_of_segmentation(album, run, root)
+    elif data.task.classifies:
+        body += pictures(album, evaluate_run(run, root))
+    else:
+        body += pictures_of_autoencoder(album, run, root)
     for other in others:
         if _is_of_pairs(other) and not _is_of_pairs(run):
             same = other.experiment().data.name == data.name
@@ -73,7 +78,8 @@ def headline(run: Run) -> str:
     n_classes = len(load_model(run).classes)
     task = config.data.task
     seen = f" ({result['data']})" if "copies of training images" in result.get("data", "") else " held out of training"
-    on = f"{config.data.name} ({f'{n_classes} classes' if task.classifies else 'without labels'})"
+    classes = "1 class" if n_classes == 1 else f"{n_classes} classes"
+    on = f"{config.data.name} ({classes if task.classifies or task.segments else 'without labels'})"
     epochs = f"{result['epochs']} epoch{'' if result['epochs'] == 1 else 's'}"
     text = (
         f"{config.model.name}, trained for {epochs} on {on}, evaluated on {task.shown}{seen}. "
@@ -82,11 +88,19 @@ def headline(run: Run) -> str:
     if is_smoke(config):
         text += " This is a smoke test (--smoke): two steps on eight images, whose numbers mean nothing."
     facts = [
-        *(_classifier_facts(result) if task.classifies else _autoencoder_facts(config, result)),
+        *_facts(config, result),
         ("parameters", f"{result['n_parameters']:,}"),
         ("training time", _time(result["seconds"])),
     ]
     return page.headline(run.path.resolve().name, text, facts)
+
+
+def _facts(config: Experiment, result: dict[str, Any]) -> list[tuple[str, str]]:
+    task = config.data.task
+    if task.segments:
+        validation = f"validation Dice score{if_seen(result)}"
+        return [("test Dice score", f"{result['test_dice']:.4f}"), (validation, f"{result['val_dice']:.4f}")]
+    return _classifier_facts(result) if task.classifies else _autoencoder_facts(config, result)
 
 
 def percent(fraction: float) -> str:
@@ -167,24 +181,30 @@ def _comparison(results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
         rows.append(
             (
                 f"{_name(run)} ({result['config']['model']['name']})",
-                *(_error(result, split) for split in ("test", "val")),
+                *(_measure(result, split) for split in ("test", "val")),
                 f"{n - (count_parameters(decoder) if decoder is not None else 0):,}",
                 f"{n:,}",
                 f"{result['seconds']:,.0f}",
                 result["device"],
             )
         )
-    head = ("run", "test error", "validation error", "parameters", "with decoder", "seconds", "device")
+    segments = all("test_dice" in result for _, result in results)
+    measure, part = ("Dice score", "segmentation") if segments else ("error", "classification")
+    head = ("run", f"test {measure}", f"validation {measure}", "parameters", "with decoder", "seconds", "device")
     text = (
-        "The same metrics for each run. The decoder takes no part in classification, so compare sizes by the "
-        "parameters without it. A prediction for a pair is wrong unless both classes are correct."
+        f"The same metrics for each run. The decoder takes no part in {part}, so compare sizes by the parameters "
+        "without it."
     )
+    text += "" if segments else " A prediction for a pair is wrong unless both classes are correct."
     if len(tested) > 1:
         text += f" Their test images differ: {'; '.join(sorted(tested))}."
     return page.section("Side by side", page.paragraph(text), page.table(head, rows))
 
 
-def _error(result: dict[str, Any], split: str) -> str:
+def _measure(result: dict[str, Any], split: str) -> str:
+    """Format the error, or the Dice score where there are masks."""
+    if f"{split}_dice" in result:
+        return f"{result[f'{split}_dice']:.4f}" + (if_seen(result) if split == "val" else "")
     if f"{split}_error" not in result:
         return "–"
     return percent(result[f"{split}_error"]) + (if_seen(result) if split == "val" else "")

@@ -12,11 +12,20 @@ from torch import Tensor, nn
 from torchcaps.data import Dataset
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.modes import eval_mode
-from torchcaps.models import CapsNet, ModelOutput, PlainAutoencoder, Reconstruction, Transforming, build
+from torchcaps.models import (
+    CapsNet,
+    ModelOutput,
+    PlainAutoencoder,
+    Reconstruction,
+    SegmentationOutput,
+    Transforming,
+    build,
+)
 from torchcaps.models.baselines import count_parameters
 from torchcaps.optim import layouts
 from torchcaps.training.batches import image_shape
 from torchcaps.training.config import Experiment, Optim
+from torchcaps.training.objective import Output
 from torchcaps.types import as_output
 
 #: Parameters above which a CapsNet is called large.
@@ -61,7 +70,7 @@ def check_model(config: Experiment, dataset: Dataset, model: nn.Module | None) -
         if not options:
             raise
         raise ValueError(f"model.options {options} make no {name} for images of {shape}: {error}") from error
-    if not isinstance(output, ModelOutput | Reconstruction):
+    if not isinstance(output, Output):
         raise ValueError(f"the model {name} must return a torchcaps.models.ModelOutput, got a {type(output).__name__}")
     if isinstance(output, Reconstruction) and not isinstance(model, Transforming | PlainAutoencoder):
         raise ValueError(
@@ -70,14 +79,28 @@ def check_model(config: Experiment, dataset: Dataset, model: nn.Module | None) -
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"the model {name} must have parameters to train, got none")
-    if isinstance(output, ModelOutput):
-        _require_scores(name, output.scores, len(dataset.classes))
+    _require_kind(config, output)
+    if isinstance(output, ModelOutput | SegmentationOutput):
+        pixels = shape[1:] if isinstance(output, SegmentationOutput) else ()
+        _require_scores(name, output.scores, (len(dataset.classes), *pixels))
     if config.loss != "own":  # which may want anything
         _require_what_the_loss_needs(config, model, output)
     return model
 
 
-def _require_what_the_loss_needs(config: Experiment, model: nn.Module, output: ModelOutput | Reconstruction) -> None:
+def _require_kind(config: Experiment, output: Output) -> None:
+    """Refuse a network that segments where there are no masks, and another where there are."""
+    segments, name = isinstance(output, SegmentationOutput), config.model.name
+    if config.data.masks and not segments:
+        raise ValueError(
+            f"model.name must be of a network that segments, such as segcaps_small or matched_unet, with data.masks = "
+            f"True; got {name}"
+        )
+    if segments and not config.data.masks:
+        raise ValueError(f"data.masks must be True for the model {name}, which segments; got False")
+
+
+def _require_what_the_loss_needs(config: Experiment, model: nn.Module, output: Output) -> None:
     """Refuse a model without what the loss compares: capsules, poses, or a decoder that takes one class at a time."""
     if isinstance(output, Reconstruction) != (config.loss == "squared_error"):
         fitting = "squared_error" if isinstance(output, Reconstruction) else "another than squared_error"
@@ -86,7 +109,7 @@ def _require_what_the_loss_needs(config: Experiment, model: nn.Module, output: M
         for name, value in (("consistency", config.consistency), *_limits(config)):
             if value:
                 raise ValueError(f"{name} must be 0 for the model {config.model.name}, which has no poses; got {value}")
-    if config.loss in ("margin", "spread") and not output.capsules:
+    if config.loss in ("margin", "spread") and isinstance(output, ModelOutput) and not output.capsules:
         raise ValueError(
             f"loss must be cross_entropy for the model {config.model.name}, which has logits and no capsules; "
             f"got {config.loss}"
@@ -106,11 +129,12 @@ def _require_what_the_loss_needs(config: Experiment, model: nn.Module, output: M
         )
 
 
-def _require_scores(name: str, scores: object, n_classes: int) -> None:
+def _require_scores(name: str, scores: object, wanted: tuple[int, ...]) -> None:
     shape = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-    if shape != [1, n_classes]:
+    if shape != [1, *wanted]:
+        sizes = ", ".join(map(str, wanted))
         raise ValueError(
-            f"the model {name} must return scores [B, {n_classes}], one for each class; of 1 image got {shape}"
+            f"the model {name} must return scores [B, {sizes}], one for each class; of 1 image got {shape}"
         )
 
 
@@ -182,7 +206,9 @@ def refuse_what_does_nothing(config: Experiment, model: nn.Module) -> None:
         raise ValueError(f"optim.floor must be left alone with the schedule constant, got {config.optim.floor}")
     if config.optim.name == "muon" and not layouts(model):
         raise ValueError(f"optim.name must be adam for {name}, which has neither convolutions nor capsules; got muon")
-    has_decoder = getattr(model, "decoder", None) is not None and data.task.classifies and config.loss != "own"
+    task = data.task
+    decodes = (task.classifies or task.segments) and config.loss != "own"
+    has_decoder = getattr(model, "decoder", None) is not None and decodes
     if config.reconstruction not in (0, default) and not has_decoder:
         raise ValueError(
             f"reconstruction must be 0 (or {default}, which recipes have) for {name} with the loss {config.loss}, "

@@ -24,8 +24,8 @@ from torchcaps.training.module import TrainingModule
 from torchcaps.training.progress import in_minutes
 from torchcaps.training.run import Run
 
-#: Of the rows, where they have them: auto-encoders make no errors that could be counted.
-COLUMNS: tuple[str, ...] = ("epoch", "step", "lr", "train_loss", "val_loss", "val_error", "seconds")
+#: Of the rows, where they have them: classifiers make errors, networks that segment have Dice scores.
+COLUMNS: tuple[str, ...] = ("epoch", "step", "lr", "train_loss", "val_loss", "val_error", "val_dice", "seconds")
 
 
 class Metrics(L.Callback):
@@ -172,6 +172,7 @@ class Lines(L.Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         row = self.metrics.rows[-1]
         error = f", error {row['val_error']:.2%}" if "val_error" in row else ""
+        error += f", Dice {row['val_dice']:.4f}" if "val_dice" in row else ""
         assert isinstance(pl_module, TrainingModule)
         left = self.left(trainer, pl_module.n_steps)
         rest = f", {in_minutes(left)} left" if left and not trainer.should_stop else ""
@@ -280,7 +281,9 @@ class Best(L.Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         task, rows = pl_module, self.metrics.rows
         assert isinstance(task, TrainingModule)
-        best = min(rows, key=lambda row: (row.get("val_error", 0.0), row["val_loss"]))  # the first of equals
+        best = min(
+            rows, key=lambda row: (row.get("val_error", -row.get("val_dice", 0.0)), row["val_loss"])
+        )  # the first
         if best is rows[-1]:
             self.epoch = best["epoch"]
             self.weights = {name: value.detach().cpu().clone() for name, value in task.model.state_dict().items()}

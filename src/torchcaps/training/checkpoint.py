@@ -16,7 +16,7 @@ from torchcaps.checks import check_choice
 from torchcaps.data import DATASETS, Dataset, load
 from torchcaps.layers import ROUTINGS
 from torchcaps.layers.modes import eval_mode
-from torchcaps.models import MODELS, ModelOutput, build, cards
+from torchcaps.models import MODELS, Reconstruction, build, cards
 from torchcaps.training import own_code
 from torchcaps.training.batches import image_shape
 from torchcaps.training.config import Experiment
@@ -165,7 +165,7 @@ def _says(model: nn.Module, shape: Sequence[int]) -> Tensor:
         weight = next(model.parameters())
         image = torch.linspace(0, 1, math.prod(shape), dtype=weight.dtype, device=weight.device).view(1, *shape)
         output = as_output(model(image))
-    return (output.scores if isinstance(output, ModelOutput) else output.images).float().cpu()
+    return (output.images if isinstance(output, Reconstruction) else output.scores).float().cpu()
 
 
 def data_for(config: Experiment, trained: Trained, folder: Path | None = None) -> Dataset:

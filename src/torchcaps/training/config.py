@@ -16,7 +16,7 @@ Blend = Literal["sum", "max"]
 Fill = Literal["zeros", "border", "reflection"]
 Optimizer = Literal["adam", "muon"]
 Schedule = Literal["exponential", "cosine", "constant"]
-Loss = Literal["margin", "spread", "cross_entropy", "squared_error", "own"]
+Loss = Literal["margin", "spread", "cross_entropy", "dice", "dice_cross_entropy", "squared_error", "own"]
 Margin = Literal["linear", "sigmoid"]
 Precision = Literal["32", "bf16"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -55,6 +55,8 @@ class Data:
             other.
         multi_label: images have none, one or several labels each, as a table of labels or an array ``[N, J]`` of 0 and
             1 gives them. An image counts as an error unless all of its labels are found and no other.
+        masks: say of every pixel which classes are there, by the masks of the data set (digit-masks, mask-folder).
+            Shifts, warps, mirroring and crops move image and masks together.
         balance: draw training images so that every class is shown equally often, rare ones again and again; as many in
             an epoch as without.
         shift: largest random shift of a training image in pixels. (Both images of a pair are shifted by up
@@ -91,6 +93,7 @@ class Data:
     blend: Blend = "sum"
     transformed: bool = False
     multi_label: bool = False
+    masks: bool = False
     balance: bool = False
     shift: int = 2
     degrees: float = 0.0
@@ -188,7 +191,9 @@ class Experiment:
         optim: how.
         loss: "margin" or "spread" on the class capsules' activations, or "cross_entropy" on logits, or on
             activations as if they were such (binary for pairs); "squared_error" of an auto-encoder's reconstruction,
-            summed over the pixels; "own" where a function was handed over to ``train``.
+            summed over the pixels; "own" where a function was handed over to ``train``. With ``data.masks`` "margin"
+            and "cross_entropy" are those of every pixel, "dice" is that of each class, and "dice_cross_entropy" the sum
+            of "dice" and "cross_entropy".
         margin: how the spread loss's margin grows, "linear" (the paper) or "sigmoid" (the released code).
         reconstruction: weight of the summed squared error of the reconstruction: 0.0005 in the
             paper, 0.01 in its authors' code (on the paper's scale).
@@ -198,7 +203,8 @@ class Experiment:
         stop_at: validation error, 0 … 1, at or below which training ends with the epoch; None trains to the end. While
             training that error is of this precision: in bf16 it may differ a little from the result's, of float32.
         keep_best: keep the weights of the epoch with the lowest validation error (of equal ones with the lowest
-            validation loss, then the earliest; of an auto-encoder by the loss alone), instead of the last epoch's.
+            validation loss, then the earliest; of an auto-encoder by the loss alone, of a segmentation by the highest
+            mean Dice score), instead of the last epoch's.
             Training goes on to its end all the same, and the checkpoint holds the last weights. Needs validation images
             that are held out. On the command line ``--keep-best`` will do.
         batch_size: images in a step, of all processes together.
@@ -281,7 +287,7 @@ def check_experiment(config: Experiment) -> None:
     _within("seed", config.seed, 0, 2**32 - 1)
     for name in ("compile", "trial", "keep_best"):
         check_flag(name, getattr(config, name))
-    for name in ("pairs", "transformed", "multi_label", "balance", "flip"):
+    for name in ("pairs", "transformed", "multi_label", "masks", "balance", "flip"):
         check_flag(f"data.{name}", getattr(data, name))
     if data.root == "":  # of an empty shell variable, which is not the folder one stands in
         raise ValueError("data.root must name a folder, got an empty text")
@@ -329,6 +335,9 @@ def check_experiment(config: Experiment) -> None:
     _check_task(config)
 
 
+#: Losses that masks alone have, and all that networks that segment can be trained with.
+_OF_MASKS = ("dice", "dice_cross_entropy")
+_OF_PIXELS = (*_OF_MASKS, "cross_entropy", "margin", "own")
 #: Fields of :class:`Data` that change the light, and leave all in its place.
 _LIGHT = ("gamma", "shading", "brightness", "contrast")
 
@@ -336,6 +345,14 @@ _LIGHT = ("gamma", "shading", "brightness", "contrast")
 def _check_task(config: Experiment) -> None:
     """Refuse settings that the task has no use for."""
     data = config.data
+    if data.masks:
+        if config.loss not in _OF_PIXELS:
+            raise ValueError(f"loss must be {', '.join(_OF_PIXELS)} with data.masks = True, got {config.loss}")
+        _require_default(data, "data.masks", "pairs", "transformed", "multi_label", "balance", "test_crops")
+        if config.stop_at is not None:
+            raise ValueError(f"stop_at must be None with data.masks, which knows no error; got {config.stop_at}")
+    elif config.loss in _OF_MASKS:
+        raise ValueError(f"data.masks must be True for the loss {config.loss}, got False")
     if data.transformed:
         if config.loss not in ("squared_error", "own"):
             raise ValueError(f"loss must be squared_error with data.transformed = True, got {config.loss}")

@@ -46,6 +46,7 @@ class Batch(NamedTuple):
         transformation: T of each image, ``[B, 3, 3]`` in pixels, where the parts are the transformed images.
         crops: in evaluation the other windows of the same images, each ``[B, C, H, W]``.
         share: what part of a training batch this is, where several processes have one each.
+        masks: of networks that segment: where each class is, ``[B, J, H, W]`` floats 0 and 1.
     """
 
     images: Tensor
@@ -54,12 +55,14 @@ class Batch(NamedTuple):
     transformation: Tensor | None = None
     crops: tuple[Tensor, ...] = ()
     share: Share | None = None
+    masks: Tensor | None = None
 
     def take(self, part: slice) -> Batch:
         """Return some of its examples."""
         transformation = None if self.transformation is None else self.transformation[part]
         crops = tuple(images[part] for images in self.crops)
-        return Batch(self.images[part], self.labels[part], self.parts[part], transformation, crops)
+        masks = None if self.masks is None else self.masks[part]
+        return Batch(self.images[part], self.labels[part], self.parts[part], transformation, crops, masks=masks)
 
     def of(self, world: World) -> Batch:
         """Return what this process has of the batch."""
@@ -118,9 +121,13 @@ class SingleExamples:
         order = order.to(self.source.images.device)
         for k in range(start, -(-self.n // batch_size)):
             index = order[k * batch_size : (k + 1) * batch_size]
-            images, labels = self.source.floats(index), self.source.labels[index]
+            images, labels = self._floats(index), self.source.labels[index]
             labels = labels if self.source.several_labels else labels.unsqueeze(1)
             yield self._batch(images, labels, self._generator(epoch, 1 + k))
+
+    def _floats(self, index: Tensor) -> Tensor:
+        """Return what a batch is made of, ``[B, C, H, W]``."""
+        return self.source.floats(index)
 
     def _batch(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> Batch:
         if self.train:
@@ -135,14 +142,22 @@ class SingleExamples:
         That is without the changes of light: of brightness and contrast a network that standardizes its images cannot
         know, and they may leave the 0 … 1 that a decoder can give.
         """
+        parts = self._move(images, generator)
+        images = self._light(parts, generator)
+        return self._window(images, parts, generator)
+
+    def _move(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Warp, shift and mirror."""
         data = self.data
         if data.degrees or data.scale or data.shear:
             limits = {"degrees": data.degrees, "scale": data.scale, "shear": data.shear}
             images = random_affine(images, generator, **limits, fill=data.fill)
         images = random_shift(images, data.shift, generator, data.fill)
-        if data.flip:
-            images = random_flip(images, generator, self.mirrored)
-        parts = images
+        return random_flip(images, generator, self.mirrored) if data.flip else images
+
+    def _light(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Change brightness and contrast, and leave all in its place."""
+        data = self.data
         if data.gamma:
             images = random_gamma(images, data.gamma, generator)
         if data.shading:
@@ -151,10 +166,14 @@ class SingleExamples:
             images = random_brightness(images, data.brightness, generator)
         if data.contrast != (1, 1):
             images = random_contrast(images, data.contrast, generator)
-        if data.crop is None:
+        return images
+
+    def _window(self, images: Tensor, parts: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Cut the same window out of both, at a place of its own for each image."""
+        if self.data.crop is None:
             return images, parts
-        corners = random_corners(images, data.crop, generator)
-        return crop(images, corners, data.crop), crop(parts, corners, data.crop)
+        corners = random_corners(images, self.data.crop, generator)
+        return crop(images, corners, self.data.crop), crop(parts, corners, self.data.crop)
 
     def _windows(self, images: Tensor) -> list[Tensor]:
         """Return the central window of each image, and the others of ``test_crops``."""
@@ -176,6 +195,34 @@ class TransformedExamples(SingleExamples):
         limits = Limits(self.data.shift, self.data.degrees, self.data.scale, self.data.shear)
         pair = transformed_pairs(images, limits, generator, self.data.crop, fill=self.data.fill)
         return Batch(pair.images, labels, pair.transformed.unsqueeze(1), pair.transformation)
+
+
+class SegmentedExamples(SingleExamples):
+    """Make batches of images with their masks, which move together: masks are further channels while they are moved."""
+
+    def __init__(
+        self, data: Data, source: Images, seed: int, *, train: bool, mirrored: tuple[int, ...] | None = None
+    ) -> None:
+        super().__init__(data, source, seed, train=train, mirrored=mirrored)
+        assert source.masks is not None
+        self._masks, self._channels = source.masks, source.images.shape[1]
+        if mirrored is not None:
+            self.mirrored = (*mirrored, *range(self._channels, self._channels + source.masks.shape[1]))
+
+    def _floats(self, index: Tensor) -> Tensor:
+        return torch.cat((self.source.floats(index), self._masks[index].float()), dim=1)
+
+    def _batch(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> Batch:
+        if not self.train:
+            (both,) = self._windows(images)
+            images, masks = both[:, : self._channels], both[:, self._channels :]
+            return Batch(images, labels, images.unsqueeze(1), masks=masks)
+        moved = self._move(images, generator)
+        clean, masks = moved[:, : self._channels], moved[:, self._channels :]
+        changed = torch.cat((self._light(clean, generator), clean), dim=1)
+        changed, masks = self._window(changed, masks, generator)
+        images, parts = changed[:, : self._channels], changed[:, self._channels :]
+        return Batch(images, labels, parts.unsqueeze(1), masks=(masks > 0.5).float())  # a warp interpolates
 
 
 class PairedExamples:

@@ -15,6 +15,7 @@ from torchcaps.optim import Muon, groups, is_weight
 from torchcaps.training import cuda_graph
 from torchcaps.training.batches import Batches
 from torchcaps.training.config import Experiment, Optim
+from torchcaps.training.dice import averages
 from torchcaps.training.environment import seed
 from torchcaps.training.examples import Batch, mixed_seed
 from torchcaps.training.objective import Loss, answer, judge, total_loss
@@ -62,7 +63,8 @@ class TrainingModule(L.LightningModule):
 
     Args:
         config: the experiment.
-        model: returns :class:`~torchcaps.models.ModelOutput` or :class:`~torchcaps.models.Reconstruction`.
+        model: returns :class:`~torchcaps.models.ModelOutput`, :class:`~torchcaps.models.Reconstruction` or
+            :class:`~torchcaps.models.SegmentationOutput`.
         train: batches to train on.
         val: batches to validate on.
         own_loss: in place of the experiment's.
@@ -202,5 +204,5 @@ class TrainingModule(L.LightningModule):
             for sums, _ in parts:
                 self._sums.update(sums)
         self.require_finite("validation loss", self._sums["loss"] / self._n)
-        for name, total in self._sums.items():
-            self.log(f"val_{name}", total / self._n, prog_bar=True, logger=False)
+        for name, value in averages(self._sums, self._n).items():
+            self.log(f"val_{name}", value, prog_bar=True, logger=False)

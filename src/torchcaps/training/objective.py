@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.layers.modes import eval_mode
-from torchcaps.models import ModelOutput, Reconstruction
+from torchcaps.models import ModelOutput, Reconstruction, SegmentationOutput
 from torchcaps.ops import spread_margin
 from torchcaps.training.config import Experiment
+from torchcaps.training.dice import averages, count_overlaps, dice_scores
 from torchcaps.training.examples import Batch
 from torchcaps.training.per_class import class_scores, label_scores, probability_scores
 from torchcaps.training.processes import ALONE, World
@@ -20,8 +21,10 @@ from torchcaps.training.progress import with_time_left
 from torchcaps.training.tasks import Classification
 from torchcaps.types import as_output
 
+#: What networks return.
+Output = ModelOutput | Reconstruction | SegmentationOutput
 #: A loss of one's own: from a model's output and the batch to one number.
-Loss = Callable[["ModelOutput | Reconstruction", Batch], Tensor]
+Loss = Callable[["Output", Batch], Tensor]
 
 
 class Answer(NamedTuple):
@@ -57,7 +60,7 @@ def read_answer(task: Classification, outputs: Sequence[ModelOutput], labels: Te
     return Answer(labels.cpu(), probabilities, predicted.cpu(), mistaken.cpu())
 
 
-def answer(model: nn.Module, batch: Batch) -> ModelOutput | Reconstruction:
+def answer(model: nn.Module, batch: Batch) -> Output:
     """Return the model's output for a batch."""
     return as_output(model(batch.images) if batch.transformation is None else model(batch.images, batch.transformation))
 
@@ -69,7 +72,7 @@ def judge(
     answers: list[Answer] | None = None,
     loss: Loss | None = None,
 ) -> dict[str, float]:
-    """Sums over a batch of what an evaluation averages: the loss and, of a classifier, the errors.
+    """Sums over a batch of what an evaluation averages: the loss, errors of a classifier, overlaps of a segmentation.
 
     Args:
         config: the experiment.
@@ -90,13 +93,16 @@ def judge(
         sums["error"] = (said.mistaken if said.mistaken.dim() == 1 else said.mistaken.any(dim=1)).sum().item()
         if answers is not None:
             answers.append(said)
+    if views[0].masks is not None:
+        assert isinstance(outputs[0], SegmentationOutput)
+        sums |= count_overlaps(outputs[0].scores, views[0].masks)
     return sums
 
 
 def total_loss(
     config: Experiment,
     model: nn.Module,
-    output: ModelOutput | Reconstruction,
+    output: Output,
     batch: Batch,
     *,
     progress: float = 1.0,
@@ -158,6 +164,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Mean loss and, of a classifier, error as a fraction of 1 (for pairs both classes must be right).
 
+    A network that segments has a mean Dice score of the classes instead, all pixels of all images counted together;
+    with the names of the ``classes`` ``dice_per_class`` besides.
+
     Where the batches have several windows of each image, their scores are averaged before one is called
     wrong, and their losses are averaged too.
 
@@ -178,7 +187,9 @@ def evaluate(
             sums.update(judge(config, model, batch.views(), answers, loss))
             n += len(batch.images)
     sums, n, answers = _of_all(world, sums, n, answers)
-    found: dict[str, Any] = {name: total / n for name, total in sums.items()}
+    found: dict[str, Any] = averages(sums, n)
+    if classes and "dice" in found:
+        found["dice_per_class"] = dict(zip(classes, dice_scores(sums), strict=True))
     if classes and answers and (config.data.task.one_class or config.data.multi_label):
         found |= scores_of_classes(joined(answers), classes)
     return found

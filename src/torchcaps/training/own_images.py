@@ -19,14 +19,16 @@ def for_own_images(config: Experiment) -> Experiment:
     and warps mirror an image at its edges (``fill``), as black would frame photographs.
 
     Args:
-        config: on ``Data("folder")``.
+        config: on ``Data("folder")``, or ``Data("mask-folder")``.
 
     Returns:
-        The same except for ``fill`` where the model is neither a CapsNet nor a CNN that can standardize.
+        The same except for ``fill`` where the model is neither a CapsNet, SegCaps, nor a CNN that can standardize.
     """
     name, options = config.model.name, dict(config.model.options)
     if not (config.data.pairs or config.data.transformed):
         config = replace(config, data=replace(config.data, fill="reflection"))
+    if name.startswith("segcaps"):
+        return replace(config, model=Model(name, {**options, "standardize": True}))
     if not (_is_capsnet(name) or name in ("matched_cnn", "norb_cnn")):
         return config
     options = {key: value for key, value in options.items() if key not in NO_FACTORS}

@@ -62,12 +62,12 @@ def _written(run: Run, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_each_class(config: Experiment, dataset: Dataset, batches: dict[str, Batches]) -> dict[str, Any]:
-    """Count the images of each class that a classifier was trained, validated and tested on."""
-    if not (config.data.task.one_class or config.data.multi_label):
+    """Count the images of each class that a network was trained, validated and tested on."""
+    if not (config.data.task.one_class or config.data.multi_label or config.data.masks):
         return {}
     return {
         "images_per_class": {
-            name: count_classes(each.source.labels, dataset.classes)
+            name: count_classes(each.source.shown(), dataset.classes)
             for name, each in batches.items()
             if name == "train" or not config.trial or name == "val"
         }

@@ -75,11 +75,12 @@ class Run:
         """Return the experiment, once it is known to be a classifier's.
 
         Raises:
-            ValueError: it is an auto-encoder's.
+            ValueError: it is an auto-encoder's, or segments.
         """
         config = self.experiment()
         if not config.data.task.classifies:
-            raise ValueError(f"{self.path} must hold a classifier, got an auto-encoder, which knows no classes")
+            why = "" if config.data.task.segments else ", which knows no classes"
+            raise ValueError(f"{self.path} must hold a classifier, got {config.data.task.kind}{why}")
         return config
 
     def read_result(self, *further: str) -> dict[str, Any]:
@@ -247,7 +248,7 @@ def with_data_in(config: Experiment, root: str | Path | None) -> Experiment:
         return config
     root = Path(root).expanduser()
     own = root / config.data.name
-    found = own if config.data.name != "folder" and own.is_dir() else root  # a class may be called "folder"
+    found = own if not config.data.name.endswith("folder") and own.is_dir() else root  # a class may be called so
     return replace(config, data=replace(config.data, root=str(found)))
 
 

@@ -47,9 +47,11 @@ class Given(NamedTuple):
         if self.loss is not None:
             config = replace(config, loss="own")
         if self.dataset is not None:
-            several = config.data.multi_label or self.dataset.several_labels
+            masks = config.data.masks or (self.dataset.train.masks is not None and not config.data.multi_label)
+            several = config.data.multi_label or (self.dataset.several_labels and not masks)
             name = f"{self.dataset.name}{HANDED_OVER}"
-            config = replace(config, data=replace(config.data, name=name, options={}, multi_label=several))
+            data = replace(config.data, name=name, options={}, multi_label=several, masks=masks)
+            config = replace(config, data=data)
         if self.model is not None:
             config = replace(config, model=Model(f"{type(self.model).__name__}{HANDED_OVER}"))
         return config

@@ -92,11 +92,11 @@ def sweep(
         The folder, and what each combination came to, in the order of the grid.
 
     Raises:
-        ValueError: an auto-encoder; no field, no value, an unknown field, or a value that it cannot have; data that are
+        ValueError: no classifier; no field, no value, an unknown field, or a value that it cannot have; data that are
             not available; another run lies in a folder. All of it is found before any training.
     """
     if not config.data.task.classifies:
-        raise ValueError(f"recipe must be one of a classifier, got {config.recipe}, of an auto-encoder")
+        raise ValueError(f"recipe must be one of a classifier, got {config.recipe}, of {config.data.task.kind}")
     check_at_least("seeds", seeds, 1)
     _check_grid(config, grid)
     folder = Path(runs).expanduser() / "tuning" / f"{config.recipe}{'-smoke' if quick else ''}-grid"

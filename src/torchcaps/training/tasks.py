@@ -1,15 +1,16 @@
-"""What a network is trained to do: name the class of an image, name two that overlap, or follow a transformation.
+"""What a network is trained to do: name classes of an image, or of each pixel, or follow a transformation.
 
 Each task is one object: how images become examples, what is minimized, and what is measured.
 ``config.data.task`` is that of an experiment.
 
-Sources: Sabour et al. 2017, sections 3, 4.1 and 6; Hinton et al. 2018, section 3; Hinton et al. 2011.
+Sources: Sabour et al. 2017, sections 3, 4.1 and 6; Hinton et al. 2018, section 3; Hinton et al. 2011; LaLonde, Bagci
+2018.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -17,9 +18,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchcaps.data import Dataset, Images, Pairs
-from torchcaps.models import ModelOutput, Reconstruction, Transforming
-from torchcaps.ops import margin_loss, pose_loss, reconstruction_loss, spread_loss, transform_pose
-from torchcaps.training.examples import Batch, PairedExamples, SingleExamples, TransformedExamples
+from torchcaps.models import ModelOutput, Reconstruction, SegmentationOutput, Transforming
+from torchcaps.ops import (
+    dice_loss,
+    margin_loss,
+    pixel_margin_loss,
+    pose_loss,
+    reconstruction_loss,
+    spread_loss,
+    transform_pose,
+    weighted_cross_entropy,
+)
+from torchcaps.training.examples import Batch, PairedExamples, SegmentedExamples, SingleExamples, TransformedExamples
 from torchcaps.training.pose_metrics import pose_metrics
 from torchcaps.training.processes import ALONE, World
 
@@ -38,14 +48,18 @@ class Task(ABC):
         few: fields of the data with which an epoch has eight examples.
         shown: what the network sees, in words.
         classifies: whether it names classes, so that there is an error.
+        kind: of network, in words.
         one_class: whether it names one class for each image, so that a class has a recall.
+        segments: whether it says of every pixel what is there, so that a class has a Dice score.
     """
 
     examples: ClassVar[type[SingleExamples] | type[PairedExamples]] = SingleExamples
     few: ClassVar[Mapping[str, Any]] = {"n_shown": 8}
     shown: ClassVar[str] = "images"
     classifies: ClassVar[bool] = True
+    kind: ClassVar[str] = "a classifier"
     one_class: ClassVar[bool] = False
+    segments: ClassVar[bool] = False
 
     def check_unused(self, data: Data) -> None:
         """Refuse settings that would do nothing.
@@ -212,6 +226,7 @@ class PoseAutoencoding(Task):
 
     examples = TransformedExamples
     classifies = False
+    kind = "an auto-encoder"
 
     def loss(
         self, config: Experiment, model: nn.Module, output: Reconstruction, batch: Batch, margin: float | Tensor | None
@@ -233,8 +248,60 @@ class PoseAutoencoding(Task):
         return pose_metrics(model, batches, world) if isinstance(model, Transforming) else {}
 
 
+def _dice_cross_entropy(scores: Tensor, masks: Tensor) -> Tensor:
+    return dice_loss(scores, masks) + weighted_cross_entropy(scores, masks)
+
+
+#: Losses of scores and masks ``[B, J, H, W]``.
+_PIXEL_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross_entropy": weighted_cross_entropy,
+    "dice": dice_loss,
+    "dice_cross_entropy": _dice_cross_entropy,
+    "margin": pixel_margin_loss,
+}
+
+
+class Segmentation(Task):
+    """Say of every pixel which classes are there, and reconstruct these where the network has a decoder."""
+
+    examples = SegmentedExamples
+    shown = "images with masks"
+    classifies = False
+    kind = "a network that segments"
+    segments = True
+
+    def check_images(self, data: Data, images: Images, which: str) -> None:
+        """Refuse images without masks."""
+        super().check_images(data, images, which)
+        if images.masks is None:
+            raise ValueError(
+                f"data.masks must be False for {data.name}, whose images have no masks (those of digit-masks and "
+                "mask-folder have); got True"
+            )
+
+    def loss(
+        self,
+        config: Experiment,
+        model: nn.Module,
+        output: SegmentationOutput,
+        batch: Batch,
+        margin: float | Tensor | None,
+    ) -> Tensor:
+        """Return the loss of the pixels, plus that of the reconstruction of all that is in a mask."""
+        assert batch.masks is not None
+        total = _PIXEL_LOSSES[config.loss](output.scores, batch.masks)
+        decoder = getattr(model, "decoder", None)
+        if decoder is None or config.reconstruction == 0:
+            return total
+        inside = batch.masks.amax(dim=1, keepdim=True)  # [B, 1, H, W]
+        images = decoder(output.capsules[-1], batch.masks)
+        return total + config.reconstruction * reconstruction_loss(images * inside, batch.parts.squeeze(1) * inside)
+
+
 def task_of(data: Data) -> Task:
     """Return the task that the settings of the data ask for."""
+    if data.masks:
+        return Segmentation()
     if data.transformed:
         return PoseAutoencoding()
     if data.pairs:

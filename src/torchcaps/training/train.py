@@ -59,10 +59,12 @@ def train(
     Args:
         config: the experiment.
         out: the run's folder; by default ``runs/<recipe>``, with ``-seed<n>`` for seeds other than 0.
-        dataset: images of your own, in place of ``config.data``'s; augmentation is still as ``config.data`` says.
+        dataset: images of your own, in place of ``config.data``'s; augmentation is still as ``config.data`` says. With
+            masks it is segmented.
         model: a network of your own, in place of ``config.model``'s, trained in place. It takes images
-            ``[B, C, H, W]`` and returns scores ``[B, J]``, capsules, or a :class:`~torchcaps.models.ModelOutput`. Hand
-            it over again to resume, and to :func:`load_model`.
+            ``[B, C, H, W]`` and returns scores ``[B, J]``, capsules, or a :class:`~torchcaps.models.ModelOutput`; of
+            images with masks a :class:`~torchcaps.models.SegmentationOutput`. Hand it over again to resume, and to
+            :func:`load_model`.
         loss: of your own, in place of ``config.loss``: a function of the model's output and the
             :class:`~torchcaps.training.examples.Batch`. Hand it over again to resume.
         progress: a "bar", "lines" (one an epoch), or "none".

@@ -37,10 +37,10 @@ def trials(config: Experiment, scale: float = 1.0) -> list[tuple[dict[str, float
     stops early.
 
     Raises:
-        ValueError: an auto-encoder's, which knows no error to choose by.
+        ValueError: of a network that knows no error to choose by.
     """
     if not config.data.task.classifies:
-        raise ValueError(f"recipe must be one of a classifier, got {config.recipe}, of an auto-encoder")
+        raise ValueError(f"recipe must be one of a classifier, got {config.recipe}, of {config.data.task.kind}")
     config = replace(config, trial=True, stop_at=None)
     name, values = regulariser(config)
     if name == RECONSTRUCTION[0]:

@@ -167,7 +167,8 @@ class WholeStep:
         if self._held is None:
             told = batch.transformation
             images, labels, parts = map(_place_for, (batch.images, batch.labels, batch.parts))
-            self._held = Batch(images, labels, parts, None if told is None else _place_for(told))
+            masks = None if batch.masks is None else _place_for(batch.masks)
+            self._held = Batch(images, labels, parts, None if told is None else _place_for(told), masks=masks)
         here, there = _tensors(batch), _tensors(self._held)
         if [each.shape for each in here] != [each.shape for each in there]:
             return None

@@ -1,0 +1,324 @@
+"""Segmentation from images and masks to masks as files: examples, losses, training, prediction, report."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from torchcaps import build
+from torchcaps.cli import main
+from torchcaps.data import Dataset, Images
+from torchcaps.data.mask_file import read_mask
+from torchcaps.ops import dice_loss, dice_score, pixel_margin_loss, reconstruction_loss, weighted_cross_entropy
+from torchcaps.training import Data, Experiment, Model, Optim
+from torchcaps.training.batches import Batches
+from torchcaps.training.callbacks import OutOfTime
+from torchcaps.training.checkpoint import load_model
+from torchcaps.training.dice import count_overlaps, dice_scores
+from torchcaps.training.examples import Batch
+from torchcaps.training.predict_masks import predict_masks, write_masks
+from torchcaps.training.recipes import recipe
+from torchcaps.training.run import Run
+from torchcaps.training.tasks import Segmentation
+from torchcaps.training.train import train
+
+CLASSES = ("bright", "dim")
+
+
+def made(n: int, seed: int) -> Images:
+    """A bright and a dim square at random places of 16×16, each with its mask."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.zeros(n, 1, 16, 16, dtype=torch.uint8)
+    masks = torch.zeros(n, 2, 16, 16, dtype=torch.bool)
+    for k in range(n):
+        for j, value in enumerate((250, 110)):
+            row, column = torch.randint(11, (2,), generator=generator).tolist()
+            images[k, 0, row : row + 6, column : column + 6] = value
+            masks[k, :, row : row + 6, column : column + 6] = False  # the later one hides the other
+            masks[k, j, row : row + 6, column : column + 6] = True
+    return Images(images, masks.flatten(2).any(dim=2), masks=masks)
+
+
+def dataset(n: int = 64) -> Dataset:
+    return Dataset("squares", CLASSES, made(n, 0), made(16, 1), made(16, 2))
+
+
+TINY = Experiment(
+    recipe="tiny",
+    data=Data("squares", masks=True, shift=1),
+    model=Model("matched_unet", {"n_parameters": 5000}),
+    optim=Optim(lr=1e-2, schedule="constant"),
+    loss="dice_cross_entropy",
+    epochs=2,
+    batch_size=16,
+    threads=1,
+    device="cpu",
+)
+SMALL_CAPS = Model("segcaps_small", {"n_types": [2, 2, 2], "d_pose": [4, 4, 8], "d_class": 4, "n_iters": 1})
+
+
+@pytest.mark.parametrize("model", [TINY.model, SMALL_CAPS], ids=lambda model: model.name)
+def test_squares_that_can_be_seen_are_learned(tmp_path: Path, model: Model) -> None:
+    config = replace(TINY, model=model, epochs=20, optim=Optim(lr=1e-2, schedule="cosine"))
+    result = train(config, tmp_path, dataset=dataset(128), progress="none")
+    assert result["test_dice"] > 0.75, result["test_dice_per_class"]  # 0.67 where all that is not black is both
+    assert set(result["test_dice_per_class"]) == set(CLASSES) and "test_error" not in result
+    assert result["test_dice"] == pytest.approx(sum(result["test_dice_per_class"].values()) / 2)
+    assert result["images_per_class"]["test"]["bright"] <= 16
+    trained, test = load_model(tmp_path).model, dataset(128).test
+    assert test.masks is not None
+    with torch.no_grad():
+        each = dice_score(trained(test.images / 255).scores, test.masks.float())
+    assert list(result["test_dice_per_class"].values()) == pytest.approx(each.tolist(), abs=1e-6)
+
+
+def test_the_best_dice_is_kept(tmp_path: Path) -> None:
+    result = train(replace(TINY, keep_best=True, epochs=4), tmp_path, dataset=dataset(), progress="none")
+    with (tmp_path / "metrics.csv").open() as file:
+        found = [float(row["val_dice"]) for row in csv.DictReader(file)]
+    assert result["kept_epoch"] == 1 + found.index(max(found))
+    assert result["val_dice"] == pytest.approx(max(found), abs=1e-6)
+
+
+def test_a_resumed_run_is_as_an_unbroken_one(tmp_path: Path) -> None:
+    config, data = replace(TINY, epochs=3), dataset()
+    with pytest.raises(OutOfTime):
+        train(config, tmp_path / "a", dataset=data, progress="none", until=0)
+    resumed = train(config, tmp_path / "a", dataset=data, progress="none")
+    unbroken = train(config, tmp_path / "b", dataset=data, progress="none")
+    assert resumed["test_dice_per_class"] == unbroken["test_dice_per_class"]
+    weights = [load_model(tmp_path / name).model.state_dict() for name in "ab"]
+    assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
+
+
+def test_masks_move_with_their_images() -> None:
+    images = torch.randint(1, 256, (20, 2, 12, 9), dtype=torch.uint8)
+    # Masks that follow from the image, so that both can be compared after any move.
+    source = Images(images, torch.zeros(20, dtype=torch.int64), masks=images[:, :1].int() > 128)
+    moves: list[dict[str, Any]] = [{"shift": 3}, {"flip": True}, {"shift": 2, "flip": True, "crop": (8, 6)}]
+    for move in (*moves, {"shift": 2, "fill": "reflection"}, {"shift": 0, "brightness": 0.5, "contrast": (0.5, 2.0)}):
+        data = Data("squares", masks=True, **{"shift": 0, **move})
+        (batch,) = Batches(data, source, 20, seed=3, train=True)
+        assert batch.masks is not None and batch.masks.shape == (20, 1, *batch.images.shape[2:])
+        seen = batch.parts[:, 0, :1]  # before the light was changed
+        assert torch.equal(batch.masks, (seen * 255 > 128.5).float()), move
+        assert torch.equal(batch.images, batch.parts[:, 0]) != ("brightness" in move)
+        plain = next(iter(Batches(replace(data, masks=False), replace(source, masks=None), 20, seed=3, train=True)))
+        assert torch.equal(batch.images, plain.images), move  # as without masks
+    (whole,) = Batches(Data("squares", masks=True, crop=(8, 6)), source, 20, seed=0, train=False)
+    assert whole.masks is not None and torch.equal(whole.masks, (whole.images[:, :1] * 255 > 128.5).float())
+
+
+def test_eyes_change_places_in_a_mirror_and_masks_do_not() -> None:
+    images = torch.randint(1, 256, (20, 2, 4, 4), dtype=torch.uint8)
+    source = Images(images, torch.zeros(20, dtype=torch.int64), masks=images.int() > 128)
+    data = Data("squares", masks=True, shift=0, flip=True)
+    (batch,) = Batches(data, source, 20, seed=1, train=True, mirrored=(1, 0))
+    assert batch.masks is not None
+    turned = torch.tensor([not torch.equal(m, (i * 255 > 128.5).float()) for m, i in zip(batch.masks, batch.images)])
+    assert 0 < int(turned.sum()) < 20
+    swapped = batch.images[turned].flip(1)
+    assert torch.equal(batch.masks[turned], (swapped * 255 > 128.5).float())
+
+
+def test_a_warped_mask_is_where_the_warped_square_is() -> None:
+    image = torch.zeros(1, 1, 32, 32, dtype=torch.uint8)
+    image[:, :, 8:24, 8:24] = 255
+    source = Images(image.expand(30, -1, -1, -1).clone(), torch.zeros(30, dtype=torch.int64))
+    source = replace(source, masks=source.images > 128)
+    data = Data("squares", masks=True, shift=2, degrees=30.0, scale=0.2, shear=0.2)
+    (batch,) = Batches(data, source, 30, seed=0, train=True)
+    assert batch.masks is not None and set(batch.masks.unique().tolist()) == {0.0, 1.0}
+    assert torch.equal(batch.masks, (batch.images > 0.5).float())
+
+
+def test_the_losses_by_hand() -> None:
+    torch.manual_seed(0)
+    model = build("segcaps_small", (1, 8, 8), 2, decoder=[5]).eval()
+    images, masks = torch.rand(3, 1, 8, 8), (torch.rand(3, 2, 8, 8) > 0.7).float()
+    batch, output = Batch(images, torch.zeros(3, 1), images.unsqueeze(1), masks=masks), model(images)
+    cross_entropy, dice = weighted_cross_entropy(output.scores, masks), dice_loss(output.scores, masks)
+    wanted = {
+        "dice": dice,
+        "cross_entropy": cross_entropy,
+        "dice_cross_entropy": dice + cross_entropy,
+        "margin": pixel_margin_loss(output.scores, masks),
+    }
+    for loss, value in wanted.items():
+        config = replace(TINY, loss=loss, reconstruction=0)  # type: ignore[arg-type]
+        torch.testing.assert_close(Segmentation().loss(config, model, output, batch, None), value)
+    inside = masks.max(dim=1, keepdim=True).values
+    images_again = model.decoder(output.capsules[-1], masks) * inside
+    both = dice + 0.01 * reconstruction_loss(images_again, images * inside)
+    config = replace(TINY, loss="dice", reconstruction=0.01)
+    torch.testing.assert_close(Segmentation().loss(config, model, output, batch, None), both)
+
+
+def test_overlaps_add_up_over_batches() -> None:
+    torch.manual_seed(0)
+    scores, masks = torch.rand(7, 3, 4, 4), (torch.rand(7, 3, 4, 4) > 0.6).float()
+    scores[:, 2], masks[:, 2] = 0.1, 0  # neither there nor predicted
+    parts = [count_overlaps(*both) for both in zip(scores.split(3), masks.split(3), strict=True)]
+    sums = {name: sum(part[name] for part in parts) for name in parts[0]}
+    assert dice_scores(sums) == pytest.approx(dice_score(scores, masks).tolist())
+    assert dice_scores(sums)[2] == 1.0
+
+
+def test_settings_that_do_not_fit(tmp_path: Path) -> None:
+    for wrong, says in (
+        (
+            {"loss": "spread"},
+            "loss must be dice, dice_cross_entropy, cross_entropy, margin, own with data.masks = True",
+        ),
+        ({"stop_at": 0.1}, "stop_at must be None with data.masks, which knows no error; got 0.1"),
+        ({"data": Data(masks=True, pairs=True)}, "data.pairs must be False with data.masks, got True"),
+        ({"data": Data(masks=True, balance=True)}, "data.balance must be False with data.masks, got True"),
+        ({"data": Data("digits")}, "data.masks must be True for the loss dice_cross_entropy, got False"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            replace(TINY, **wrong)  # type: ignore[arg-type]
+    digits = replace(TINY, data=Data("digits", masks=True))
+    with pytest.raises(ValueError, match="data.masks must be False for digits, whose images have no masks"):
+        train(digits, tmp_path, progress="none")
+    for model in ("capsnet_small", "baseline_cnn"):
+        config = replace(TINY, model=Model(model))
+        with pytest.raises(ValueError, match="model.name must be of a network that segments, such as segcaps_small"):
+            train(config, tmp_path, dataset=Dataset("toy", CLASSES, *[shown_larger()] * 3), progress="none")
+    plain = Dataset("toy", CLASSES, *[replace(made(20, 0), masks=None, labels=torch.arange(20) % 2)] * 3)
+    config = replace(TINY, data=Data("toy"), loss="margin", model=Model("segcaps_small"))
+    with pytest.raises(ValueError, match="data.masks must be True for the model segcaps_small, which segments"):
+        train(config, tmp_path, dataset=plain, progress="none")
+    config = replace(TINY, reconstruction=0.1)
+    with pytest.raises(ValueError, match="reconstruction must be 0 .* for matched_unet"):
+        train(config, tmp_path, dataset=dataset(), progress="none")
+
+
+def shown_larger() -> Images:
+    """Of a size that classifiers take too."""
+    masks = torch.rand(20, 2, 28, 28) > 0.5
+    return Images(torch.zeros(20, 1, 28, 28, dtype=torch.uint8), masks.flatten(2).any(dim=2), masks=masks)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("own") / "scans"
+    squares = made(24, 5)
+    assert squares.masks is not None
+    for name in ("images", "masks"):
+        (root / name).mkdir(parents=True)
+    for k in range(24):
+        Image.fromarray(squares.images[k, 0].numpy()).resize((24, 20)).save(root / "images" / f"{k}.png")
+        numbers = (squares.masks[k] * torch.tensor([1, 2])[:, None, None]).sum(dim=0).to(torch.uint8)
+        Image.fromarray(numbers.numpy()).resize((24, 20), Image.Resampling.NEAREST).save(root / "masks" / f"{k}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Path:
+    """A run on the folder, from the command line."""
+    out = folder.parent / "run"
+    arguments = ["train", "digits-segmentation", "--data.name", "mask-folder", "--data.root", str(folder)]
+    arguments += ["--data.options.classes", "[bright, dim]", "--data.image_size", "[16, 16]", "--out", str(out)]
+    arguments += ["--batch_size", "8", "--epochs", "1", "--threads", "1", "--device", "cpu"]
+    assert main(arguments) == 0
+    return out
+
+
+def test_from_the_command_line(folder: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = json.loads((run / "config.json").read_text())
+    assert config["data"]["fill"] == "reflection" and config["model"]["options"]["standardize"] is True
+    assert main(["evaluate", str(run)]) == 0
+    said = capsys.readouterr().out
+    result = Run(run).finished()
+    assert f"test Dice {result['test_dice']:.4f}, loss" in said
+    assert f"bright  {result['images_per_class']['test']['bright']:>6}  " in said
+    again = ["train", "digits-segmentation", "--config", str(run / "result.json"), "--data.root", str(folder)]
+    assert main([*again, "--out", str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "nothing was trained" in said and f"test Dice {result['test_dice']:.4f}, validation Dice" in said
+    assert main(["evaluate", str(run), "--folder", str(folder)]) == 2
+    assert "must hold a classifier, got a network that segments" in capsys.readouterr().err
+    assert main(["export", str(run), "--format", "onnx"]) == 2
+    assert "must hold a classifier, got a network that segments" in capsys.readouterr().err
+
+
+def test_masks_are_written_and_never_overwritten(
+    folder: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = folder / "images"
+    command = ["predict", str(run), str(images / "3.png"), str(images / "4.png"), "--masks", str(tmp_path / "out")]
+    assert main(command) == 0
+    assert f"wrote 2 masks into {tmp_path / 'out'}" in capsys.readouterr().out
+    found = read_mask(tmp_path / "out" / "3.png", 2)
+    assert found.shape == (20, 24)  # as the image
+    ((path, numbers),) = predict_masks(run, [images / "3.png"])
+    assert path == str(images / "3.png") and isinstance(numbers, torch.Tensor)
+    assert np.array_equal(numbers.numpy(), found)
+    before = (tmp_path / "out" / "3.png").read_bytes()
+    assert main(command) == 2
+    assert f"new files, got {tmp_path / 'out' / '3.png'}, which is there" in capsys.readouterr().err
+    assert (tmp_path / "out" / "3.png").read_bytes() == before
+    assert main(command[:-2]) == 2
+    assert "--masks must name a folder for the masks" in capsys.readouterr().err
+    assert main([*command, "--csv", "a.csv"]) == 2
+    assert "--csv must be left out for a run that segments" in capsys.readouterr().err
+
+
+def test_files_that_cannot_be_segmented(folder: Path, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "broken.png").write_bytes(b"nothing")
+    (tmp_path / "a" / "0.png").write_bytes((folder / "images" / "0.png").read_bytes())
+    written, wrong = write_masks(run, [tmp_path / "a"], tmp_path / "out")
+    assert [path.name for path in written] == ["0.png"]
+    assert len(wrong) == 1 and "broken.png cannot be read as an image" in wrong[0]
+    with pytest.raises(ValueError, match=r"images must have different names, got 2 whose mask would be .*0.png"):
+        write_masks(run, [tmp_path / "a" / "0.png", folder / "images" / "0.png"], tmp_path / "more")
+    assert not (tmp_path / "more").exists()
+    with pytest.raises(ValueError, match="masks must be written to a folder, got .*, which is a file"):
+        write_masks(run, [folder], tmp_path / "a" / "0.png")
+
+
+def test_a_classifier_writes_no_masks(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["predict", "pretrained:mnist-small", str(folder / "images" / "0.png"), "--masks", str(tmp_path / "out")]
+    assert main(command) == 2
+    assert "must hold a network that segments to write masks, got a classifier" in capsys.readouterr().err
+
+
+def test_inverted_images_are_seen_inverted(folder: Path, run: Path, tmp_path: Path) -> None:
+    image = Image.open(folder / "images" / "7.png")
+    Image.fromarray(255 - np.array(image)).save(tmp_path / "7.png")
+    ((_, plain),) = predict_masks(run, [folder / "images" / "7.png"])
+    ((_, inverted),) = predict_masks(run, [tmp_path / "7.png"], invert=True)
+    assert isinstance(plain, torch.Tensor) and isinstance(inverted, torch.Tensor)
+    assert (plain != inverted).float().mean() < 0.05  # resizing rounds both ways
+
+
+def test_the_report(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "unet"
+    train(replace(TINY, epochs=1), other, dataset=dataset(), progress="none")
+    assert main(["report", str(run), "--beside", str(other)]) == 0
+    html = (run / "report.html").read_text()
+    result = Run(run).finished()
+    for text in ("Dice score of each class", "Examples", "Worst examples", "test Dice score", "2 classes"):
+        assert text in html
+    for score in (result["test_dice"], *result["test_dice_per_class"].values(), Run(other).finished()["test_dice"]):
+        assert f"{score:.4f}" in html
+    for picture in ("masks", "worst-masks", "curves"):
+        assert (run / "pictures" / f"{picture}.png").is_file()
+
+
+def test_recipes_are_of_the_same_size() -> None:
+    sizes = {}
+    for name in ("digits-segmentation", "digits-segmentation-unet"):
+        model = recipe(name).model
+        sizes[name] = sum(p.numel() for p in build(model.name, (1, 32, 32), 3, **model.options).parameters())
+    assert recipe("digits-segmentation-unet").model.options["n_parameters"] == sizes["digits-segmentation"]
+    assert sizes["digits-segmentation-unet"] == pytest.approx(sizes["digits-segmentation"], rel=0.15)
