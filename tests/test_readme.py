@@ -48,6 +48,7 @@ FILES = {
     "own-images.md": {"photos", "runs"},
     "own-network.md": {"net.pt"},
     "pretrained.md": {"for-the-hub"},
+    "segmentation.md": {"runs"},
     "three-minutes.md": {"perturbations.png", "runs"},
     "train.md": {"runs"},
 }

@@ -216,6 +216,7 @@ def _curves(album: Album, results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
         {f"{_name(run)}{if_seen(result)}": explain.read_metrics(run.metrics) for run, result in results}
     )
     seen = any(if_seen(result) for _, result in results)
+    measure = "Dice scores" if all("test_dice" in result for _, result in results) else "errors"
     alike = not seen and len(set(map(_is_of_pairs, runs))) == 1
     text = (
         "Training, epoch by epoch. "
@@ -224,7 +225,7 @@ def _curves(album: Album, results: Sequence[tuple[Run, dict[str, Any]]]) -> str:
             if seen
             else "Where the training loss keeps falling and the validation loss does not, the network overfits. "
         )
-        + f"Different kinds of network have losses on different scales{'; their errors are comparable' * alike}."
+        + f"Different kinds of network have losses on different scales{'; their {measure} are comparable' * alike}."
     )
     if any(run.experiment().loss == "spread" for run in runs):
         text += (

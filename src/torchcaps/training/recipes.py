@@ -91,13 +91,14 @@ def digits_plain_autoencoder() -> Experiment:
 def digits_segmentation() -> Experiment:
     """SegCaps on two overlapping bundled digits, with a mask for each class: no download, ten minutes on a CPU.
 
-    With masks of your own: ``--data.name mask-folder --data.root FOLDER``.
+    With masks of your own: ``--data.name mask-folder --data.root FOLDER``. The optimizer and its rate were chosen among
+    six on validation images, with one iteration of routing.
     """
     return Experiment(
         recipe="digits-segmentation",
         data=Data("digit-masks", masks=True, shift=2),
         model=Model("segcaps_small"),
-        optim=Optim(lr=1e-2, schedule="cosine", warmup=0.05),
+        optim=Optim(name="muon", lr=3e-2, schedule="cosine", warmup=0.05),
         loss="dice_cross_entropy",
         keep_best=True,
         epochs=10,
