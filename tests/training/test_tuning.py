@@ -78,7 +78,7 @@ def test_whether_there_is_a_decoder_is_asked_of_the_model(monkeypatch: pytest.Mo
         assert field in settings
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if not recipe(name).data.transformed])
+@pytest.mark.parametrize("name", [name for name in RECIPES if recipe(name).data.task.classifies])
 def test_every_recipe_of_a_classifier_has_trials_that_differ(name: str) -> None:
     """A weight of a reconstruction that is not there would be the same trial twice, and dropout no capsules take."""
     config = recipe(name)
