@@ -398,6 +398,12 @@ CALLS = {
         {"reconstruction": T("B C H W", low=0), "image": T("B C H W", low=0)},
         right=returns(""),
     ),
+    "torchcaps.ops.mixture_likelihood": Call(
+        ops.mixture_likelihood,
+        {"x": T("B M D"), "votes": T("B M C D"), "weight": T("B M C", low=0), "scale": T("B M C", low=0.1)},
+        {"dummy": real(0.001, 1)},
+        right=returns("B M", "B M C"),
+    ),
     "torchcaps.ops.dice_loss": Call(
         ops.dice_loss,
         _MASKS,

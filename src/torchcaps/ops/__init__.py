@@ -19,6 +19,7 @@ from torchcaps.ops.heinsen_matrix.routing import heinsen_matrix_routing
 from torchcaps.ops.heinsen_vector.routing import heinsen_vector_routing
 from torchcaps.ops.inverted_attention.routing import inverted_attention_routing
 from torchcaps.ops.losses import margin_loss, mask_capsules, pose_loss, reconstruction_loss, spread_loss, spread_margin
+from torchcaps.ops.mixture import MixtureLikelihood, mixture_likelihood
 from torchcaps.ops.segmentation import dice_loss, dice_score, pixel_margin_loss, weighted_cross_entropy
 from torchcaps.ops.self_attention.routing import self_attention_routing
 from torchcaps.ops.self_routing.routing import self_routing
@@ -36,6 +37,7 @@ __all__ = [
     "AffineParts",
     "Capsules",
     "EMSettings",
+    "MixtureLikelihood",
     "affine_inverse",
     "affine_matrix",
     "affine_parts",
@@ -63,6 +65,7 @@ __all__ = [
     "margin_loss",
     "mask_capsules",
     "matrix_votes",
+    "mixture_likelihood",
     "pixel_margin_loss",
     "pose_loss",
     "receptive_fields",
