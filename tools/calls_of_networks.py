@@ -41,8 +41,9 @@ def _scores(sizes: Any, arguments: Any, result: Any) -> str | None:
     del sizes
     if isinstance(result, nn.Module):  # of its own image_shape
         return None
-    if isinstance(result, models.Reconstruction):
-        return None if list(result.images.shape[1:]) == list(arguments["image_shape"]) else "of another shape"
+    if isinstance(result, models.Reconstruction | models.StackedOutput):
+        made = result.images
+        return None if made is not None and made.shape[1:] == tuple(arguments["image_shape"]) else "of another shape"
     wanted = [2, int(arguments.get("n_classes", result.scores.shape[1]))]
     if isinstance(result, models.SegmentationOutput):
         wanted += list(arguments["image_shape"][1:])
@@ -270,6 +271,44 @@ MODELS = {
             },
         )
         for function in (models.DeepCaps, models.deepcaps, models.deepcaps_small)
+    },
+    **{
+        f"torchcaps.models.{function.__name__}": _model(
+            function,
+            {"image_scale": real(0.1, 1), "noise": real(0, 2), "n_layers": whole(1, 2), "n_classes": whole(1, 4)},
+            {
+                "image_shape": choice((1, 23, 24), [2, 25, 23]),
+                "n_parts": whole(1, 4),
+                "n_objects": whole(1, 4),
+                "n_features": whole(1, 4),
+                "template": choice(5, 6),
+                "channels": choice(4),
+                "width": choice(4),
+                "d_features": choice(4),
+                "d_code": choice(3),
+                "hidden": choice(5),
+            },
+        )
+        for function in (models.StackedCapsuleAutoencoder, models.scae, models.scae_small)
+    },
+    **{
+        f"torchcaps.models.{function.__name__}": layer(
+            function,
+            {"n_objects": whole(1, 4), "n_points": whole(1, 4), "width": choice(4), "d_features": choice(8)},
+            {
+                "n_heads": choice(1, 2),
+                "n_layers": whole(1, 2),
+                "d_code": whole(1, 4),
+                "hidden": whole(1, 4),
+                "rigid": FLAG,
+                "noise": real(0, 2),
+                "dynamic_weight": real(0, 10),
+                "sparsity_weight": real(0, 10),
+            },
+            forward={"x": float32("B M 2")},
+            right=lambda _, a, r: None if r.prior.shape[1] == a["n_objects"] else f"of shape {list(r.prior.shape)}",
+        )
+        for function in (models.ConstellationAutoencoder, models.constellation_autoencoder)
     },
     "torchcaps.models.TransformingAutoencoder": _model(
         models.TransformingAutoencoder,

@@ -352,7 +352,7 @@ LEFT_OUT = {
     "a named tuple that checks nothing": (
         *("torchcaps.ops.Capsules", "torchcaps.ops.AffineParts", "torchcaps.layers.Init", "torchcaps.layers.Sizes"),
         *("torchcaps.models.ModelOutput", "torchcaps.models.Reconstruction", "torchcaps.data.Limits"),
-        *("torchcaps.models.SegmentationOutput", "torchcaps.ops.MixtureLikelihood"),
+        *("torchcaps.models.SegmentationOutput", "torchcaps.models.StackedOutput", "torchcaps.ops.MixtureLikelihood"),
         *("torchcaps.data.pairs.PairBatch", "torchcaps.data.transformed.TransformedPair"),
         *(
             "torchcaps.data.labels.Labels",

@@ -103,6 +103,36 @@ class Reconstruction(NamedTuple):
     capsules: Capsules
 
 
+@saveable
+class StackedOutput(NamedTuple):
+    """One forward pass of a stacked capsule auto-encoder, which finds parts, and objects that explain them.
+
+    Attributes:
+        posterior: how many parts each object explains, ``[B, K]``: a feature to cluster images by.
+        losses: what is minimized, term by term, each with its weight: means over the batch.
+        parts: poses ``[B, M, 2]`` (points) or ``[B, M, 3, 3]``, and presences ``[B, M]`` as activation.
+        objects: poses ``[B, K, 3, 3]``, presences ``[B, K]`` as activation, and as coupling the share that each object
+            has in each part ``[B, M, K]``; what is missing to 1 no object explains.
+        images: as the parts make them, ``[B, C, H, W]``; None where parts were given.
+    """
+
+    posterior: Tensor
+    losses: dict[str, Tensor]
+    parts: Capsules
+    objects: Capsules
+    images: Tensor | None = None
+
+    @property
+    def loss(self) -> Tensor:
+        """The sum of all terms."""
+        return torch.stack(list(self.losses.values())).sum()
+
+    @property
+    def prior(self) -> Tensor:
+        """Presences of the objects ``[B, K]``: another feature to cluster images by."""
+        return self.objects.activation
+
+
 def as_output(output: Any) -> Any:
     """Return scores or capsules alone, as a network of one's own may return them, as a :class:`ModelOutput`."""
     if isinstance(output, Tensor):

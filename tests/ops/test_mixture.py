@@ -25,7 +25,7 @@ def test_a_number_worked_by_hand() -> None:
     # In one dimension a part at 1; votes at 0 and 1 of weights ½ and ¼ and scales 1 and 2. Their densities are
     # e^(−½)/√(2π) = 0.2419707 and 1/(2 √(2π)) = 0.1994711; weighted 0.1209854 and 0.0498678; the dummy's 0.0001.
     # Together 0.1709531, over 0.76: 0.2249383, whose logarithm is −1.4919290.
-    one = {
+    one: dict[str, Any] = {
         "x": torch.tensor([[[1.0]]]),
         "votes": torch.tensor([[[[0.0], [1.0]]]]),
         "weight": torch.tensor([[[0.5, 0.25]]]),

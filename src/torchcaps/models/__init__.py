@@ -2,7 +2,8 @@
 
 ``build("capsnet", image_shape=(1, 28, 28), n_classes=10)`` makes any of :data:`MODELS`. Every model
 takes images ``[B, C, H, W]`` with values 0 … 1 and returns a :class:`ModelOutput`. An auto-encoder returns a
-:class:`Reconstruction`, a network that segments a :class:`SegmentationOutput`.
+:class:`Reconstruction`, a network that segments a :class:`SegmentationOutput`, a stacked capsule auto-encoder a
+:class:`StackedOutput`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torchcaps.models.attention_capsnet import AttentionCapsNet, attention_capsn
 from torchcaps.models.backbone import BackboneCapsNet, capsnet_backbone
 from torchcaps.models.baselines import baseline_cnn, matched_cnn, multimnist_cnn, norb_cnn
 from torchcaps.models.capsnet import CapsNet, capsnet, capsnet_deep, capsnet_small, capsnet_stacked
+from torchcaps.models.constellation_autoencoder import ConstellationAutoencoder, constellation_autoencoder
 from torchcaps.models.deepcaps import DeepCaps, deepcaps, deepcaps_small
 from torchcaps.models.efficient_capsnet import EfficientCapsNet, efficient_capsnet
 from torchcaps.models.heinsen_capsnet import HeinsenCapsNet, heinsen_capsnet
@@ -32,6 +34,7 @@ from torchcaps.models.scores import Scores
 from torchcaps.models.segcaps import SegCaps, segcaps, segcaps_small
 from torchcaps.models.self_routing_resnet import SelfRoutingResNet, self_routing_resnet
 from torchcaps.models.specs import HiddenCaps, HiddenConv
+from torchcaps.models.stacked_capsule_autoencoder import StackedCapsuleAutoencoder, scae, scae_small
 from torchcaps.models.template_autoencoder import TemplateAutoencoder, template_autoencoder
 from torchcaps.models.transforming_autoencoder import (
     Transforming,
@@ -43,7 +46,7 @@ from torchcaps.models.transforming_autoencoder import (
 )
 from torchcaps.models.unet import UNet, matched_unet
 from torchcaps.models.variational_bayes_capsnet import VariationalBayesCapsNet, variational_bayes_capsnet
-from torchcaps.types import ModelOutput, Reconstruction, SegmentationOutput
+from torchcaps.types import ModelOutput, Reconstruction, SegmentationOutput, StackedOutput
 
 #: Every model, by the name under which ``build`` and the experiments take it.
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -69,6 +72,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "norb_cnn": norb_cnn,
     "parts_autoencoder": parts_autoencoder,
     "plain_autoencoder": plain_autoencoder,
+    "scae": scae,
+    "scae_small": scae_small,
     "segcaps": segcaps,
     "segcaps_small": segcaps_small,
     "self_routing_resnet": self_routing_resnet,
@@ -178,6 +183,7 @@ __all__ = [
     "BackboneCapsNet",
     "CapsNet",
     "Card",
+    "ConstellationAutoencoder",
     "DeepCaps",
     "EfficientCapsNet",
     "HeinsenCapsNet",
@@ -191,6 +197,8 @@ __all__ = [
     "SegCaps",
     "SegmentationOutput",
     "SelfRoutingResNet",
+    "StackedCapsuleAutoencoder",
+    "StackedOutput",
     "TemplateAutoencoder",
     "Transforming",
     "TransformingAutoencoder",
@@ -206,6 +214,7 @@ __all__ = [
     "capsnet_small",
     "capsnet_stacked",
     "cards",
+    "constellation_autoencoder",
     "deepcaps",
     "deepcaps_small",
     "efficient_capsnet",
@@ -220,6 +229,8 @@ __all__ = [
     "norb_cnn",
     "parts_autoencoder",
     "plain_autoencoder",
+    "scae",
+    "scae_small",
     "segcaps",
     "segcaps_small",
     "self_routing_resnet",
