@@ -1,0 +1,78 @@
+"""The examples of stacked auto-encoders: their points, their measures, and runs of a few steps that go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from examples import constellations, digits_without_labels
+from examples.constellations import draw, error
+
+
+def test_points_are_of_squares_and_triangles() -> None:
+    points = draw(300, torch.Generator().manual_seed(0))
+    assert points.x.shape == (300, 11, 2) and points.owner.tolist() == [0] * 4 + [1] * 3 + [2] * 4
+    assert points.x.abs().max() < 1
+    for first in (0, 7):  # of a square, each side is as long as the next, and the diagonals are √2 as long
+        corners = points.x[:, first : first + 4]
+        sides = (corners - corners.roll(1, dims=1)).norm(dim=2)
+        torch.testing.assert_close(sides, sides[:, :1].expand(-1, 4))
+        torch.testing.assert_close((corners[:, 0] - corners[:, 2]).norm(dim=1), 2**0.5 * sides[:, 0])
+    there = points.mask.float()
+    assert bool(points.mask.any(dim=1).all()) and 0.5 < there[:, 0].mean() < 0.6
+    assert bool((there[:, 0] == there[:, 3]).all()) and not bool((there[:, 0] == there[:, 4]).all())
+    again = draw(300, torch.Generator().manual_seed(0))
+    assert torch.equal(points.x, again.x)
+
+
+def test_the_error_counts_points_after_the_best_matching() -> None:
+    points = draw(50, torch.Generator().manual_seed(0))
+    truth = torch.nn.functional.one_hot(points.owner, 3).float().expand(50, 11, 3)
+    assert error(truth, points) == 0
+    assert error(truth[:, :, [2, 0, 1]], points) == 0
+    points = points._replace(mask=torch.ones_like(points.mask))
+    wrong = truth.clone()
+    wrong[:, 4] = torch.tensor([1.0, 0.0, 0.0])  # a corner of the triangle goes to a square
+    assert error(wrong, points) == pytest.approx(1 / 11)
+    assert error(torch.ones(50, 11, 1).expand(-1, -1, 3), points) == pytest.approx(7 / 11)
+
+
+def test_constellations_run(capsys: pytest.CaptureFixture[str]) -> None:
+    errors = constellations.main(["--seeds=2", "--steps=3", "--batch=4", "--sparsity=1"])
+    assert len(errors) == 2 and all(0 <= each <= 1 for each in errors)
+    assert "seed 1: " in capsys.readouterr().out
+
+
+def test_clusters_are_matched_without_the_test() -> None:
+    generator = np.random.default_rng(0)
+    centres = 10 * np.eye(4)
+
+    def features(labels: np.ndarray) -> np.ndarray:
+        return centres[labels] + generator.normal(size=(len(labels), 4))
+
+    train, test = np.arange(80) % 4, np.arange(40) % 4
+    given = features(train), train, features(test)
+    for measure in (digits_without_labels.cluster_accuracy, digits_without_labels.probe_accuracy):
+        assert measure(*given, test) == 1
+        assert measure(*given, (test + 1) % 4) == 0  # another truth moves neither clusters nor their classes
+    noise = generator.normal(size=(80, 4)), train, generator.normal(size=(40, 4))
+    assert digits_without_labels.cluster_accuracy(*noise, test) < 0.6
+
+
+def test_digits_run_and_go_on_to_the_same_bits(tmp_path: Path) -> None:
+    def run(folder: str, steps: int) -> dict[str, torch.Tensor]:
+        options = {"out": tmp_path / folder, "steps": steps, "batch": 2, "images": 40, "hours": 1}
+        measures = digits_without_labels.main([f"--{name}={value}" for name, value in options.items()])
+        assert set(measures) == {f"val_{a}_{b}" for a in ("match", "probe") for b in ("prior", "posterior")}
+        return torch.load(tmp_path / folder / "checkpoint.pt", weights_only=True)["model"]
+
+    whole = run("whole", 3)
+    run("parts", 1)
+    gone_on = run("parts", 3)
+    assert all(torch.equal(whole[name], gone_on[name]) for name in whole)
+    assert (tmp_path / "parts" / "parts.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="--seed must be 0, as of the run in .*, got 1"):
+        digits_without_labels.main(["--out", str(tmp_path / "parts"), "--seed", "1"])
