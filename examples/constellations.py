@@ -34,15 +34,15 @@ class Points(NamedTuple):
     owner: Tensor
 
 
-def draw(n: int, generator: torch.Generator) -> Points:
-    """Draw sets of points; each object is there in half of them, but never none is."""
+def draw(n: int, generator: torch.Generator, present: float = 0.5) -> Points:
+    """Draw sets of points; each object is there in so many of them, but never none is."""
 
     def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(n, len(SHAPES), generator=generator)
 
     angle, size = uniform(-math.pi, math.pi), uniform(0.1, 0.35)
     shift = torch.stack((uniform(-0.5, 0.5), uniform(-0.5, 0.5)), dim=2)
-    there = uniform(0, 1) < 0.5
+    there = uniform(0, 1) < present
     none = ~there.any(dim=1)
     there[none, torch.randint(len(SHAPES), (n,), generator=generator)[none]] = True
     cos, sin = angle.cos() * size, angle.sin() * size
@@ -61,14 +61,16 @@ def error(coupling: Tensor, points: Points) -> float:
     return 1 - right.sum().item() / there.sum().item()
 
 
-def train(model: ConstellationAutoencoder, steps: int, batch: int, lr: float, seed: int, every: int = 0) -> None:
+def train(
+    model: ConstellationAutoencoder, steps: int, batch: int, lr: float, seed: int, every: int = 0, present: float = 0.5
+) -> None:
     """Train on points that are drawn anew in each step, in place; print the loss now and then."""
     generator = torch.Generator().manual_seed(seed)
-    held_out = draw(500, torch.Generator().manual_seed(10**6))
+    held_out = draw(500, torch.Generator().manual_seed(10**6), present)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps, pct_start=0.1)
     for step in range(steps):
-        points = draw(batch, generator)
+        points = draw(batch, generator, present)
         output = model.train()(points.x, points.mask)
         optimizer.zero_grad()
         output.loss.backward()
@@ -96,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
     parser.add_argument("--batch", type=int, default=128, help="sets in a step")
     parser.add_argument("--lr", type=float, default=1e-3, help="highest learning rate")
     parser.add_argument("--sparsity", type=float, default=0.0, help="weight of the entropy of objects")
+    parser.add_argument("--present", type=float, default=0.5, help="how often an object is there in training")
     parser.add_argument("--noise", type=float, default=0.0, help="noise of presences")
     parser.add_argument("--every", type=int, default=0, help="print the error each so many steps")
     options = parser.parse_args(arguments)
@@ -107,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
         torch.manual_seed(seed)
         model = ConstellationAutoencoder(noise=options.noise, sparsity_weight=options.sparsity)
         began = time.perf_counter()
-        train(model, options.steps, options.batch, options.lr, seed, options.every)
+        train(model, options.steps, options.batch, options.lr, seed, options.every, options.present)
         errors.append(evaluate(model, points))
         print(f"seed {seed}: {errors[-1]:.1%} wrong, {time.perf_counter() - began:.0f} s", flush=True)
     print(f"best {min(errors):.1%}, mean {sum(errors) / len(errors):.1%}")
