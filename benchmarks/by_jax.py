@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -40,11 +41,14 @@ def _network(model: CapsNet) -> Callable[[dict[str, Any], Any], tuple[Any, Any]]
         s = s.reshape(*s.shape[:3], n_types, d_primary) + p["primary.bias"]
         u = squash(s).transpose(0, 3, 1, 2, 4).reshape(len(images), -1, d_primary)
         votes = jnp.einsum("bid,ijde->bije", u, p["classes.weight"])
+
+        def routed(logits: Any) -> Any:
+            return squash(jnp.einsum("bij,bije->bje", jax.nn.softmax(logits, 2), votes) + p["classes.bias"])
+
         logits = jnp.zeros(votes.shape[:3])
-        for k in range(n_iters):
-            v = squash(jnp.einsum("bij,bije->bje", jax.nn.softmax(logits, 2), votes) + p["classes.bias"])
-            if k < n_iters - 1:
-                logits = logits + jnp.einsum("bije,bje->bij", votes, v)
+        for _ in range(n_iters - 1):
+            logits = logits + jnp.einsum("bije,bje->bij", votes, routed(logits))
+        v = routed(logits)
         return v, jnp.sqrt((v * v).sum(-1) + 1e-30)
 
     return network
@@ -94,12 +98,11 @@ def step(model: CapsNet, images: Tensor, labels: Tensor) -> Callable[[], float]:
         return value, jax.tree.map(lambda w, a, b: w - rate * a / (jnp.sqrt(b) / share + 1e-8), p, m, v), m, v
 
     update = jax.jit(update, donate_argnums=(0, 1, 2))
-    zeros = jax.tree.map(jnp.zeros_like, p)
-    state: list[Any] = [p, zeros, jax.tree.map(jnp.zeros_like, p), 0]
+    state: list[Any] = [p, jax.tree.map(jnp.zeros_like, p), jax.tree.map(jnp.zeros_like, p)]
+    steps = itertools.count(1)
 
     def call() -> float:
-        value, *state[:3] = update(*state[:3], state[3] + 1)
-        state[3] += 1
+        value, state[0], state[1], state[2] = update(state[0], state[1], state[2], next(steps))
         return float(value)
 
     return call

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from study import records
 from study.gpu_pages import gpu_in_short, gpu_routing, gpu_steps, milliseconds
+from study.peers_page import peers
 from study.routings_page import costs, routings
 from study.tables import TABLES
 from study.tables.kept import read_results
@@ -54,6 +55,7 @@ def pages() -> dict[Path, str]:
         ROOT / "study" / "README.md": {"headlines": headlines()},
         ROOT / "docs" / "results" / "speed.md": {
             "speed": speed(),
+            "peers": peers(),
             "speed-gpu": gpu_routing(),
             "steps-gpu": gpu_steps(),
         },

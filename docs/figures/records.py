@@ -165,6 +165,32 @@ def draw_routings() -> Figure:
     return figure
 
 
+def draw_peers() -> Figure:
+    """Draw the times of other runtimes in use, over ours, one panel for one image and one for 64."""
+    suite = recorded("bench", "peers")["suites"]["peers"]
+    times = import_module("study.peers_page").by_work({k: one["median"] for k, one in suite["seconds"].items()})
+    marks = {"plain PyTorch": "D", "torch.compile": "^", "onnxruntime": "s", "OpenVINO": "v", "JAX": "P"}
+    figure = new_figure(8.6, 2.9)
+    for axes, batch in zip(figure.subplots(1, 2, sharey=True), ("1 image", "64 images"), strict=True):
+        rows = {work.partition(",")[0]: each for work, each in times.items() if work.endswith(f", {batch}")}
+        for colour, (who, mark) in zip((*SERIES, MUTED), marks.items(), strict=False):
+            known = [(each[who] / each["ours"], y) for y, each in enumerate(rows.values()) if who in each]
+            if known:
+                axes.plot(*zip(*known, strict=True), mark, color=colour, markersize=6, label=who)
+        axes.axvline(1, color=INK, linewidth=0.8)
+        axes.set_xscale("log")
+        axes.minorticks_off()
+        ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50) if tick < 1.3 * axes.get_xlim()[1]]
+        axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
+        axes.set_yticks(range(len(rows)), list(rows))
+        axes.set(ylim=(len(rows) - 0.5, -0.5))
+        axes.tick_params(axis="y", labelsize=TEXT, colors=INK)
+        scales(axes, batch, "time over that of torchcaps")
+        handles = axes.get_legend_handles_labels()
+    figure.legend(*handles, fontsize=TEXT, frameon=False, loc="outside lower center", ncols=len(marks))
+    return figure
+
+
 #: Titles of panels.
 SHORT = {
     "mnist": "MNIST",
@@ -191,6 +217,7 @@ def make(folder: Path = HERE) -> list[Path]:
         save(draw_speed(), "speed", folder),
         save(draw_errors(), "errors-beside-papers", folder),
         save(draw_routings(), "routings", folder),
+        save(draw_peers(), "peers", folder),
     ]
 
 

@@ -222,7 +222,8 @@ class _Filter(Function):
         spectra, taps = ctx.saved_tensors
         if torch.is_grad_enabled():
             y = _filter_at_once(spectra, taps, ctx.response)
-            return *torch.autograd.grad(y, (spectra, taps), dy, create_graph=True), None
+            d_spectra, d_taps = torch.autograd.grad(y, (spectra, taps), dy, create_graph=True)
+            return d_spectra, d_taps, None
         d_spectra, d_taps = large_pages.empty(spectra.shape, dy.dtype), torch.zeros_like(taps)
         for k, (of_tiles, of_dy, of_d) in enumerate(_in_parts(ctx.response, spectra, dy, d_spectra)):
             part = ctx.response.part(k)
