@@ -80,7 +80,7 @@ def step(model: CapsNet, images: Tensor, labels: Tensor) -> Callable[[], float]:
         jax.nn.one_hot(jnp.asarray(labels.numpy()), model.classes.n_out),
     )
 
-    def loss(p: dict[str, Any]) -> Any:
+    def loss(p: dict[str, Any], x: Any, flat: Any, one_hot: Any) -> Any:
         v, lengths = network(p, x)
         present, absent = jnp.maximum(0, 0.9 - lengths) ** 2, jnp.maximum(0, lengths - 0.1) ** 2
         margin = (one_hot * present + 0.5 * (1 - one_hot) * absent).sum(1).mean()
@@ -90,8 +90,8 @@ def step(model: CapsNet, images: Tensor, labels: Tensor) -> Callable[[], float]:
             hidden = jax.nn.sigmoid(hidden) if name == linear[-1] else jax.nn.relu(hidden)
         return margin + 0.0005 * ((hidden - flat) ** 2).sum(1).mean()
 
-    def update(p: dict[str, Any], m: Any, v: Any, t: Any) -> tuple[Any, ...]:
-        value, gradient = jax.value_and_grad(loss)(p)
+    def update(p: dict[str, Any], m: Any, v: Any, t: Any, *batch: Any) -> tuple[Any, ...]:
+        value, gradient = jax.value_and_grad(loss)(p, *batch)
         m = jax.tree.map(lambda a, g: 0.9 * a + 0.1 * g, m, gradient)
         v = jax.tree.map(lambda a, g: 0.999 * a + 0.001 * g * g, v, gradient)
         rate, share = 1e-3 / (1 - 0.9**t), jnp.sqrt(1 - 0.999**t)
@@ -102,7 +102,7 @@ def step(model: CapsNet, images: Tensor, labels: Tensor) -> Callable[[], float]:
     steps = itertools.count(1)
 
     def call() -> float:
-        value, state[0], state[1], state[2] = update(state[0], state[1], state[2], next(steps))
+        value, state[0], state[1], state[2] = update(state[0], state[1], state[2], next(steps), x, flat, one_hot)
         return float(value)
 
     return call
