@@ -75,10 +75,8 @@ def step(model: CapsNet, images: Tensor, labels: Tensor) -> Callable[[], float]:
     named = [name.removesuffix(".weight") for name in p if name.startswith("decoder")]
     linear = [name for name in named if not name.endswith(".bias")]
     x = jnp.asarray(images.permute(0, 2, 3, 1).contiguous().numpy())
-    flat, one_hot = (
-        jnp.asarray(images.flatten(1).numpy()),
-        jax.nn.one_hot(jnp.asarray(labels.numpy()), model.classes.n_out),
-    )
+    flat = jnp.asarray(images.flatten(1).numpy())
+    one_hot = jax.nn.one_hot(jnp.asarray(labels.numpy()), model.classes.n_out)
 
     def loss(p: dict[str, Any], x: Any, flat: Any, one_hot: Any) -> Any:
         v, lengths = network(p, x)
