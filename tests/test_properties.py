@@ -92,6 +92,12 @@ def test_nothing_that_makes_capsules_is_left_out() -> None:
     given = [getattr(module, name) for module in (layers, models) for name in module.__all__]
     modules = {kind for kind in given if isinstance(kind, type) and issubclass(kind, nn.Module)}
     #: They make images, or none at all.
-    others = {layers.Conv2d, models.PlainAutoencoder, models.TemplateAutoencoder, models.TransformingAutoencoder}
+    others = {
+        layers.Conv2d,
+        models.UNet,
+        models.PlainAutoencoder,
+        models.TemplateAutoencoder,
+        models.TransformingAutoencoder,
+    }
     others |= {models.Scores, models.ConstellationAutoencoder, models.StackedCapsuleAutoencoder}
     assert modules - kinds - others == {models.Transforming}  # what the auto-encoders inherit from

@@ -343,6 +343,8 @@ MODELS = {
         )
         for function in (models.PlainAutoencoder, models.plain_autoencoder)
     },
+    "torchcaps.models.UNet": _model(models.UNet, {}, {**_SHAPE, "width": whole(1, 3)}),
+    "torchcaps.models.matched_unet": _model(models.matched_unet, {}, {**_SHAPE, "n_parameters": choice(20000)}),
     "torchcaps.models.matched_cnn": _model(
         models.matched_cnn, {"dropout": real(0, 0.9), "standardize": FLAG}, {**_SHAPE, "n_parameters": choice(20000)}
     ),

@@ -16,8 +16,10 @@ from tools.arguments import FLAG, Maker, Shaped, Sizes, choice, real, whole
 from tools.call import Call
 from tools.trained import tiny, write_run
 from torchcaps import data, doctor, models, optim, playground, report, testing, training
+from torchcaps.data.digit_masks import load_digit_masks
 from torchcaps.data.folder import load_folder
 from torchcaps.data.labels import read_labels
+from torchcaps.data.mask_folder import load_mask_folder
 from torchcaps.data.pairs import Pairs
 from torchcaps.data.splits import find_groups
 from torchcaps.memory import keep_memory
@@ -47,6 +49,20 @@ def _photos(sizes: Sizes) -> Path:
         for k in range(5):
             Image.fromarray(np.full((9, 7), 40 * k, np.uint8)).save(folder / f"{k}.png")
     return sizes.folder / "photos"
+
+
+def _scans(sizes: Sizes) -> Path:
+    for part in ("images", "masks"):
+        folder = sizes.folder / "scans" / part
+        folder.mkdir(parents=True)
+        for k in range(8):
+            pixels = (
+                np.arange(63, dtype=np.uint8).reshape(9, 7) + 20 * k
+                if part == "images"
+                else np.eye(9, 7, dtype=np.uint8)
+            )
+            Image.fromarray(pixels).save(folder / f"{k}.png")
+    return sizes.folder / "scans"
 
 
 def _photo(sizes: Sizes) -> list[str]:
@@ -243,6 +259,25 @@ CALLS: dict[str, Call] = {
         },
         names=("data.root", "data.image_size", "data.options"),
     ),
+    "torchcaps.data.mask_folder.load_mask_folder": Call(
+        load_mask_folder,
+        {"root": _scans},
+        {
+            "image_size": choice(None, (8, 8)),
+            "classes": choice(None, ["spot"]),
+            "groups": choice(None),
+            "split": choice(None),
+            "max_value": choice(None),
+            "frames": choice("one"),
+        },
+        names=("data.root", "data.image_size", "data.options"),
+    ),
+    "torchcaps.data.digit_masks.load_digit_masks": Call(
+        load_digit_masks,
+        {},
+        {"image_size": choice(None, (8, 8)), "n_classes": whole(1, 10), "n_images": whole(1, 5)},
+        names=("data.image_size", "data.options"),
+    ),
     "torchcaps.data.splits.find_groups": Call(
         find_groups,
         {
@@ -379,6 +414,9 @@ LEFT_OUT = {
     "takes ten seconds, or does not end; its command is called": (
         *(f"torchcaps.{name}" for name in ("doctor.examine", "playground.serve_playground")),
         "torchcaps.playground.write_playground",
+    ),
+    "wants a run that segments, which takes long to train; its command is called": (
+        *("torchcaps.training.predict_masks.predict_masks", "torchcaps.training.predict_masks.write_masks"),
     ),
     "quantises for half a minute; its command is tried": ("torchcaps.training.int8.export_int8",),
     "takes what examine returns": ("torchcaps.doctor.as_text", "torchcaps.doctor.is_wrong"),
