@@ -275,6 +275,19 @@ CALLS = {
         "draw_confusion": Call(
             explain.draw_confusion, {"matrix": lambda _: torch.randint(9, (3, 3)), "classes": NAMES}
         ),
+        "colour_masks": Call(
+            explain.colour_masks,
+            {"images": lambda _: torch.rand(2, 1, 4, 5), "masks": lambda _: torch.rand(2, 3, 4, 5)},
+        ),
+        "draw_masks": Call(
+            explain.draw_masks,
+            {
+                "images": lambda _: torch.rand(2, 1, 4, 5),
+                "masks": lambda _: torch.rand(2, 3, 4, 5),
+                "predicted": lambda _: torch.rand(2, 3, 4, 5),
+                "classes": lambda _: ["a", "b", "c"],
+            },
+        ),
         "draw_misclassified": Call(
             explain.draw_misclassified,
             {"images": IMAGES, "labels": LABELS, "predicted": LABELS, "classes": NAMES},

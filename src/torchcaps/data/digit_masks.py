@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least
+from torchcaps.checks import check_at_least, check_two
 from torchcaps.data.digits import load_digits
 from torchcaps.data.images import Dataset, Images, labels_of, resized
 from torchcaps.data.mask_file import nearest
@@ -46,6 +46,8 @@ def load_digit_masks(
     """
     check_at_least("data.options.n_classes", n_classes, 1, below=11)
     check_at_least("data.options.n_images", n_images, 1)
+    if image_size is not None:
+        check_two("data.image_size", image_size, 1)
     digits = load_digits()
     numbers = {"train": n_images, "val": N_VALIDATION, "test": N_TEST}
     parts = {}
