@@ -170,11 +170,12 @@ def draw_peers() -> Figure:
     suite = recorded("bench", "peers")["suites"]["peers"]
     times = import_module("study.peers_page").by_work({k: one["median"] for k, one in suite["seconds"].items()})
     marks = {"plain PyTorch": "D", "torch.compile": "^", "onnxruntime": "s", "OpenVINO": "v", "JAX": "P"}
-    figure = new_figure(8.6, 2.9)
+    names = list(dict.fromkeys(work.partition(",")[0] for work in times if work.endswith(" image")))
+    figure = new_figure(8.6, 3.4)
     for axes, batch in zip(figure.subplots(1, 2, sharey=True), ("1 image", "64 images"), strict=True):
-        rows = {work.partition(",")[0]: each for work, each in times.items() if work.endswith(f", {batch}")}
+        rows = [times.get(f"{name}, {batch}", {}) for name in names]
         for colour, (who, mark) in zip((*SERIES, MUTED), marks.items(), strict=False):
-            known = [(each[who] / each["ours"], y) for y, each in enumerate(rows.values()) if who in each]
+            known = [(each[who] / each["ours"], y) for y, each in enumerate(rows) if who in each]
             if known:
                 axes.plot(*zip(*known, strict=True), mark, color=colour, markersize=6, label=who)
         axes.axvline(1, color=INK, linewidth=0.8)
@@ -182,8 +183,8 @@ def draw_peers() -> Figure:
         axes.minorticks_off()
         ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50) if tick < 1.3 * axes.get_xlim()[1]]
         axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
-        axes.set_yticks(range(len(rows)), list(rows))
-        axes.set(ylim=(len(rows) - 0.5, -0.5))
+        axes.set_yticks(range(len(names)), names)
+        axes.set(ylim=(len(names) - 0.5, -0.5))
         axes.tick_params(axis="y", labelsize=TEXT, colors=INK)
         scales(axes, batch, "time over that of torchcaps")
         handles = axes.get_legend_handles_labels()
