@@ -1,4 +1,4 @@
-"""Other runtimes are held to float64 before they are timed; one that is not installed is told."""
+"""Other runtimes are held to float64 before they are timed; what is not installed is named."""
 
 from __future__ import annotations
 

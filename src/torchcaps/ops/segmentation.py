@@ -171,8 +171,8 @@ def _checked(name: str, scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]
     """Return scores and masks in float32 at least.
 
     Raises:
-        ValueError: shapes that differ or are empty but for the batch, scores that are integers, masks outside 0 … 1
-            (looked at on the CPU only, and not in compiled code).
+        ValueError: shapes that differ, or an axis of size 0 other than the batch, scores that are integers, masks
+            outside 0 … 1 (looked at on the CPU only, and not in compiled code).
     """
     sizes = check_shapes(**{name: (scores, "B J H W"), "target": (target, "B J H W")})
     check_floating(name, scores)

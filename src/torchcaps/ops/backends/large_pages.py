@@ -2,7 +2,7 @@
 
 Memory that a tensor of many megabytes gives back goes back to the system. When the next one is written, each 4 KB of it
 cost a page fault: to fill 157 MB so takes seven times as long as on pages of 2 MB. Linux gives those where it is asked,
-unless it was told never to. torch asks for all its memory where ``THP_MEM_ALLOC_ENABLE=1`` is set.
+unless it has been set never to do so. torch asks for all its memory where ``THP_MEM_ALLOC_ENABLE=1`` is set.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def dynamic_routing(
         bias: added to the weighted sum before squashing, ``[J, d_out]``. Not in the paper, but in
             its authors' code.
         initial_logits: initial logits b, ``[I, J]``, ``[1, J]`` or ``[B, I, J]``; 0 in the paper. With one matrix for
-            all pairs, equal logits make equal upper capsules (but for ``bias``): MIND draws them from N(0, 1).
+            all pairs, equal logits make equal upper capsules, apart from ``bias``: MIND draws them from N(0, 1).
         mask: true for lower capsules that are there, ``[B, I]``; None for all. The others have no part in any sum and
             get no gradient, and their coupling is 0; their poses, and logits ``[B, I, J]``, may hold anything, NaN too.
             Where none is there, the pose is 0 (the squashed ``bias``, if there is one).
