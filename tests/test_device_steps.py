@@ -37,7 +37,7 @@ from torchcaps.ops import (
 )
 from torchcaps.optim import Muon, groups
 from torchcaps.testing import Subject
-from torchcaps.types import SegmentationOutput
+from torchcaps.types import SegmentationOutput, StackedOutput
 
 DEVICES = ["meta", *(["cuda"] if torch.cuda.is_available() else [])]
 #: What makes tensors from numbers of the host.
@@ -220,6 +220,8 @@ def _loss(model: nn.Module, found: Any, images: Tensor, labels: Tensor, matrices
             return error
         pose = model.encode(images).pose  # type: ignore[operator]
         return error + pose_loss(pose, transform_pose(found.capsules.pose, matrices), model.unit)  # type: ignore[arg-type]
+    if isinstance(found, StackedOutput):
+        return found.loss
     if isinstance(found, SegmentationOutput):
         masks = images.gt(0.5).float().expand_as(found.scores)
         of_pixels = dice_loss(found.scores, masks) + pixel_margin_loss(found.scores, masks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -111,7 +112,8 @@ def test_wrong_code_is_found(
     monkeypatch.setitem(dynamic._OPERATORS, "cpu", wrong)
     assert main(["doctor"]) == 1
     text = capsys.readouterr().out
-    assert "WRONG  CPU: compiled code is taken and wrong: result 0 (problem 1) is off by" in text
+    # Which problem shows it most is a matter of rounding.
+    assert re.search(r"WRONG  CPU: compiled code is taken and wrong: result 0 \(problem \d\) is off by", text)
     assert "Something is wrong here: see above." in text
 
 
