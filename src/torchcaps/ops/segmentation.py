@@ -137,7 +137,7 @@ def pixel_margin_loss(
 
 @torch.no_grad()
 def dice_score(scores: Tensor, target: Tensor, *, threshold: float = 0.5, per_image: bool = False) -> Tensor:
-    """Measure the overlap of predicted and true masks: 2 |A ∩ B| / (|A| + |B|), the Sørensen-Dice coefficient.
+    """Measure the overlap of predicted and true masks: ``2 |A ∩ B| / (|A| + |B|)``, the Sørensen-Dice coefficient.
 
     Args:
         scores: of each class at each pixel, ``[B, J, H, W]``.

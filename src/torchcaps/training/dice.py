@@ -27,7 +27,7 @@ def count_overlaps(scores: Tensor, masks: Tensor) -> dict[str, float]:
 
 
 def dice_scores(counts: Mapping[str, float]) -> list[float]:
-    """Return 2 |A ∩ B| / (|A| + |B|) of each class, A and B over all pixels of all images; 1 where both are empty.
+    """Return ``2 |A ∩ B| / (|A| + |B|)`` of each class, A and B over all pixels of all images; 1 where both are empty.
 
     Args:
         counts: sums of those of :func:`count_overlaps`; empty where nothing was segmented.
