@@ -193,6 +193,38 @@ def test_how_it_was_called_first_does_not_matter() -> None:
         assert by_frequencies(conv2d(x, weight, stride=2))
 
 
+@pytest.mark.parametrize("of", ["x", "weight", "both"])
+def test_gradients_of_what_is_asked_for(of: str) -> None:
+    """Of second order, of many outputs at once, and of a backward pass under autocast, too."""
+    x, weight = torch.randn(2, 3, 11, 9).double(), torch.randn(4, 3, 3, 3).double()
+    leaves = [each.requires_grad_() for name, each in (("x", x), ("weight", weight)) if of in (name, "both")]
+    upstream = torch.randn(3, 2, 4, 9, 7).double()
+
+    def outcome(function: Callable[..., Tensor]) -> list[Tensor]:
+        y = function(x, weight)
+        assert all(leaf.grad is None for leaf in leaves)
+        first = torch.autograd.grad(y, leaves, upstream[0], retain_graph=True)
+        many = torch.autograd.grad(y, leaves, upstream, retain_graph=True, is_grads_batched=True)
+        given = upstream[0].clone().requires_grad_()
+        again = torch.autograd.grad(y, leaves, given, create_graph=True)
+        second = torch.autograd.grad(sum(each.square().sum() for each in again), [given])  # type: ignore[arg-type]
+        return [*first, *many, *second]
+
+    for found, wanted in zip(outcome(spectral_conv2d), outcome(F.conv2d), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_a_backward_pass_under_autocast() -> None:
+    """Which torch does not recommend: its own parts round to bfloat16 there."""
+    x, weight = torch.randn(BIG[0]), torch.randn(BIG[1], requires_grad=True)
+    y = conv2d(x, weight, stride=2)
+    assert by_frequencies(y)
+    (wanted,) = torch.autograd.grad(y.sum(), weight, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        (found,) = torch.autograd.grad(y.sum(), weight)
+    assert found.dtype == torch.float32 and (found - wanted).norm() <= 0.01 * wanted.norm()
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_autograd(mode: Callable[[], AbstractContextManager[None]]) -> None:
     """Larger batches go by frequencies, smaller ones are the library's: its own bits."""

@@ -64,6 +64,14 @@ def test_gradients(shapes: tuple[tuple[int, ...], tuple[int, ...]], layout: str)
         torch.testing.assert_close(x.double(), y, rtol=1e-4, atol=1e-5 * y.abs().max().item())
 
 
+def test_gradients_of_many_outputs_come_at_once() -> None:
+    a, b = pair(SHAPES[0], "nn")
+    upstream = torch.randn(2, *(a @ b).shape)
+    a.requires_grad_(), b.requires_grad_()
+    found, wanted = (torch.autograd.grad(y, (a, b), upstream, is_grads_batched=True) for y in (product(a, b), a @ b))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)
+
+
 def test_only_what_is_asked_for_has_a_gradient(asked: list[int]) -> None:
     a, b = pair(SHAPES[0], "nn")
     product(a.requires_grad_(), b).sum().backward()

@@ -12,8 +12,8 @@ from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
 from torchcaps.ops.backends import large_pages
 from torchcaps.ops.backends.processor import is_amd
-from torchcaps.ops.backends.tracing import constant_when_compiled, in_dispatch_mode, in_functorch
-from torchcaps.ops.precision import autocasts
+from torchcaps.ops.backends.tracing import constant_when_compiled, in_dispatch_mode, in_functorch, of_many_outputs
+from torchcaps.ops.precision import autocasts, without_autocast
 
 #: Multiplications in a product from which on oneDNN takes less time, though it is called from Python. And those for
 #: each number of the result, which oneDNN writes to memory of its own first: on small pages, where it is large.
@@ -57,7 +57,8 @@ class _Product(Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         a, b = ctx.saved_tensors
         of_a, of_b = ctx.needs_input_grad
-        return product(dy, b.mT) if of_a else None, product(a.mT, dy) if of_b else None
+        with without_autocast(dy):
+            return product(dy, b.mT) if of_a else None, product(a.mT, dy) if of_b else None
 
 
 def _is_ours(a: Tensor, b: Tensor) -> bool:
@@ -68,7 +69,7 @@ def _is_ours(a: Tensor, b: Tensor) -> bool:
         return False
     if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2] or a.numel() == 0:
         return False
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in (a, b)):
+    if of_many_outputs(a, b) or any(forward_ad.unpack_dual(x).tangent is not None for x in (a, b)):
         return False
     return _is_for_onednn(a, b) or large_pages.is_large((*a.shape[:-1], b.shape[-1]), a.dtype)
 

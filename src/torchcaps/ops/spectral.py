@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 from torchcaps.ops.backends import large_pages
-from torchcaps.ops.backends.tracing import in_functorch
+from torchcaps.ops.backends.tracing import in_functorch, of_many_outputs
+from torchcaps.ops.precision import without_autocast
 from torchcaps.ops.product import product
 
 #: Outputs of a tile, in a row, where the kernel asks for no more. Larger tiles multiply and overlap less, but have more
@@ -218,20 +219,41 @@ class _Filter(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         spectra, taps = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            y = _filter_at_once(spectra, taps, ctx.response)
-            d_spectra, d_taps = torch.autograd.grad(y, (spectra, taps), dy, create_graph=True)
-            return d_spectra, d_taps, None
-        d_spectra, d_taps = large_pages.empty(spectra.shape, dy.dtype), torch.zeros_like(taps)
-        for k, (of_tiles, of_dy, of_d) in enumerate(_in_parts(ctx.response, spectra, dy, d_spectra)):
-            part = ctx.response.part(k)
-            of_kernels = part(taps).unflatten(1, (spectra.shape[2], -1))
-            of_d.copy_(product(of_dy, of_kernels.mT))
-            del of_kernels  # before the gradient of as many
+        of_spectra, of_taps = ctx.needs_input_grad[:2]
+        with without_autocast(dy):
+            if torch.is_grad_enabled() or of_many_outputs(dy):
+                return *_gradients_at_once(ctx.response, spectra, taps, dy, of_spectra, of_taps), None
+            return *_gradients_in_parts(ctx.response, spectra, taps, dy, of_spectra, of_taps), None
+
+
+_Gradients = tuple[Tensor | None, Tensor | None]
+
+
+def _gradients_at_once(
+    response: Transform, spectra: Tensor, taps: Tensor, dy: Tensor, of_spectra: bool, of_taps: bool
+) -> _Gradients:
+    """Leave it to autograd, for gradients that have some themselves or come for many outputs at once."""
+    with torch.enable_grad():
+        y = _filter_at_once(spectra, taps, response)
+    asked = [x for x, wanted in ((spectra, of_spectra), (taps, of_taps)) if wanted]
+    found = list(torch.autograd.grad(y, asked, dy, create_graph=torch.is_grad_enabled()))
+    return found[0] if of_spectra else None, found[-1] if of_taps else None
+
+
+def _gradients_in_parts(
+    response: Transform, spectra: Tensor, taps: Tensor, dy: Tensor, of_spectra: bool, of_taps: bool
+) -> _Gradients:
+    d_spectra = large_pages.empty(spectra.shape, dy.dtype)
+    d_taps = torch.zeros_like(taps)
+    for k, (of_tiles, of_dy, of_d) in enumerate(_in_parts(response, spectra, dy, d_spectra)):
+        part = response.part(k)
+        if of_spectra:
+            of_d.copy_(product(of_dy, part(taps).unflatten(1, (spectra.shape[2], -1)).mT))
+        if of_taps:
             part.add_transposed(product(of_tiles.mT, of_dy).flatten(1), d_taps)
-        return d_spectra, d_taps, None
+    return d_spectra if of_spectra else None, d_taps if of_taps else None
 
 
 def _in_parts(response: Transform, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 from torch._C import _len_torch_dispatch_stack
-from torch._C._functorch import peek_interpreter_stack
+from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -27,6 +27,11 @@ def constant_when_compiled(function: Function) -> Function:
 def in_functorch() -> bool:
     """Tell whether a transform of ``torch.func`` is active, of a function that may be compiled."""
     return peek_interpreter_stack() is not None
+
+
+def of_many_outputs(*gradients: Tensor) -> bool:
+    """Tell whether gradients of many outputs come at once, by autograd's ``is_grads_batched``."""
+    return any(map(is_legacy_batchedtensor, gradients))
 
 
 @constant_when_compiled
