@@ -58,7 +58,7 @@ def _model(
 
 _STEM = choice((), [{"channels": 3, "kernel_size": 3}], [models.HiddenConv(2, 3)])
 _DECODER = choice(None, (8,), [4, 5])
-_CALL = {"return_coupling": FLAG, "n_iters": ITERATIONS}
+PASSES = {"return_coupling": FLAG, "n_iters": ITERATIONS}
 _CAPSNET = {
     "channels": choice(4),
     "kernel_size": choice(5, 3),
@@ -75,22 +75,24 @@ _CAPSNET_OPTIONS = {
     "routing": choice("dynamic", layers.DynamicRouting(2)),
     "standardize": FLAG,
     "decoder": _DECODER,
-    **_CALL,
+    **PASSES,
 }
 _AUTO = {"image_shape": choice((1, 20, 21), (2, 24, 24))}
 
-MODELS = {
+CALLS = {
     "torchcaps.models.CapsNet": _model(models.CapsNet, _CAPSNET_OPTIONS, {**_SHAPE, **_CAPSNET}),
     **{
         f"torchcaps.models.{name}": _model(getattr(models, name), _CAPSNET_OPTIONS, {**_SHAPE, **_CAPSNET}, "routing")
         for name in ("capsnet", "capsnet_small")
     },
     "torchcaps.models.capsnet_stacked": _model(
-        models.capsnet_stacked, {"standardize": FLAG, **_CALL}, {**_SHAPE, **_CAPSNET, "kernel_size": choice(3)}
+        models.capsnet_stacked,
+        {"standardize": FLAG, **PASSES},
+        {**_SHAPE, **_CAPSNET, "kernel_size": choice(3)},
     ),
     "torchcaps.models.capsnet_deep": _model(
         models.capsnet_deep,
-        {"standardize": FLAG, **_CALL},
+        {"standardize": FLAG, **PASSES},
         {"image_shape": choice((1, 36, 36)), "n_classes": whole(1, 4), "decoder": choice(None)},
     ),
     "torchcaps.models.HiddenCaps": Call(models.HiddenCaps, {}, {"n_types": whole(1, 3), "d_out": whole(1, 3)}),
@@ -106,7 +108,7 @@ MODELS = {
                 "kernel_size": choice(1, 2),
                 "stride": choice(1, 2),
                 "routing": choice("dynamic", layers.DynamicRouting(2)),
-                **_CALL,
+                **PASSES,
             },
             {
                 "backbone": lambda _: nn.Sequential(nn.Conv2d(1, 4, 3, stride=3), nn.ReLU()),
@@ -127,7 +129,7 @@ MODELS = {
             "stem": choice((), [{"channels": 3, "kernel_size": 3}]),
             "normalize": FLAG,
             "initial": choice("half-active", "released"),
-            **_CALL,
+            **PASSES,
         },
         {
             "image_shape": choice((1, 20, 21), (2, 22, 22)),
@@ -139,7 +141,7 @@ MODELS = {
     **{
         f"torchcaps.models.{name}": _model(
             getattr(models, name),
-            {"standardize": FLAG, **_CALL},
+            {"standardize": FLAG, **PASSES},
             {
                 "image_shape": choice((1, 20, 21)),
                 "n_classes": whole(1, 3),
@@ -239,7 +241,7 @@ MODELS = {
                 "routing": choice("dynamic", layers.DynamicRouting(2)),
                 "decoder": _DECODER,
                 "standardize": FLAG,
-                **_CALL,
+                **PASSES,
             },
             {
                 "image_shape": choice((1, 16, 24), (2, 8, 16)),
@@ -259,7 +261,7 @@ MODELS = {
                 "routing": choice("dynamic", "uniform", layers.DynamicRouting(2)),
                 "decoder": _DECODER,
                 "standardize": FLAG,
-                **_CALL,
+                **PASSES,
             },
             {
                 "image_shape": choice((1, 16, 24), (2, 9, 16)),
@@ -407,45 +409,3 @@ MODELS = {
         names=("n_classes", "model"),
     ),
 }
-
-#: The call of a network that stands, on images that are spoiled.
-FORWARD = {
-    f"{name} forward": layer(
-        make,
-        {},
-        forward={"x": float32(f"B {shape}")},
-        forward_optional=optional,
-        names=("transformation",),
-        can_be_endless="transformation" in optional,  # one without an inverse
-    )
-    for name, make, shape, optional in (
-        (
-            "torchcaps.models.capsnet_small",
-            lambda: models.capsnet_small((1, 12, 12), 3, channels=4, kernel_size=3, decoder=None),
-            "1 12 12",
-            _CALL,
-        ),
-        (
-            "torchcaps.models.matrix_capsnet",
-            lambda: models.MatrixCapsNet((2, 24, 24), 3, A=2, B=2, C=2, D=2),
-            "2 24 24",
-            _CALL,
-        ),
-        ("torchcaps.models.norb_cnn", lambda: models.norb_cnn((2, 8, 8), 3), "2 8 8", {}),
-        (
-            "torchcaps.models.affine_autoencoder",
-            lambda: models.affine_autoencoder((1, 8, 8), n_capsules=2),
-            "1 8 8",
-            {"transformation": lambda sizes: torch.eye(3).expand(sizes["B"], 3, 3).clone()},
-        ),
-        (
-            "torchcaps.models.template_autoencoder",
-            lambda: models.template_autoencoder((1, 12, 12), n_capsules=2, template=3),
-            "1 12 12",
-            {"transformation": lambda sizes: torch.eye(3).expand(sizes["B"], 3, 3).clone()},
-        ),
-        ("torchcaps.models.plain_autoencoder", lambda: models.plain_autoencoder((1, 8, 8)), "1 8 8", {}),
-    )
-}
-
-CALLS = {**MODELS, **FORWARD}

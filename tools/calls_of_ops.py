@@ -18,11 +18,13 @@ BACKPROP = choice("full", "last")
 SETTINGS = choice("paper", "released", ops.EMSettings(variance_floor=0.01))
 
 
-def _maybe(*makers: Maker) -> Maker:
+def maybe(*makers: Maker) -> Maker:
+    """Draw one of several."""
     return lambda sizes: sizes.draw.choice(makers)(sizes)
 
 
-def _multi_hot(sizes: Sizes) -> Any:
+def multi_hot(sizes: Sizes) -> Any:
+    """Draw any number of classes for each image."""
     return torch.randint(2, (sizes["B"], sizes["J"]))
 
 
@@ -45,7 +47,7 @@ def _affine(sizes: Sizes) -> torch.Tensor:
     return made.to(sizes["dtype"])
 
 
-_SQUASHED: dict[str, Any] = {"needed": {"s": _maybe(T("B I D"))}, "optional": {"dim": _last}}
+_SQUASHED: dict[str, Any] = {"needed": {"s": maybe(T("B I D"))}, "optional": {"dim": _last}}
 _ROUTED = {"u": T("B I d_in"), "weight": T("I J d_in d_out")}
 _EM = {"activation": T("B I", low=0), "beta_u": T("J"), "beta_a": T("J")}
 _EM_OPTIONS = {
@@ -77,15 +79,6 @@ def _norm(sizes: Any, arguments: Any, result: Any) -> str | None:
     return None if result.shape == wanted else f"of shape {list(result.shape)}"
 
 
-def _loss(name: str) -> Any:
-    def right(sizes: Any, arguments: Any, result: Any) -> str | None:
-        del sizes
-        wanted = arguments[name].shape[:1] if arguments.get("reduction") == "none" else ()
-        return None if tuple(result.shape) == tuple(wanted) else f"of shape {list(result.shape)}"
-
-    return right
-
-
 def _fields(sizes: Any, arguments: Any, result: Any) -> str | None:
     (rows, columns), (down, right) = arguments["kernel_size"], arguments["stride"]
     height, width = (sizes["H"] - rows) // down + 1, (sizes["W"] - columns) // right + 1
@@ -93,27 +86,20 @@ def _fields(sizes: Any, arguments: Any, result: Any) -> str | None:
     return None if list(result.shape) == wanted else f"of shape {list(result.shape)}, not {wanted}"
 
 
-def _number(sizes: Any, arguments: Any, result: Any) -> str | None:
-    del sizes, arguments
-    return None if isinstance(result, float) and 0.1 < result < 1 else f"{result!r}"
-
-
 def _which_backend(routing: Any, backend: Any, first: Any, second: Any) -> str:
     return ops.which_backend(routing, backend, first, second)
 
-
-_MASKS: dict[str, Maker] = {"lengths": T("B J H W", low=0), "target": T("B J H W", low=0)}
 
 CALLS = {
     "torchcaps.ops.squash": Call(ops.squash, **_SQUASHED, right=_same_as("s")),
     "torchcaps.ops.exponential_squash": Call(ops.exponential_squash, **_SQUASHED, right=_same_as("s")),
     "torchcaps.ops.safe_norm": Call(
-        ops.safe_norm, {"s": _maybe(T("B I D"))}, {"dim": _last, "keepdim": FLAG}, right=_norm
+        ops.safe_norm, {"s": maybe(T("B I D"))}, {"dim": _last, "keepdim": FLAG}, right=_norm
     ),
     "torchcaps.ops.mask_capsules": Call(
         ops.mask_capsules,
-        {"capsules": _maybe(T("B J D"), Both("B J D", "B J"), Both("B J 4 4", "B J"))},
-        {"target": _maybe(classes("B", "J"), _multi_hot)},
+        {"capsules": maybe(T("B J D"), Both("B J D", "B J"), Both("B J 4 4", "B J"))},
+        {"target": maybe(classes("B", "J"), multi_hot)},
     ),
     "torchcaps.ops.dynamic_routing": Call(
         ops.dynamic_routing,
@@ -207,7 +193,7 @@ CALLS = {
         {
             "u": T("B I d_in"),
             "activation": T("B I", low=0),
-            "weight": _maybe(T("I J d_in d_out"), choice(None)),
+            "weight": maybe(T("I J d_in d_out"), choice(None)),
             "route_weight": T("I J d_in"),
         },
         {"route_bias": T("I J"), "return_coupling": FLAG},
@@ -226,9 +212,9 @@ CALLS = {
     "torchcaps.ops.conv_em_routing": Call(
         ops.conv_em_routing,
         {
-            "pose": _maybe(T("B T 5 6 4 4")),
-            "activation": _maybe(T("B T 5 6", low=0)),
-            "weight": _maybe(T("T 2 3 J 4 4")),
+            "pose": maybe(T("B T 5 6 4 4")),
+            "activation": maybe(T("B T 5 6", low=0)),
+            "weight": maybe(T("T 2 3 J 4 4")),
             "beta_u": T("J"),
             "beta_a": T("J"),
         },
@@ -310,15 +296,15 @@ CALLS = {
     ),
     "torchcaps.ops.variational_bayes_routing": Call(
         ops.variational_bayes_routing,
-        {"pose": _maybe(T("B I 4 4")), "weight": T("I J 4 4"), **_EM},
+        {"pose": maybe(T("B I 4 4")), "weight": T("I J 4 4"), **_EM},
         {"n_iters": ITERATIONS, "offset": T("I 4 4"), "return_coupling": FLAG},
     ),
     "torchcaps.ops.conv_variational_bayes_routing": Call(
         ops.conv_variational_bayes_routing,
         {
-            "pose": _maybe(T("B T 5 6 4 4")),
-            "activation": _maybe(T("B T 5 6", low=0)),
-            "weight": _maybe(T("T 2 3 J 4 4")),
+            "pose": maybe(T("B T 5 6 4 4")),
+            "activation": maybe(T("B T 5 6", low=0)),
+            "weight": maybe(T("T 2 3 J 4 4")),
             "beta_u": T("J"),
             "beta_a": T("J"),
         },
@@ -338,7 +324,7 @@ CALLS = {
     "torchcaps.ops.dense_votes": Call(ops.dense_votes, _ROUTED, right=returns("B I J d_out", dtype=("u", "weight"))),
     "torchcaps.ops.matrix_votes": Call(
         ops.matrix_votes,
-        {"pose": _maybe(T("B I rows d")), "weight": T("I J d columns")},
+        {"pose": maybe(T("B I rows d")), "weight": T("I J d columns")},
         right=lambda _, arguments, result: (
             None
             if result.shape[-2:] == (arguments["pose"].shape[-2], arguments["weight"].shape[-1])
@@ -372,82 +358,6 @@ CALLS = {
         {"pose": T("B J 2", "B J 3 3"), "matrix": _affine},
         right=lambda _, a, r: None if r.shape == a["pose"].shape else f"of shape {list(r.shape)}",
     ),
-    "torchcaps.ops.margin_loss": Call(
-        ops.margin_loss,
-        {"lengths": T("B J", low=0), "target": _maybe(classes("B", "J"), _multi_hot)},
-        {
-            "positive": real(0, 1),
-            "negative": real(0, 1),
-            "absent_weight": real(0, 1),
-            "weight": T("J", low=0),
-            "reduction": choice("mean", "sum", "none"),
-        },
-        right=_loss("lengths"),
-    ),
-    "torchcaps.ops.spread_loss": Call(
-        ops.spread_loss,
-        {"activations": T("B J", low=0), "target": classes("B", "J"), "margin": real(0.1, 1)},
-        {"weight": T("J", low=0.1), "reduction": choice("mean", "sum", "none")},
-        right=_loss("activations"),
-    ),
-    "torchcaps.ops.spread_margin": Call(
-        ops.spread_margin, {"progress": real(0, 1)}, {"schedule": choice("linear", "sigmoid")}, right=_number
-    ),
-    "torchcaps.ops.reconstruction_loss": Call(
-        ops.reconstruction_loss,
-        {"reconstruction": T("B C H W", low=0), "image": T("B C H W", low=0)},
-        right=returns(""),
-    ),
-    "torchcaps.ops.mixture_likelihood": Call(
-        ops.mixture_likelihood,
-        {"x": T("B M D"), "votes": T("B M C D"), "weight": T("B M C", low=0), "scale": T("B M C", low=0.1)},
-        {"dummy": real(0.001, 1)},
-        right=returns("B M", "B M C"),
-    ),
-    "torchcaps.ops.dice_loss": Call(
-        ops.dice_loss,
-        _MASKS,
-        {"smooth": real(1e-5, 1), "reduction": choice("mean", "sum", "none")},
-        right=_loss("lengths"),
-    ),
-    "torchcaps.ops.weighted_cross_entropy": Call(
-        ops.weighted_cross_entropy,
-        _MASKS,
-        {"positive_weight": real(0.1, 10), "reduction": choice("mean", "sum", "none")},
-        right=_loss("lengths"),
-    ),
-    "torchcaps.ops.pixel_margin_loss": Call(
-        ops.pixel_margin_loss,
-        _MASKS,
-        {
-            "positive": real(0, 1),
-            "negative": real(0, 1),
-            "absent_weight": real(0, 1),
-            "weight": T("J", low=0),
-            "reduction": choice("mean", "sum", "none"),
-        },
-        right=_loss("lengths"),
-    ),
-    "torchcaps.ops.dice_score": Call(
-        ops.dice_score,
-        {"scores": T("B J H W", low=0), "target": T("B J H W", low=0)},
-        {"threshold": real(0, 1), "per_image": FLAG},
-        right=lambda _, a, r: None if r.shape[-1] == a["scores"].shape[1] else f"of shape {list(r.shape)}",
-    ),
-    "torchcaps.ops.pose_loss": Call(
-        ops.pose_loss,
-        {"found": T("B J 2"), "wanted": T("B J 2")},
-        {"unit": real(0.1, 10)},
-        right=returns(""),
-        can_be_endless=True,
-    ),
-    "torchcaps.ops.pose_loss (matrices)": Call(
-        ops.pose_loss,
-        {"found": T("B J 3 3"), "wanted": T("B J 3 3")},
-        {"unit": real(0.1, 10)},
-        right=returns(""),
-        can_be_endless=True,
-    ),
     "torchcaps.ops.affine_matrix": Call(ops.affine_matrix, {"parts": _parts}, can_be_endless=True),
     "torchcaps.ops.affine_parts": Call(ops.affine_parts, {"matrix": _affine}, can_be_endless=True),
     "torchcaps.ops.affine_inverse": Call(ops.affine_inverse, {"matrix": _affine}, can_be_endless=True),
@@ -462,15 +372,15 @@ CALLS = {
         {
             "routing": choice("dynamic", "em", "em_vectors"),
             "backend": choice("auto", "reference", "cpu"),
-            "first": _maybe(T("B I d_in")),
-            "second": _maybe(T("I J d_in d_out")),
+            "first": maybe(T("B I d_in")),
+            "second": maybe(T("I J d_in d_out")),
         },
         raises=(Unavailable, NotImplementedError),
         names=("tensors",),
     ),
     "torchcaps.ops.conv2d": Call(
         ops.conv2d,
-        {"x": _maybe(T("B C 5 6")), "weight": _maybe(T("E C 2 3"))},
+        {"x": maybe(T("B C 5 6")), "weight": maybe(T("E C 2 3"))},
         {"bias": T("E"), "stride": choice(1, 2, (1, 2)), "padding": choice(0, 1, (0, 1))},
     ),
 }

@@ -15,6 +15,8 @@ from functools import partial
 from tools import (
     calls_of_explain,
     calls_of_layers,
+    calls_of_losses,
+    calls_of_made_networks,
     calls_of_networks,
     calls_of_ops,
     calls_of_routings,
@@ -27,9 +29,11 @@ from tools.trained import run_files
 
 EVERY = {
     **calls_of_ops.CALLS,
+    **calls_of_losses.CALLS,
     **calls_of_layers.CALLS,
     **calls_of_routings.CALLS,
     **calls_of_networks.CALLS,
+    **calls_of_made_networks.CALLS,
     **calls_of_explain.CALLS,
     **calls_of_the_rest.CALLS,
 }
