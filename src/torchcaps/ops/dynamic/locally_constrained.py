@@ -9,8 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_choice, check_flag, check_floating, check_shapes
-from torchcaps.ops.dynamic.routing import BACKPROP
+from torchcaps.checks import check_floating, check_shapes
+from torchcaps.ops.dynamic.routing import check_passes
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.squash import squash_with_length
 from torchcaps.types import Capsules
@@ -56,12 +56,7 @@ def locally_constrained_routing(
     """
     sizes = check_shapes(votes=(votes, "B T J d_out H W"))
     check_floating("votes", votes)
-    check_at_least("n_iters", n_iters, 1)
-    if sizes["d_out"] < 1:
-        raise ValueError(f"d_out must be at least 1, got {sizes['d_out']}")
-    check_choice("backprop", backprop, BACKPROP)
-    check_flag("leaky", leaky)
-    check_flag("return_coupling", return_coupling)
+    check_passes(sizes, n_iters, backprop, leaky, return_coupling)
     if bias is not None:
         check_shapes(votes=(votes, "B T J d_out H W"), bias=(bias, "J d_out"))
     with without_autocast(votes):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_choice, check_flag, check_floating, check_shapes
+from torchcaps.checks import check_floating, check_shapes
 from torchcaps.ops.dynamic.locally_constrained import route_types
-from torchcaps.ops.dynamic.routing import BACKPROP
+from torchcaps.ops.dynamic.routing import check_passes
 from torchcaps.ops.precision import without_autocast
 from torchcaps.ops.squash import safe_norm, squash
 from torchcaps.types import Capsules
@@ -52,12 +52,10 @@ def dynamic_routing_3d(
     """
     sizes = check_shapes(votes=(votes, "B T J d_out H W"))
     check_floating("votes", votes)
-    check_at_least("n_iters", n_iters, 1)
-    for name in ("J", "d_out", "H", "W"):
+    check_passes(sizes, n_iters, backprop, False, return_coupling)
+    for name in ("J", "H", "W"):
         if sizes[name] < 1:
             raise ValueError(f"{name} of votes must be at least 1, got {sizes[name]}")
-    check_choice("backprop", backprop, BACKPROP)
-    check_flag("return_coupling", return_coupling)
     if bias is not None:
         check_shapes(votes=(votes, "B T J d_out H W"), bias=(bias, "J d_out"))
     with without_autocast(votes):

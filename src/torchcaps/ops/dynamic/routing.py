@@ -235,6 +235,16 @@ def _sizes(u: Tensor, weight: Tensor, initial_logits: Tensor | None) -> dict[str
     return sizes | {"J": initial_logits.shape[-1] if for_all_pairs and initial_logits is not None else columns}
 
 
+def check_passes(sizes: dict[str, int], n_iters: int, backprop: str, leaky: bool, return_coupling: bool) -> None:
+    """Refuse what no dynamic routing can be asked for, by places or by maps."""
+    check_at_least("n_iters", n_iters, 1)
+    if sizes["d_out"] < 1:
+        raise ValueError(f"d_out must be at least 1, got {sizes['d_out']}")
+    check_choice("backprop", backprop, BACKPROP)
+    check_flag("leaky", leaky)
+    check_flag("return_coupling", return_coupling)
+
+
 def _check(
     sizes: dict[str, int],
     n_iters: int,
@@ -247,12 +257,7 @@ def _check(
     first: str,
     poses: Tensor,
 ) -> None:
-    check_at_least("n_iters", n_iters, 1)
-    if sizes["d_out"] < 1:
-        raise ValueError(f"d_out must be at least 1, got {sizes['d_out']}")
-    check_choice("backprop", backprop, BACKPROP)
-    check_flag("leaky", leaky)
-    check_flag("return_coupling", return_coupling)
+    check_passes(sizes, n_iters, backprop, leaky, return_coupling)
     n_images, n_in, n_out, d_out = (sizes[letter] for letter in ("B", "I", "J", "d_out"))
     if bias is not None:
         check_tensor("bias", bias)
