@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchcaps.layers import Conv2d
@@ -37,7 +38,7 @@ def by_frequencies(y: Tensor) -> bool:
         if node is not None and node not in seen:
             seen.add(node)
             todo += [parent for parent, _ in node.next_functions]
-    return any("Bmm" in type(node).__name__ or type(node).__name__ == "_FilterBackward" for node in seen)
+    return any("Bmm" in type(node).__name__ or type(node).__name__ == "_InPartsBackward" for node in seen)
 
 
 @pytest.mark.parametrize(
@@ -255,15 +256,33 @@ def test_a_few_images_at_a_time_without_autograd(monkeypatch: pytest.MonkeyPatch
     """Of large maps; the rest of the batch makes a smaller part."""
     x, weight = torch.randn(5, 4, 20, 19, dtype=torch.float64), torch.randn(6, 4, 5, 5, dtype=torch.float64)
     whole, taken = spectral_conv2d(x, weight, 2, 1), []
-    of_image = 4 * 4 * math.prod(x.tiles * x.tile for x in spectral.tilings((22, 21), weight.shape, 2))
+    of_image = 4 * 4 * math.prod(x.tiles * x.tile for x in spectral.Cut.of((20, 19), weight.shape, 2, 1)[:2])
     monkeypatch.setattr(spectral, "_AT_ONCE", 2 * of_image)
-    transforms = spectral._transforms
-    monkeypatch.setattr(spectral, "_transforms", lambda *given: taken.append(given[2].shape[0]) or transforms(*given))
+    transforms = spectral.transforms
+    monkeypatch.setattr(spectral, "transforms", lambda *given: taken.append(given[2].shape[0]) or transforms(*given))
     with torch.no_grad():
         parts = spectral_conv2d(x, weight, 2, 1)
     assert taken == [2, 2, 1]
     torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
     assert parts.stride() == whole.contiguous(memory_format=torch.channels_last).stride()
+
+
+def test_memory_is_little_more_than_that_of_images_kernels_and_outputs() -> None:
+    """Forward and backward, no tensor is larger than these and the coefficients of outputs."""
+    x, weight = torch.randn(16, 64, 20, 20, requires_grad=True), torch.randn(128, 64, 9, 9, requires_grad=True)
+    largest = [0]
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            if isinstance(made, Tensor) and made._base is None:
+                largest.append(made.untyped_storage().nbytes() // made.itemsize)
+            return made
+
+    with Sizes():
+        y = spectral_conv2d(x, weight, 2)
+        y.sum().backward()
+    assert max(largest) <= max(x.numel(), weight.numel(), 150 * 16 * 128)
 
 
 def test_several_weights_at_once_a_few_images_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

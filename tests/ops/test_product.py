@@ -26,7 +26,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Take oneDNN on any processor, and note how often."""
     found: list[int] = []
     one = module._by_onednn
-    monkeypatch.setattr(module, "_is_amd_with_avx512", lambda: True)
+    monkeypatch.setattr(module, "_is_zen_5", lambda: True)
     monkeypatch.setattr(module, "_by_onednn", lambda *given: found.append(1) or one(*given))
     return found
 

@@ -26,7 +26,7 @@ def conv2d(
 
     On a CPU, in float32 or bfloat16 (autocast's or the tensors' own), convolutions with large kernels, many channels
     and, where autograd is off, larger batches go by ``torchcaps.ops.spectral.spectral_conv2d``: CapsNet's in half
-    the time or less, for more memory, and with rounding errors relative to the largest number nearby, as said there.
+    the time or less, in as much memory, and with rounding errors relative to the largest number nearby, as said there.
     Few places without autograd, as of one image, and a weight that lies in memory as ``[K_h, K_w, C, C']`` does, as
     that of primary capsules: ``torchcaps.ops.few_places.few_places_conv2d``. For CapsNet torch would take ten times as
     long, most of it to copy the weight.

@@ -11,22 +11,25 @@ from torch.autograd import Function, forward_ad
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
 from torchcaps.ops.backends import large_pages
-from torchcaps.ops.backends.processor import is_amd
+from torchcaps.ops.backends.processor import amd_family
 from torchcaps.ops.backends.tracing import constant_when_compiled, in_dispatch_mode, in_functorch, of_many_outputs
 from torchcaps.ops.precision import autocasts, without_autocast
 
 #: Multiplications in a product from which on oneDNN takes less time, though it is called from Python. And those for
 #: each number of the result, which oneDNN writes to memory of its own first: on small pages, where it is large.
 _ENOUGH, _FOR_EACH, _FOR_EACH_OF_MANY = 2**20, 64, 256
+#: AMD's family of processors whose units of AVX-512 are whole.
+_ZEN_5 = 26
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Multiply matrices as ``a @ b`` does.
 
-    In float32 torch hands ``a @ b`` to MKL. On AMD's processors with AVX-512 that takes 1.2 to 2.3 times as long as
-    oneDNN, which torch has as well (2.6 to 2.14; findings/torch-mkl-on-amd.sh): there oneDNN multiplies. Rounding
-    differs, no more. Large results lie on large pages, see :mod:`torchcaps.ops.backends.large_pages`. Small products,
-    and all that are compiled, exported, traced or counted, are torch's own; so are those of tensors of more axes.
+    In float32 torch hands ``a @ b`` to MKL, which uses no AVX-512 on AMD's processors. From Zen 5 on that takes 1.2 to
+    2.3 times as long as oneDNN, which torch has as well (2.6 to 2.14; findings/torch-mkl-on-amd.sh): there oneDNN
+    multiplies. Zen 4 is as fast by AVX2. Rounding differs, no more. Large results lie on large pages, see
+    :mod:`torchcaps.ops.backends.large_pages`. Small products, and all that are compiled, exported, traced or counted,
+    are torch's own; so are those of tensors of more axes.
 
     Args:
         a: ``[M, K]``, or as many of them, ``[P, M, K]``.
@@ -42,6 +45,26 @@ def product(a: Tensor, b: Tensor) -> Tensor:
         assert isinstance(made, Tensor)
         return made
     return _multiply(a, b)
+
+
+def add_product(y: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add :func:`product` to y in place; y may be of a wider dtype. Autograd does not see it."""
+    if _is_ours(a, b) and _is_for_onednn(a, b):
+        for whole, of_a, of_b in zip(y, a, b, strict=True):
+            whole.add_(_by_onednn(of_a, of_b))
+    elif y.dtype == a.dtype:
+        y.baddbmm_(a, b)
+    else:
+        y.add_(product(a, b))
+
+
+def put_product(y: Tensor, a: Tensor, b: Tensor) -> None:
+    """Write :func:`product` of many matrices into y. Autograd does not see it."""
+    if _is_ours(a, b) and _is_for_onednn(a, b):
+        for whole, of_a, of_b in zip(y, a, b, strict=True):
+            whole.copy_(_by_onednn(of_a, of_b))
+    else:
+        torch.matmul(a, b, out=y)
 
 
 class _Product(Function):
@@ -78,14 +101,14 @@ def _is_for_onednn(a: Tensor, b: Tensor) -> bool:
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
     least = _FOR_EACH_OF_MANY if large_pages.is_large((rows, columns), a.dtype) else _FOR_EACH
     enough = rows * inner * columns >= _ENOUGH and inner >= least
-    return enough and a.dtype == torch.float32 and torch.backends.mkldnn.enabled and _is_amd_with_avx512()
+    return enough and a.dtype == torch.float32 and torch.backends.mkldnn.enabled and _is_zen_5()
 
 
 @constant_when_compiled
 @functools.cache
-def _is_amd_with_avx512() -> bool:
+def _is_zen_5() -> bool:
     there = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return there and torch.backends.cpu.get_cpu_capability() == "AVX512" and is_amd()
+    return there and torch.backends.cpu.get_cpu_capability() == "AVX512" and amd_family() >= _ZEN_5
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:
@@ -93,10 +116,10 @@ def _multiply(a: Tensor, b: Tensor) -> Tensor:
     if by_onednn and a.dim() == 2:
         return _by_onednn(a, b)
     y = large_pages.empty((*a.shape[:-1], b.shape[-1]), a.dtype)
-    if not by_onednn:
-        return torch.matmul(a, b, out=y)
-    for whole, of_a, of_b in zip(y, a, b, strict=True):
-        whole.copy_(_by_onednn(of_a, of_b))
+    if by_onednn:
+        put_product(y, a, b)
+    else:
+        torch.matmul(a, b, out=y)
     return y
 
 
