@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks import by_jax
 from benchmarks.compiled import compiled
 from benchmarks.contenders import maps, take, torchs_convolutions, vectors
+from benchmarks.in_use import JAX, InUse
 from torchcaps.models import ModelOutput, build
 from torchcaps.ops import margin_loss, reconstruction_loss, spread_loss
 
@@ -134,7 +136,7 @@ class Net:
 
     Attributes:
         model: one of ``torchcaps.models.MODELS``.
-        contender: how its layers route, see :func:`~benchmarks.contenders.take`.
+        contender: how its layers route, see :func:`~benchmarks.contenders.take`; or "JAX" for a training step there.
         batch: images.
         image_shape: (channels, height, width).
         n_classes: of the model.
@@ -167,6 +169,9 @@ class Net:
             model = build(self.model, self.image_shape, self.n_classes, **self._options())
             images = torch.rand(self.batch, *self.image_shape).to(device, dtype)
             labels = torch.randint(self.n_classes, (self.batch,)).to(device)
+        if self.contender == JAX:
+            by_jax_step = by_jax.step(model, images, labels)
+            return lambda: {"loss": torch.tensor(by_jax_step())}
         take(model, self.contender)
         model = model.to(device, dtype).train(self.train)
         bf16 = torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16")
@@ -202,8 +207,8 @@ class Net:
         return options if self.n_iters is None else options | {"n_iters": self.n_iters}
 
 
-Work = Vectors | Maps | Net
-KINDS = {kind.__name__: kind for kind in (Vectors, Maps, Net)}
+Work = Vectors | Maps | Net | InUse
+KINDS = {kind.__name__: kind for kind in (Vectors, Maps, Net, InUse)}
 
 
 def described(work: Work) -> dict[str, Any]:

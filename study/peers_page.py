@@ -9,12 +9,14 @@ from study.markdown import markdown_table
 
 
 def peers() -> list[str]:
-    """Return the times of every network, one row for each number of images, and the training step."""
+    """Return the times and memory of every network, a row for each number of images, and of training steps."""
     suite = records.read("bench", "peers")["suites"]["peers"]
-    times = by_work({name: 1e3 * one["median"] for name, one in suite["seconds"].items()})
+    times, memory = (
+        by_work({name: one["median"] for name, one in suite[what].items()}) for what in ("seconds", "bytes")
+    )
     whose = list(dict.fromkeys(name for each in times.values() for name in each))
-    rows = [(work, *(_milliseconds(each, name) for name in whose)) for work, each in times.items()]
-    return markdown_table(("milliseconds", *whose), rows)
+    rows = [(work, *(_cell(each, memory.get(work, {}), name) for name in whose)) for work, each in times.items()]
+    return markdown_table(("ms, and peak memory in MB", *whose), rows)
 
 
 def by_work(times: Mapping[str, float]) -> dict[str, dict[str, float]]:
@@ -26,8 +28,15 @@ def by_work(times: Mapping[str, float]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _milliseconds(times: Mapping[str, float], name: str) -> str:
+def _cell(times: Mapping[str, float], memory: Mapping[str, float], name: str) -> str:
     if name not in times:
         return "–"
-    shown = f"{times[name]:,.0f}" if times[name] >= 100 else f"{times[name]:.3g}"
-    return f"**{shown}**" if times[name] == min(times.values()) else shown
+    milliseconds, megabytes = _marked(times, name, 1e3), _marked(memory, name, 1e-6) if name in memory else "–"
+    return f"{milliseconds}, {megabytes}"
+
+
+def _marked(values: Mapping[str, float], name: str, factor: float) -> str:
+    """Write a number to three digits; the least of all is bold."""
+    value = factor * values[name]
+    shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"**{shown}**" if values[name] == min(values.values()) else shown

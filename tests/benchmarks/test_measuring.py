@@ -17,12 +17,13 @@ from benchmarks.check import TOLERANCE, Disagreement, relative_errors, require_a
 from benchmarks.clock import Measured, interleaved, stopwatch, summary
 from benchmarks.conditions import Conditions
 from benchmarks.draw import draw
+from benchmarks.in_use import InUse
 from benchmarks.peak import measure, peak
 from benchmarks.report import _goal, as_json, as_markdown
 from benchmarks.result import Found, Point, Row
 from benchmarks.suites import memory as memory_suite
 from benchmarks.suites.growth import growth
-from benchmarks.work import Maps, Net, Vectors, described, from_description
+from benchmarks.work import Maps, Net, Vectors, Work, described, from_description
 
 CPU = torch.device("cpu")
 
@@ -75,9 +76,15 @@ def test_what_disagrees_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "work", [Vectors(batch=2, n_in=6), Maps(batch=1, n_types=2, n_out=2, size=5), Net(batch=2, small=True)]
+    "work",
+    [
+        Vectors(batch=2, n_in=6),
+        Maps(batch=1, n_types=2, n_out=2, size=5),
+        Net(batch=2, small=True),
+        InUse("plain PyTorch", "capsnet_small"),
+    ],
 )
-def test_work_is_the_same_in_another_process(work: Vectors | Maps | Net) -> None:
+def test_work_is_the_same_in_another_process(work: Work) -> None:
     again = from_description(described(work))
     assert again == work and type(again) is type(work)
     first, second = work.prepare(CPU)(), again.prepare(CPU)()

@@ -26,11 +26,12 @@ struct Forward {
   const Problem<T, Pose> problem;  // behind a reference its members would be loaded again and again
   T *out_pose, *out_act, *saved, *coupling;  // the last two may be null
 
-  // The mean and the variance of every parent; two passes, hence exact.
+  // The mean and the variance of every parent, from sums around a guess of the mean: what offsets add to it.
   template <bool kOffset>
   void first_m_step(int64_t b, Parent<V>* parents, T* weighted) const {
-    const int64_t rows = problem.C * problem.K, JV = problem.JV, children = problem.C * problem.H * problem.W;
-    T* r = weighted + children * D;  // r [children] and r·M [children, 16]
+    const int64_t rows = problem.C * problem.K, JV = problem.JV, children = problem.n_lower();
+    const T* poses = problem.pose + b * children * D;
+    T *r = weighted + children * D, *root = r + children;  // r [children], √r, and √r·M [children, 16]
     std::vector<Seen> seen(problem.most_seen);
     for (int64_t y = 0; y < problem.H; ++y)
       for (int64_t x = 0; x < problem.W; ++x) {
@@ -38,9 +39,9 @@ struct Forward {
         const T start = n_seen ? problem.start(n_seen) : T(0);
         for (int64_t c = 0; c < problem.C; ++c) {
           const int64_t child = problem.child(0, c, y, x);
-          const T* m = problem.pose + (b * children + child) * D;
           r[child] = start * problem.act[b * children + child];
-          for (int h = 0; h < D; ++h) weighted[child * D + h] = r[child] * m[h];
+          root[child] = std::sqrt(r[child]);
+          for (int h = 0; h < D; ++h) weighted[child * D + h] = root[child] * poses[child * D + h];
         }
       }
     for (int64_t p = 0; p < problem.P; ++p) {
@@ -51,11 +52,12 @@ struct Forward {
         if (kOffset)
           for (int h = 0; h < D; ++h) shift[h] += double(ri) * problem.offset[i * D + h];
       }
+      const T mass = T(total) + problem.eps;
       for (int64_t jv = 0; jv < JV; ++jv) {
         Parent<V>& parent = parents[p * JV + jv];
-        parent.s0 = splat<T>(T(total) + problem.eps);
+        parent.s0 = splat<T>(mass);
         for (int h = 0; h < D; ++h) {
-          parent.mu[h] = splat<T>(T(shift[h]));
+          parent.mu[h] = splat<T>(T(shift[h]) / mass);
           parent.s1[h] = parent.s2[h] = V{};
         }
       }
@@ -63,33 +65,23 @@ struct Forward {
     for (int64_t jv = 0; jv < JV; ++jv)
       for (int64_t from = 0; from < rows; from += Pose::kRows)
         for (int64_t p = 0; p < problem.P; ++p) {
-          V* mu = parents[p * JV + jv].mu;
-          V run[D] = {};
-          for (int64_t i = from; i < std::min(rows, from + Pose::kRows); ++i)
-            Pose::template add<T>(weighted + problem.seen_child(i, p) * D, problem.weights(i, jv), run);
-#pragma GCC unroll 16
-          for (int h = 0; h < D; ++h) mu[h] += run[h];
-        }
-    for (int64_t i = 0; i < problem.P * JV; ++i)
-      for (int h = 0; h < D; ++h) parents[i].mu[h] *= (1 - problem.damping) / parents[i].s0;
-    const T* poses = problem.pose + b * children * D;
-    for (int64_t jv = 0; jv < JV; ++jv)
-      for (int64_t from = 0; from < rows; from += Pose::kRows)
-        for (int64_t p = 0; p < problem.P; ++p) {
           Parent<V>& parent = parents[p * JV + jv];
+          const int64_t to = std::min(rows, from + Pose::kRows);
+          if (kOffset) {
+            first_sums<true>(poses, r, p, jv, from, to, parent.mu, parent.s1, parent.s2);
+            continue;
+          }
 #pragma GCC unroll 4
           for (int c = 0; c < 4; ++c) {
             V run[4] = {}, rest[4] = {};
-            for (int64_t i = from; i < std::min(rows, from + Pose::kRows); ++i) {
+            for (int64_t i = from; i < to; ++i) {
               const int64_t child = problem.seen_child(i, p);
               V v[4];
-              quarter<T, Pose, kOffset>(poses + child * D, problem.weights(i, jv), parent.mu, problem.offset + i * D, c,
-                                        v);
+              Pose::template quarter<T>(weighted + child * D, problem.weights(i, jv), c, [](int) { return V{}; }, v);
 #pragma GCC unroll 4
               for (int q = 0; q < 4; ++q) {
-                const V rv = r[child] * v[q];
-                rest[q] += rv;
-                run[q] += rv * v[q];
+                rest[q] += root[child] * v[q];
+                run[q] += v[q] * v[q];
               }
             }
 #pragma GCC unroll 4
@@ -99,17 +91,51 @@ struct Forward {
     for (int64_t p = 0; p < problem.P; ++p)
       for (int64_t jv = 0; jv < JV; ++jv) {
         Parent<V>& parent = parents[p * JV + jv];
-        const V all = parent.s0 - problem.eps;  // Σ r
+        V mean[D];
+        bool again = false;
         for (int h = 0; h < D; ++h) {
-          // The second sum says how far rounding in the first, long one left the mean amiss.
-          const V s1 = parent.s1[h], mu = parent.mu[h];
-          parent.mu[h] += (1 - problem.damping) * (s1 - problem.eps * mu) / parent.s0 - problem.damping * mu;
-          const V amiss = parent.mu[h] - mu;  // as rounded
+          const V all = parent.s0 - problem.eps, s1 = parent.s1[h], s2 = parent.s2[h];  // all: Σ r
+          mean[h] = (1 - problem.damping) * (s1 + all * parent.mu[h]) / parent.s0;
+          const V amiss = mean[h] - parent.mu[h], total = s2 + amiss * (amiss * all - T(2) * s1);
+          const auto lost = s2 > T(4) * (total + problem.floor * parent.s0);
+          for (int l = 0; l < L; ++l) again |= lost[l] != 0;
+        }
+        if (again) {  // around the mean itself, which says how far rounding in the first, long sum left it amiss, too
+          for (int h = 0; h < D; ++h) parent.mu[h] = mean[h], parent.s1[h] = parent.s2[h] = V{};
+          first_sums<kOffset>(poses, r, p, jv, 0, rows, parent.mu, parent.s1, parent.s2);
+        }
+        for (int h = 0; h < D; ++h) {
+          const V all = parent.s0 - problem.eps, s1 = parent.s1[h], guess = parent.mu[h];
+          parent.mu[h] += (1 - problem.damping) * (s1 - problem.eps * guess) / parent.s0 - problem.damping * guess;
+          const V amiss = parent.mu[h] - guess;  // as rounded
           parent.t1[h] = parent.mu[h];
           parent.t2[h] = (s1 - amiss * all) / parent.s0;
           parent.s2[h] = (parent.s2[h] + amiss * (amiss * all - T(2) * s1)) / parent.s0 + problem.floor;
         }
       }
+  }
+
+  // s1 += Σ r (V − μ), s2 += Σ r (V − μ)² over some rows of what a place sees.
+  template <bool kOffset>
+  void first_sums(const T* poses, const T* r, int64_t p, int64_t jv, int64_t from, int64_t to, const V* mu, V* s1,
+                  V* s2) const {
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      V run[4] = {}, rest[4] = {};
+      for (int64_t i = from; i < to; ++i) {
+        const int64_t child = problem.seen_child(i, p);
+        V v[4];
+        quarter<T, Pose, kOffset>(poses + child * D, problem.weights(i, jv), mu, problem.offset + i * D, c, v);
+#pragma GCC unroll 4
+        for (int q = 0; q < 4; ++q) {
+          const V rv = r[child] * v[q];
+          rest[q] += rv;
+          run[q] += rv * v[q];
+        }
+      }
+#pragma GCC unroll 4
+      for (int q = 0; q < 4; ++q) s1[4 * q + c] += rest[q], s2[4 * q + c] += run[q];
+    }
   }
 
   // E-step with the parents' states and the M-step's sums, in one pass.
@@ -256,7 +282,7 @@ struct Forward {
 
   template <bool kOffset>
   void images(int64_t from, int64_t to) const {
-    const int64_t own = problem.n_lower(), first_size = own * (D + 1) / L + 1;
+    const int64_t own = problem.n_lower(), first_size = own * (D + 2) / L + 1;
     const int64_t shares = problem.compete_positions ? own * problem.JV : own / L + 1;
     Records<Parent<V>> records(problem.P * problem.JV);
     Buffer<T> numbers(first_size + 2 * shares);

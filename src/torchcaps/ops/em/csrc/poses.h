@@ -28,17 +28,6 @@ struct Matrices {
     }
   }
 
-  // sum += M W
-  template <class T>
-  static inline void add(const T* m, const Vec<T>* weight, Vec<T>* sum) {
-#pragma GCC unroll 4
-    for (int k = 0; k < 4; ++k)
-#pragma GCC unroll 4
-      for (int q = 0; q < 4; ++q)
-#pragma GCC unroll 4
-        for (int c = 0; c < 4; ++c) sum[4 * q + c] += m[4 * q + k] * weight[4 * k + c];
-  }
-
   // From the gradient of a vote to those of the pose and of the weights, which are added to: by columns of M and rows
   // of W, so that every number is loaded once.
   template <class T>
@@ -84,15 +73,6 @@ struct Vectors {
       for (int q = 0; q < 4; ++q) x[q] += m[k] * weight[k * D + 4 * q + c];
 #pragma GCC unroll 4
     for (int q = 0; q < 4; ++q) v[q] = x[q];
-  }
-
-  // sum += M W
-  template <class T>
-  static inline void add(const T* m, const Vec<T>* weight, Vec<T>* sum) {
-#pragma GCC unroll 16
-    for (int k = 0; k < D; ++k)
-#pragma GCC unroll 16
-      for (int h = 0; h < D; ++h) sum[h] += m[k] * weight[k * D + h];
   }
 
   // From the gradient of a vote to those of the pose and of the weights, which are added to.
