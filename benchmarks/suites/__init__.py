@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.suites.bounds import bounds
 from benchmarks.suites.capsnet import capsnet
 from benchmarks.suites.dynamic import dynamic
 from benchmarks.suites.em import em
@@ -21,6 +22,7 @@ SUITES = {
     "threads": threads,
     "routings": routings,
     "peers": peers,
+    "bounds": bounds,
 }
 
 __all__ = ["SUITES"]
