@@ -269,6 +269,8 @@ CALLS: dict[str, Call] = {
             "split": choice(None),
             "max_value": choice(None),
             "frames": choice("one"),
+            "window": choice(None),
+            "empty": choice("keep", "drop"),
         },
         names=("data.root", "data.image_size", "data.options"),
     ),

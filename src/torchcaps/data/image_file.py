@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_choice
+from torchcaps.data.dicom import read_dicom
+from torchcaps.data.medical import Window, check_window, is_dicom
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -49,7 +51,13 @@ class _OfTheFile(ValueError):
 
 
 def read_image(
-    path: Path, size: tuple[int, int], channels: int = 3, *, max_value: int | None = None, frames: Frames = "one"
+    path: Path,
+    size: tuple[int, int],
+    channels: int = 3,
+    *,
+    max_value: int | None = None,
+    frames: Frames = "one",
+    window: Window = None,
 ) -> Tensor:
     """Read one image as ``[C, H, W]`` uint8, resized to (height, width); transparency becomes white.
 
@@ -60,28 +68,51 @@ def read_image(
         max_value: the value that is white in files of grey with more than 8 bits, such as 4095 where 12 bits lie in 16;
             by default 65535 of 16 bits.
         frames: "one" refuses files of several pictures, "first" takes the first.
+        window: the values of a DICOM file that are shown (:func:`~torchcaps.data.dicom.read_dicom`).
 
     Raises:
         ValueError: the file is missing, not an image, of several pictures, brighter than ``max_value``, or one of
             which is not known what is white (floats and 32 bits without ``max_value``).
     """
+    if is_dicom(path):
+        return as_pixels(read_dicom(path, window, first=frames == "first")[0], size, channels)
     with opened(path) as file:
         return _pixels(path, file, size, channels, max_value, frames)[0]
 
 
-def read_shown(path: Path, size: tuple[int, int], *, max_value: int | None = None, frames: Frames = "one") -> Shown:
+def read_shown(
+    path: Path,
+    size: tuple[int, int],
+    *,
+    max_value: int | None = None,
+    frames: Frames = "one",
+    window: Window = None,
+) -> Shown:
     """Read one image in colour with its digest; arguments and errors are those of :func:`read_image`."""
+    if is_dicom(path):
+        picture, digest = read_dicom(path, window, first=frames == "first")
+        return Shown(as_pixels(picture, size, 3), digest, None)
     with opened(path) as file:
         pixels, brightest = _pixels(path, file, size, 3, max_value, frames)
         return Shown(pixels, hashlib.sha256(_content(path, file)).digest(), brightest)
 
 
-def check_reading(max_value: object, frames: object) -> None:
+def as_pixels(picture: np.ndarray | Image.Image, size: tuple[int, int], channels: int) -> Tensor:
+    """Return a picture of 8 bits ``[H, W]`` or ``[H, W, 3]`` as ``[C, H, W]`` uint8, resized to (height, width)."""
+    from PIL import Image
+
+    image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else picture
+    resized = image.convert("RGB" if channels == 3 else "L").resize((size[1], size[0]), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.array(resized)).view(*size, channels).permute(2, 0, 1)
+
+
+def check_reading(max_value: object, frames: object, window: object = None) -> None:
     """Refuse options of :func:`read_image` that are none.
 
     Raises:
-        ValueError: ``max_value`` is no integer above 0, or ``frames`` is unknown.
+        ValueError: ``max_value`` is no integer above 0, ``frames`` is unknown, or ``window`` is none.
     """
+    check_window(window)
     if max_value is not None:
         check_at_least("data.options.max_value", max_value, 1)  # type: ignore[arg-type]
     check_choice("data.options.frames", frames, FRAMES)
@@ -90,8 +121,6 @@ def check_reading(max_value: object, frames: object) -> None:
 def _pixels(
     path: Path, file: Image.Image, size: tuple[int, int], channels: int, max_value: int | None, frames: Frames
 ) -> tuple[Tensor, int | None]:
-    from PIL import Image
-
     n = _n_pictures(file)
     if n > 1 and frames == "one":
         raise _OfTheFile(
@@ -104,9 +133,7 @@ def _pixels(
     image, brightest = _in_8_bits(path, file, upright(file), max_value)
     if is_deep:
         brightest = _WHITE // 255 * _brightest(image)
-    image = without_transparency(image).convert("RGB" if channels == 3 else "L")
-    resized = image.resize((size[1], size[0]), Image.Resampling.BICUBIC)
-    return torch.from_numpy(np.array(resized)).view(*size, channels).permute(2, 0, 1), brightest
+    return as_pixels(without_transparency(image), size, channels), brightest
 
 
 def without_transparency(image: Image.Image) -> Image.Image:

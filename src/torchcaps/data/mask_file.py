@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchcaps.data.dicom import dicom_size, read_dicom_numbers
 from torchcaps.data.image_file import opened, orientation_of, upright
+from torchcaps.data.medical import is_dicom
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -30,7 +32,7 @@ def read_mask(path: Path, n_classes: int) -> np.ndarray:
     """Read a mask: 0 is background, k the k-th class; of a single class 255 is it too.
 
     Args:
-        path: a grey or palette image. Of colours all channels must be equal.
+        path: a grey or palette image, or a DICOM file. Of colours all channels must be equal.
         n_classes: how many classes there are.
 
     Returns:
@@ -41,21 +43,37 @@ def read_mask(path: Path, n_classes: int) -> np.ndarray:
 
     Source of the form: PASCAL VOC's and most tools' PNG of class numbers.
     """
+    if is_dicom(path):
+        return check_numbers(path, read_dicom_numbers(path), n_classes)
     with opened(path) as file:
         if getattr(file, "n_frames", 1) > 1:
             raise ValueError(f"it must hold one picture, got {file.n_frames}")  # type: ignore[attr-defined]
         image = upright(file).copy()
-    numbers = _numbers(path, image)
+    return check_numbers(path, _numbers(path, image), n_classes)
+
+
+def check_numbers(path: Path, numbers: np.ndarray, n_classes: int) -> np.ndarray:
+    """Refuse numbers of no class; return them as uint8, with 255 as 1 where there is one class.
+
+    Args:
+        path: of the file that they are from.
+        numbers: ``[H, W]``, or ``[X, Y, Z]`` of a volume.
+        n_classes: how many classes there are.
+
+    Raises:
+        ValueError: naming the file, the number, and its place.
+    """
     known = [*range(n_classes + 1), *([255] if n_classes == 1 else [])]
     found = np.unique(numbers)
     strange = found[~np.isin(found, known)]
     if len(strange):
         wanted = "0 and 1, or 0 and 255" if n_classes == 1 else f"0 … {n_classes}"
-        row, column = np.argwhere(numbers == strange[0])[0]
+        place = np.argwhere(numbers == strange[0])[0]
         many = f" and {len(strange) - 1} other values" if len(strange) > 1 else ""
+        where = f"row {place[0]}, column {place[1]}" if len(place) == 2 else f"voxel {', '.join(map(str, place))}"
         raise ValueError(
             f"{path} must hold {wanted} (0 is background; data.options.classes names the others), got {strange[0]}"
-            f"{many} (row {row}, column {column})"
+            f"{many} ({where})"
         )
     return np.minimum(numbers, n_classes).astype(np.uint8)
 
@@ -82,6 +100,8 @@ def shown_size(path: Path) -> tuple[int, int]:
     Raises:
         ValueError: naming the file, which is no image.
     """
+    if is_dicom(path):
+        return dicom_size(path)
     with opened(path) as file:
         width, height = file.size
         return (width, height) if orientation_of(file) in _ON_ITS_SIDE else (height, width)

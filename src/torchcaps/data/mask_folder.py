@@ -7,23 +7,24 @@ import logging
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_two
+from torchcaps.checks import check_choice, check_two
+from torchcaps.data.dicom import identities_of
 from torchcaps.data.image_file import Frames, check_reading
 from torchcaps.data.images import Dataset, Images, fixed_order, labels_of
-from torchcaps.data.layout import SUFFIXES
-from torchcaps.data.mask_file import MOST_CLASSES, as_bits, nearest, read_mask, shown_size
-from torchcaps.data.pixels import read_files
+from torchcaps.data.mask_file import MOST_CLASSES
+from torchcaps.data.mask_pairs import find_pairs, read_pairs
+from torchcaps.data.medical import MEDICAL_SUFFIXES, Window, find_patients, suffix_of
 from torchcaps.data.splits import SPLITS, TEST, VALIDATION, check_apart, find_groups, find_splits, stratify
 
-#: Faults that are named in an error.
-_NAMED = 20
 #: Sides of the images by default.
 _SIZE = (64, 64)
+#: What happens to images without any class: they are kept, or left out of training.
+Empty = Literal["keep", "drop"]
 
 
 def load_mask_folder(
@@ -35,11 +36,18 @@ def load_mask_folder(
     *,
     max_value: int | None = None,
     frames: Frames = "one",
+    window: Window = None,
+    empty: Empty = "keep",
 ) -> Dataset:
     """Images of any size and their masks: ``images/NAME.jpg`` and ``masks/NAME.png``, perhaps in sub-folders.
 
     A mask has the size of its image. Its pixels are numbers of classes: 0 is background, 1 the first class. With one
     class 255 will do for 1. A mask is grey or has a palette, whose colours do not count.
+
+    With the extra ``medical``, DICOM files (``.dcm``) and NIfTI volumes (``.nii``, ``.nii.gz``) are read too. A volume
+    is cut into axial slices, with the patient's right on the left; its mask is a volume of the same shape and affine.
+    All slices of a patient come into one split. A sub-folder of such files is a patient, and so is a volume beside
+    others. Other DICOM files go by the patients that they name, or by their series.
 
     About 70 % train, 10 % validate and 20 % test. Which do follows from the images' content alone, as in
     :func:`~torchcaps.data.folder.load_folder`; images are shared out by the rarest class that they show.
@@ -52,13 +60,17 @@ def load_mask_folder(
         groups: whose image each is, such as one patient's: a regular expression on its path below ``images``, or a
             ``.csv`` table (:func:`~torchcaps.data.splits.find_groups`). Each group comes into one split.
         split: a ``.csv`` table with the columns ``file`` and ``split``, which is train, val or test.
-        max_value: the value that is white in grey images of more than 8 bits.
+        max_value: the value that is white in grey images of more than 8 bits, of DICOM and NIfTI none.
         frames: "one" refuses images of several pictures, "first" takes the first of each.
+        window: values that DICOM files and volumes show, as centre and width in their own units, such as [40, 400] in
+            Hounsfield's; "file" for those that each file names; by default from the 0.5th to the 99.5th percentile of
+            each file. What lies outside is black or white.
+        empty: "drop" leaves images without any class out of training. Validation and test keep them.
 
     Raises:
-        ValueError: no such folders; an image without a mask or a mask without an image; another size; values of no
-            class; files that cannot be read. All of them are named. Besides, a split without images, and a class in no
-            mask to train on.
+        ValueError: no such folders; an image without a mask or a mask without an image; another size or affine; values
+            of no class; files that cannot be read. All of them are named. Besides, a package that is not installed, too
+            few patients, a split without images, and a class in no mask to train on.
     """
     folders = [Path(root) / name for name in ("images", "masks")] if isinstance(root, str | Path) else []
     if not folders or "\0" in str(root) or not all(folder.is_dir() for folder in folders):
@@ -66,24 +78,30 @@ def load_mask_folder(
     assert root is not None
     if image_size is not None:
         check_two("data.image_size", image_size, 1)
-    check_reading(max_value, frames)
+    check_reading(max_value, frames, window)
+    check_choice("data.options.empty", empty, get_args(Empty))
     names = _names(classes)
-    pairs = _pairs(*folders)
-    files, size = [image for image, _ in pairs], image_size or _SIZE
-    masks = _read_masks(pairs, len(names), size)
-    pixels = read_files(files, size, max_value=max_value, frames=frames)
-    _refuse(Path(root), pixels.broken)
-    whose = None if groups is None else find_groups(groups, Path(root), [(file, folders[0]) for file in files])
-    rarest = _rarest(labels_of(masks), masks)
-    if split is not None:
-        split_of = find_splits(split, Path(root), files)
-        check_apart(whose or (), split_of if whose else ())
+    pairs = find_pairs(*folders)
+    files = [image for image, _ in pairs]
+    if window is not None and not any(suffix_of(file) in MEDICAL_SUFFIXES for file in files):
+        raise ValueError(f"data.options.window must be left alone without DICOM or NIfTI images, got {window}")
+    if groups is not None:
+        whose = find_groups(groups, Path(root), [(file, folders[0]) for file in files])
     else:
-        split_of = _shared_out(rarest, pixels.digests, whose)
-    parts = _parts(pixels.images, masks, whose, split_of)
+        whose = find_patients(files, folders[0], identities_of) if split is None else None
+    named = None if split is None else find_splits(split, Path(root), files)
+    if named is not None:
+        check_apart(whose or (), named if whose else ())
+    read = read_pairs(pairs, len(names), image_size or _SIZE, max_value=max_value, frames=frames, window=window)
+    images, masks = read.images, read.masks
+    whose = None if whose is None else [whose[k] for k in read.files]
+    rarest = _rarest(labels_of(masks), masks)
+    split_of = [named[k] for k in read.files] if named is not None else _shared_out(rarest, read.digests, whose)
+    parts = _parts(images, masks, whose, split_of, drop=empty == "drop")
     _require_all(Path(root), names, parts)
     by = "by content" if split is None else f"by {split}"
-    note = f"split {by}" + (f" in the groups of {groups}" if groups is not None else "")
+    by += "" if whose is None else " in patients" if groups is None else f" in the groups of {groups}"
+    note = f"split {by}"
     return Dataset(Path(root).resolve().name, names, parts["train"], parts["val"], parts["test"], note=note)
 
 
@@ -97,61 +115,6 @@ def _names(classes: Sequence[str] | None) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ValueError(f"{wanted}, got {', '.join(names)}")
     return names
-
-
-def _pairs(images: Path, masks: Path) -> list[tuple[Path, Path]]:
-    """Find each image's mask by its name without the ending.
-
-    Raises:
-        ValueError: naming files without a partner, or two of one name.
-    """
-    found = [_by_name(images), _by_name(masks)]
-    faults = [f"{path} has no mask {masks / name}.png" for name, path in found[0].items() if name not in found[1]]
-    faults += [f"{path} has no image {images / name}.*" for name, path in found[1].items() if name not in found[0]]
-    _refuse(images.parent, faults)
-    return [(path, found[1][name]) for name, path in found[0].items()]
-
-
-def _by_name(folder: Path) -> dict[str, Path]:
-    inside = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    found = dict[str, Path]()
-    for path in sorted(path for path in inside if not path.name.startswith(".")):
-        name = path.relative_to(folder).with_suffix("").as_posix()
-        if name in found:
-            raise ValueError(f"{folder} must have one file of a name, got {found[name].name} and {path.name}")
-        found[name] = path
-    if not found:
-        raise ValueError(f"{folder} must hold images ({', '.join(SUFFIXES)}), got none")
-    return found
-
-
-def _read_masks(pairs: Sequence[tuple[Path, Path]], n_classes: int, size: tuple[int, int]) -> Tensor:
-    """Read the masks of images, resized, ``[N, J, H, W]`` bool."""
-    masks, faults = torch.zeros(len(pairs), n_classes, *size, dtype=torch.bool), list[str]()
-    for k, (image, path) in enumerate(pairs):
-        try:
-            numbers, wanted = read_mask(path, n_classes), shown_size(image)
-        except ValueError as error:
-            faults.append(str(error))
-            continue
-        if numbers.shape != wanted:
-            sizes = ["×".join(map(str, each)) for each in (wanted, numbers.shape)]
-            faults.append(f"{path} must be {sizes[0]} as {image.name}, got {sizes[1]}")
-            continue
-        # Numbers are resized, not the masks of each class: that is as exact, and takes a fraction of the memory.
-        resized = nearest(torch.from_numpy(np.ascontiguousarray(numbers))[None, None], size)
-        masks[k] = as_bits(resized[0, 0], n_classes)
-    _refuse(pairs[0][1].parent, faults)
-    return masks
-
-
-def _refuse(root: Path, faults: Sequence[str]) -> None:
-    """Name all files that something is wrong with."""
-    if len(faults) == 1:
-        raise ValueError(faults[0])
-    if faults:
-        more = [f"and {len(faults) - _NAMED} more"] if len(faults) > _NAMED else []
-        raise ValueError("\n  ".join([f"{root}: {len(faults)} files must be mended:", *faults[:_NAMED], *more]))
 
 
 def _rarest(labels: Tensor, masks: Tensor) -> list[str]:
@@ -171,13 +134,19 @@ def _shared_out(rarest: Sequence[str], digests: Sequence[bytes], whose: Sequence
     return stratify(rarest, ties, draws, {"test": TEST, "val": VALIDATION})
 
 
-def _parts(images: Tensor, masks: Tensor, whose: Sequence[str] | None, split_of: Sequence[str]) -> dict[str, Images]:
-    """Share images out to their splits, in a fixed random order."""
+def _parts(
+    images: Tensor, masks: Tensor, whose: Sequence[str] | None, split_of: Sequence[str], *, drop: bool
+) -> dict[str, Images]:
+    """Share images out to their splits, in a fixed random order; ``drop`` leaves empty ones out of training."""
+    shows = masks.flatten(1).any(dim=1).tolist()
     rank = {group: k for k, group in enumerate(sorted(set(whose or ())))}
     groups = None if whose is None else torch.tensor([rank[group] for group in whose])
     parts = {}
     for split in SPLITS:
-        places = torch.tensor([k for k, each in enumerate(split_of) if each == split], dtype=torch.int64)
+        places = torch.tensor(
+            [k for k, each in enumerate(split_of) if each == split and (shows[k] or not drop or split != "train")],
+            dtype=torch.int64,
+        )
         places = places[fixed_order(len(places), 0)]
         factors = {} if groups is None else {"group": groups[places]}
         parts[split] = Images(images[places], labels_of(masks[places]), factors, masks[places])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.data.image_file import Frames, Shown, read_shown
+from torchcaps.data.medical import Window
 
 #: Files that are read before their pixels are put away: the memory beside the tensor is that of these.
 _AT_ONCE = 64
@@ -47,6 +48,7 @@ def read_files(
     *,
     max_value: int | None = None,
     frames: Frames = "one",
+    window: Window = None,
     store: Path | None = None,
 ) -> Pixels:
     """Read images, resized to (height, width).
@@ -56,6 +58,7 @@ def read_files(
         size: (height, width).
         max_value: as :func:`~torchcaps.data.image_file.read_image` takes it.
         frames: likewise.
+        window: likewise.
         store: a folder on whose disk the tensor lies; None for memory.
 
     Raises:
@@ -63,7 +66,7 @@ def read_files(
     """
     images = _allocate((len(paths), 1, *size), store)
     digests, good, broken, deep = list[bytes](), list[int](), list[str](), list[int]()
-    for k, shown in enumerate(_each(paths, size, max_value, frames)):
+    for k, shown in enumerate(_each(paths, size, max_value, frames, window)):
         if isinstance(shown, ValueError):
             broken.append(str(shown))
             continue
@@ -92,11 +95,11 @@ def _allocate(shape: tuple[int, ...], store: Path | None) -> Tensor:
 
 
 def _each(
-    paths: Sequence[Path], size: tuple[int, int], max_value: int | None, frames: Frames
+    paths: Sequence[Path], size: tuple[int, int], max_value: int | None, frames: Frames, window: Window
 ) -> Iterator[Shown | ValueError]:
     def read(path: Path) -> Shown | ValueError:
         try:
-            return read_shown(path, size, max_value=max_value, frames=frames)
+            return read_shown(path, size, max_value=max_value, frames=frames, window=window)
         except ValueError as error:
             return error
 
