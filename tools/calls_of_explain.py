@@ -321,7 +321,11 @@ CALLS = {
             explain.draw_curves, {"runs": choice({"a": [_ROW]}, {"a": [_ROW, {**_ROW, "epoch": 2.0}]})}
         ),
         "read_metrics": Call(explain.read_metrics, {"path": _metrics}),
-        "draw_sweep": Call(explain.draw_sweep, {"errors": choice({"a": [0.1, 0.2]}, {"a": (0.5,), "b": [0.1]})}),
+        "draw_sweep": Call(
+            explain.draw_sweep,
+            {"errors": choice({"a": [0.1, 0.2]}, {"a": (0.5,), "b": [0.1]})},
+            {"measure": choice("validation error")},
+        ),
         "draw_image_rows": Call(
             explain.draw_image_rows,
             {"rows": lambda _: [("a", torch.rand(2, 1, 4, 5)), ("b", torch.rand(2, 1, 4, 5))]},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from torchcaps.training.recipes import recipe
 from torchcaps.training.run import Run
 from torchcaps.training.tasks import Segmentation
 from torchcaps.training.train import train
+from torchcaps.training.tuning import tune
 
 CLASSES = ("bright", "dim")
 
@@ -246,8 +248,59 @@ def test_from_the_command_line(folder: Path, run: Path, capsys: pytest.CaptureFi
     assert "nothing was trained" in said and f"test Dice {result['test_dice']:.4f}, validation Dice" in said
     assert main(["evaluate", str(run), "--folder", str(folder)]) == 2
     assert "must hold a classifier, got a network that segments" in capsys.readouterr().err
-    assert main(["export", str(run), "--format", "onnx"]) == 2
+    assert main(["playground", str(run), "--no-browser"]) == 2
     assert "must hold a classifier, got a network that segments" in capsys.readouterr().err
+    assert main(["export", str(run), "--format", "onnx", "--int8"]) == 2
+    assert "must hold a classifier, got a network that segments" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["pt2", "safetensors"])
+def test_scores_of_pixels_are_exported(
+    form: str, folder: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    file = tmp_path / f"model.{form}"
+    assert main(["export", str(run), "--format", form, "--out", str(file), "--data.root", str(folder)]) == 0
+    assert re.search(r"its scores of \d+ images of mask-folder differ by at most", capsys.readouterr().out)
+    if form == "pt2":
+        images, extra = torch.rand(3, 1, 16, 16), {"torchcaps": ""}
+        found = torch.export.load(file, extra_files=extra).module()(images)
+        with torch.no_grad():
+            wanted = load_model(run).model(images).scores
+        assert found.shape == (3, 2, 16, 16)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+        said = json.loads(extra["torchcaps"])
+        assert said["classes"] == ["bright", "dim"] and said["scores"].startswith("of each class at each pixel")
+
+
+def test_tuning_chooses_by_the_dice_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, tried = iter((0.2, 0.5, 0.9, 0.4, 0.9, 0.1)), list[Experiment]()
+
+    def scripted(config: Experiment, *_: object, **__: object) -> dict[str, Any]:
+        tried.append(config)
+        facts = ("epochs", "seconds", "data", "device", "versions", "commit")
+        return {"val_dice": next(scores), **dict.fromkeys(facts, "")}
+
+    monkeypatch.setattr("torchcaps.training.tuning.train", scripted)
+    said = list[str]()
+    found = tune("digits-segmentation", runs=tmp_path, say=said.append)
+    assert found["best"] == {"optim.lr": 0.03, "optim.weight_decay": 2e-7}
+    assert [trial["val_error"] for trial in found["trials"]] == pytest.approx([0.8, 0.5, 0.1, 0.6, 0.1, 0.9])
+    assert "validation Dice error 10.00%" in said[2] and all(config.trial for config in tried)
+
+
+def test_tuning_trains_and_sees_no_test_image(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--data.name", "mask-folder", "--data.root", str(folder), "--data.image_size", "[16, 16]"]
+    options += ["--data.options.classes", "[bright, dim]", "--runs", str(tmp_path), "--smoke", "--threads", "1"]
+    assert main(["tune", "digits-segmentation-unet", *options, "--grid", "optim.lr=1e-3,1e-2"]) == 0
+    assert "validation Dice error, %" in capsys.readouterr().out
+    table = json.loads((tmp_path / "tuning" / "digits-segmentation-unet-smoke-grid" / "table.json").read_text())
+    for row in table["rows"]:
+        assert len(row["val_error"]) == 1 and 0 <= row["val_error"][0] <= 1
+    (first, _) = sorted((tmp_path / "tuning" / "digits-segmentation-unet-smoke-grid").glob("*/result.json"))
+    assert not any(key.startswith("test") for key in json.loads(first.read_text()))
+    assert main(["tune", "digits-segmentation", *options]) == 0
+    assert capsys.readouterr().out.count("validation Dice error") == 6
 
 
 def test_masks_are_written_and_never_overwritten(

@@ -298,7 +298,7 @@ def test_a_configuration_of_another_recipe(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"name": "nonsense"}, "recipe must be one that torchcaps list shows"),
-        ({"name": "mnist-templates"}, "recipe must be one of a classifier, got mnist-templates"),
+        ({"name": "mnist-templates"}, "recipe must be one of a classifier or of masks, got mnist-templates"),
         ({"epochs": 0}, "epochs must be an integer of at least 1"),
         ({"quick": True, "keep_in": "results"}, "keep_in must be None for a smoke run"),
     ],

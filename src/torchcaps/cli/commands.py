@@ -103,7 +103,7 @@ def _sweep(parsed: argparse.Namespace, config: Experiment) -> None:
     folder, found = sweep(config, grid, seeds=parsed.seeds, **place_of_runs(parsed))
     chosen = best(found)
     drawn = {in_words(each.settings): each.known() for each in found if each.known()}
-    write_picture(folder / "table.png", draw_sweep(drawn))
+    write_picture(folder / "table.png", draw_sweep(drawn, config.data.task.error or ""))
     print(f"wrote {folder / 'table.md'}, .json and .png")
     if not parsed.smoke:
         epochs = {} if parsed.epochs is None else {"epochs": str(parsed.epochs)}
@@ -189,7 +189,7 @@ def _write_masks(parsed: argparse.Namespace) -> None:
 
 
 def export_command(parsed: argparse.Namespace) -> None:
-    """Write a trained classifier as a file that runs without torchcaps."""
+    """Write a trained network as a file that runs without torchcaps."""
     from torchcaps.training.export import default_path, export
 
     if parsed.int8 and parsed.format != "onnx":

@@ -68,7 +68,7 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
     made = command("tune", commands.tune_command, "digits --data.name folder --data.root photos")
     made.usage = "%(prog)s RECIPE [options] [any field of the recipe]"
     made.epilog = f"Any field that {prog} train RECIPE --help lists can be set.\n{made.epilog}"
-    made.add_argument("recipe", metavar="RECIPE", help="a classifier's recipe")
+    made.add_argument("recipe", metavar="RECIPE", help="a recipe of a classifier, or of images with masks")
     made.add_argument("--epochs", type=int, help="of each of the six trials (default: a third of the recipe's)")
     made.add_argument("--keep", type=place, metavar="FOLDER", help="also put the outcome there, such as tuning")
     made.add_argument(

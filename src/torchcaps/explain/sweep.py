@@ -16,13 +16,14 @@ _MOST = 40
 
 
 @typed
-def draw_sweep(errors: Mapping[str, Sequence[float]]) -> Figure:
+def draw_sweep(errors: Mapping[str, Sequence[float]], measure: str = "validation error") -> Figure:
     """Draw the errors of each combination of settings: a dot a seed, a line at their mean, the lowest mean on top.
 
     Of more than 40 combinations the best are drawn.
 
     Args:
         errors: fractions of 1, one a seed, by the settings in words.
+        measure: what they are.
 
     Raises:
         ValueError: there is no combination, or one without errors.
@@ -38,7 +39,7 @@ def draw_sweep(errors: Mapping[str, Sequence[float]]) -> Figure:
         axes.plot([100 * value for value in errors[name]], [y] * len(errors[name]), "o", color=colour, ms=5)
         axes.plot([100 * means[name]] * 2, [y - 0.3, y + 0.3], color=colour, linewidth=1.8)
     axes.set_yticks(range(len(names)), names, fontsize=SMALL, color=INK)
-    scales(axes, "", "validation error, %")
+    scales(axes, "", f"{measure}, %")
     axes.tick_params(axis="y", colors=MUTED)
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.set_xlim(left=0)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from torchcaps.checks import check_module
-from torchcaps.types import ModelOutput, as_output
+from torchcaps.types import ModelOutput, SegmentationOutput, as_output
 
 
 class Scores(nn.Module):
-    """Return the scores of a classifier alone: one tensor, as Captum, OpenVINO, skorch or torchattacks want.
+    """Return the scores of a network alone: one tensor, as Captum, OpenVINO, skorch or torchattacks want.
 
     Args:
-        model: a network of the library, or any that returns scores ``[B, J]``, capsules or a
-            :class:`~torchcaps.models.ModelOutput`.
+        model: a network of the library, or any that returns scores ``[B, J]``, capsules, a
+            :class:`~torchcaps.models.ModelOutput` or a :class:`~torchcaps.models.SegmentationOutput`.
 
     Input:
         x: images ``[B, C, H, W]``.
 
     Output:
-        ``[B, J]``: lengths of the class capsules, or a CNN's logits.
+        ``[B, J]``: lengths of the class capsules, or a CNN's logits. Of networks that segment ``[B, J, H, W]``.
 
     Raises:
         ValueError: no module, or one that returns something else, as an auto-encoder does.
@@ -38,8 +38,8 @@ class Scores(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the scores ``[B, J]`` of images ``[B, C, H, W]``."""
+        """Return the scores of images ``[B, C, H, W]``."""
         output = as_output(self.model(x))
-        if not isinstance(output, ModelOutput):
+        if not isinstance(output, ModelOutput | SegmentationOutput):
             raise ValueError(f"model must return scores, got a {type(output).__name__}")
         return output.scores

@@ -49,6 +49,19 @@ def averages(sums: Mapping[str, float], n: int) -> dict[str, float]:
     return found | ({"dice": sum(scores) / len(scores)} if scores else {})
 
 
+def validation_error(result: Mapping[str, Any]) -> float:
+    """Return what settings are chosen by: a classifier's validation error, or 1 minus the mean Dice score of masks.
+
+    Args:
+        result: of a run, as ``result.json`` has it.
+
+    Example:
+        >>> validation_error({"val_loss": 0.3, "val_dice": 0.75})
+        0.25
+    """
+    return result["val_error"] if "val_error" in result else 1 - result["val_dice"]
+
+
 def dice_lines_of(result: Mapping[str, Any], split: str) -> list[str]:
     """:func:`dice_lines` of a split of a result."""
     return dice_lines(result[f"{split}_dice_per_class"], result["images_per_class"][split])

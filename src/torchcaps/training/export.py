@@ -1,4 +1,4 @@
-"""A trained classifier as a file that runs where torchcaps is not installed."""
+"""A trained network as a file that runs where torchcaps is not installed."""
 
 from __future__ import annotations
 
@@ -101,10 +101,11 @@ def export(
     root: str | Path | None = None,
     overwrite: bool = False,
 ) -> Exported:
-    """Write a classifier's scores as a program, or its weights; compare them with the network's before that.
+    """Write a network's scores as a program, or its weights; compare them with the network's before that.
 
     The file takes images ``[B, C, H, W]`` in float32, 0 … 1, of the network's own size, and any number of them, none
-    too. What else is done to images, such as standardisation, is within it. Its metadata says so, under the name
+    too. It returns the scores of the classes, ``[B, J]``, or those of every pixel, ``[B, J, H, W]``, where it segments.
+    What else is done to images, such as standardisation, is within it. Its metadata says so, under the name
     "torchcaps", as JSON.
 
     Args:
@@ -122,7 +123,7 @@ def export(
         What was written, and how far its scores are from the network's.
 
     Raises:
-        ValueError: an unknown format, another ending, a file that is there, a package that is not, no classifier, no
+        ValueError: an unknown format, another ending, a file that is there, a package that is not, no scores, no
             images of a network, or scores that differ by more than 1e-5. Nothing is written then.
 
     Example:
@@ -153,9 +154,9 @@ def export(
     if len(images) == 0:
         raise ValueError("images must hold at least one image to compare on, got 0")
     plain, images = plain_copy(Scores(model)), images.detach().float().cpu()
-    content = _Content(plain, images, _metadata(plain, images, classes) | extra)
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         wanted, made = plain(images), Path(folder) / f"model{form.suffixes[-1]}"
+        content = _Content(plain, images, _metadata(plain, images, wanted, classes) | extra)
         form.write(content, made)
         found = form.read(content, made)
         error = (found - wanted).abs().max().item()
@@ -198,8 +199,8 @@ def _of_run(source: Run | str | Path, root: str | Path | None) -> tuple[Trained,
     Nothing is downloaded for the library's own weights: without a root the bundled digits serve for those of MNIST.
     """
     run = source if isinstance(source, Run) else Run(source)
-    recipe = run.classifier().recipe
-    config = with_data_in(run.classifier(), root)
+    before = run.scorer()
+    config = with_data_in(before, root)
     if run.pretrained is not None and root is None:
         if config.data.name != "mnist":
             raise ValueError(
@@ -208,14 +209,18 @@ def _of_run(source: Run | str | Path, root: str | Path | None) -> tuple[Trained,
             )
         config = replace(config, data=replace(config.data, name="digits", options={}))
     trained = load_model(run)
-    shown_to = trained if config.data.name == run.classifier().data.name else trained._replace(data="")
+    shown_to = trained if config.data.name == before.data.name else trained._replace(data="")
 
     def test_images() -> Tensor:
         data: Dataset = data_for(config, shown_to, run.path)
         batches = split(config, data, "val" if config.trial else "test", torch.device("cpu"))
         return next(iter(batches)).images[:_COMPARED]
 
-    further = {"recipe": recipe, "resized_to": list(trained.uncropped), "central_window": trained.image_shape[1:]}
+    further = {
+        "recipe": before.recipe,
+        "resized_to": list(trained.uncropped),
+        "central_window": trained.image_shape[1:],
+    }
     return trained, further, _Data(config.data.name, test_images)
 
 
@@ -229,7 +234,7 @@ def plain_copy(module: nn.Module) -> Any:
     return plain.requires_grad_(False)
 
 
-def _metadata(model: nn.Module, images: Tensor, classes: Sequence[str]) -> Metadata:
+def _metadata(model: nn.Module, images: Tensor, scores: Tensor, classes: Sequence[str]) -> Metadata:
     standardized = any(type(part).__name__ == "Standardize" for part in model.modules())
     return {
         "version": __version__,
@@ -237,6 +242,7 @@ def _metadata(model: nn.Module, images: Tensor, classes: Sequence[str]) -> Metad
         "scale": "0 to 1: 8 bits divided by 255",
         "standardisation": "each image, within the program" if standardized else "none",
         "classes": list(classes),
+        "scores": "of each class" if scores.dim() == 2 else "of each class at each pixel: it is there above 0.5",
     }
 
 

@@ -83,6 +83,15 @@ class Run:
             raise ValueError(f"{self.path} must hold a classifier, got {config.data.task.kind}{why}")
         return config
 
+    def scorer(self) -> Experiment:
+        """Return the experiment, once its network is known to give scores, of images or of their pixels.
+
+        Raises:
+            ValueError: it is an auto-encoder's.
+        """
+        config = self.experiment()
+        return config if config.data.task.segments else self.classifier()
+
     def read_result(self, *further: str) -> dict[str, Any]:
         """Read what ``result.json`` holds, of a trial too; it must have the ``further`` keys besides.
 

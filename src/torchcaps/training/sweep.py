@@ -16,6 +16,7 @@ from torchcaps.checks import check_at_least
 from torchcaps.data import load
 from torchcaps.training.build import check_model
 from torchcaps.training.config import Device, Experiment, Progress, smoke
+from torchcaps.training.dice import validation_error
 from torchcaps.training.files import require_place, write_json, write_text
 from torchcaps.training.module import NonFiniteLoss
 from torchcaps.training.run import Run, flat, placed, with_fields
@@ -34,7 +35,7 @@ class Combination(NamedTuple):
 
     Attributes:
         settings: value of each field that is varied, by its dotted name.
-        errors: validation error of each seed, None where training diverged.
+        errors: validation error of each seed, of masks 1 − Dice; None where training diverged.
     """
 
     settings: dict[str, Any]
@@ -77,7 +78,7 @@ def sweep(
     again, and what was broken off goes on; so a grid may grow from one call to the next.
 
     Args:
-        config: a classifier's recipe, with fields of your own.
+        config: the recipe of a classifier or of a network that segments, with fields of your own.
         grid: the values of each field, by its dotted name, such as ``{"optim.lr": [1e-3, 3e-3], "epochs": [5, 10]}``.
         seeds: runs of each combination, with the seeds 0 … seeds − 1.
         runs: where runs are kept.
@@ -92,11 +93,11 @@ def sweep(
         The folder, and what each combination came to, in the order of the grid.
 
     Raises:
-        ValueError: no classifier; no field, no value, an unknown field, or a value that it cannot have; data that are
-            not available; another run lies in a folder. All of it is found before any training.
+        ValueError: neither a classifier nor a network that segments; no field, no value, an unknown field, or a value
+            that it cannot have; data that are not available; another run lies in a folder. All of it is found before
+            any training.
     """
-    if not config.data.task.classifies:
-        raise ValueError(f"recipe must be one of a classifier, got {config.recipe}, of {config.data.task.kind}")
+    config.data.task.check_tunable(config.recipe)
     check_at_least("seeds", seeds, 1)
     _check_grid(config, grid)
     folder = Path(runs).expanduser() / "tuning" / f"{config.recipe}{'-smoke' if quick else ''}-grid"
@@ -115,7 +116,7 @@ def sweep(
     for settings, every in placed_runs:
         errors = tuple(_error(experiment, run, progress) for experiment, run in every)
         found.append(Combination(settings, errors))
-        say(f"{config.recipe}: {in_words(settings)}: validation error, %: {found[-1].in_words()}")
+        say(f"{config.recipe}: {in_words(settings)}: {config.data.task.error}, %: {found[-1].in_words()}")
         table = _as_markdown(config, found, quick)  # after each: whoever stops it has what there is
         write_text(folder / "table.md", table)
         rows = [{"settings": each.settings, "val_error": list(each.errors)} for each in found]
@@ -213,7 +214,7 @@ def _check_runs(every: Sequence[tuple[Experiment, Run]]) -> None:
 def _error(experiment: Experiment, run: Run, progress: Progress) -> float | None:
     """Train, and return the validation error; None where it diverged."""
     try:
-        return train(experiment, run.path, progress=progress)["val_error"]
+        return validation_error(train(experiment, run.path, progress=progress))
     except NonFiniteLoss:
         return None
 
@@ -229,8 +230,9 @@ def _as_markdown(config: Experiment, found: Sequence[Combination], quick: bool) 
     known = [each for each in found if each.mean() is not None]
     lowest = best(found) if known else None
     n = len(found[0].errors)
-    lines = [f"# {config.recipe}: validation error, %, of {n} seed{'s' if n > 1 else ''} each", ""]
-    lines += [f"| {' | '.join([*names, 'validation error, %'])} |", "| --- " * (len(names) + 1) + "|"]
+    error = config.data.task.error
+    lines = [f"# {config.recipe}: {error}, %, of {n} seed{'s' if n > 1 else ''} each", ""]
+    lines += [f"| {' | '.join([*names, f'{error}, %'])} |", "| --- " * (len(names) + 1) + "|"]
     for each in found:
         cell = f"**{each.in_words()}**" if each is lowest else each.in_words()
         lines.append(f"| {' | '.join([*(json.dumps(value) for value in each.settings.values()), cell])} |")

@@ -51,6 +51,7 @@ class Task(ABC):
         kind: of network, in words.
         one_class: whether it names one class for each image, so that a class has a recall.
         segments: whether it says of every pixel what is there, so that a class has a Dice score.
+        error: what settings are chosen by on validation images, in words; None where there is nothing to choose by.
     """
 
     examples: ClassVar[type[SingleExamples] | type[PairedExamples]] = SingleExamples
@@ -60,6 +61,16 @@ class Task(ABC):
     kind: ClassVar[str] = "a classifier"
     one_class: ClassVar[bool] = False
     segments: ClassVar[bool] = False
+    error: ClassVar[str | None] = "validation error"
+
+    def check_tunable(self, recipe: str) -> None:
+        """Refuse to choose the settings of a recipe by an error that there is not.
+
+        Raises:
+            ValueError: naming the recipe.
+        """
+        if self.error is None:
+            raise ValueError(f"recipe must be one of a classifier or of masks, got {recipe}, of {self.kind}")
 
     def check_unused(self, data: Data) -> None:
         """Refuse settings that would do nothing.
@@ -225,6 +236,7 @@ class PoseAutoencoding(Task):
     """Reconstruct the transformed image from the image and the transformation."""
 
     examples = TransformedExamples
+    error = None
     classifies = False
     kind = "an auto-encoder"
 
@@ -269,6 +281,7 @@ class Segmentation(Task):
     classifies = False
     kind = "a network that segments"
     segments = True
+    error = "validation Dice error"  # 1 − Dice
 
     def check_images(self, data: Data, images: Images, which: str) -> None:
         """Refuse images without masks."""

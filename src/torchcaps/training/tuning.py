@@ -14,6 +14,7 @@ import torch
 from torchcaps.checks import check_at_least
 from torchcaps.models import MODELS, build
 from torchcaps.training.config import Device, Experiment, Progress, smoke
+from torchcaps.training.dice import validation_error
 from torchcaps.training.files import read_json, require_place, write_json
 from torchcaps.training.module import NonFiniteLoss
 from torchcaps.training.per_class import error_words
@@ -33,14 +34,13 @@ WEIGHT_DECAY = ("optim.weight_decay", (2e-7, 2e-5))
 def trials(config: Experiment, scale: float = 1.0) -> list[tuple[dict[str, float], Experiment]]:
     """Every learning rate with every value of the regulariser: what is set, and the experiment with it.
 
-    CNNs have dropout, capsules with a decoder its weight (times ``scale``), and those without weight decay. No trial
-    stops early.
+    CNNs have dropout, capsules with a decoder its weight (times ``scale``), and those without weight decay, as all
+    networks that segment. No trial stops early.
 
     Raises:
         ValueError: of a network that knows no error to choose by.
     """
-    if not config.data.task.classifies:
-        raise ValueError(f"recipe must be one of a classifier, got {config.recipe}, of {config.data.task.kind}")
+    config.data.task.check_tunable(config.recipe)
     config = replace(config, trial=True, stop_at=None)
     name, values = regulariser(config)
     if name == RECONSTRUCTION[0]:
@@ -83,9 +83,9 @@ def tune(
         say: called with every trial's outcome, and the best.
 
     Returns:
-        what the file holds: the ``config``; ``trials``, each with its ``settings``, ``val_error`` (None where it
-        diverged) and, if it did not, seconds, device, commit and, where classes are unequal, the balanced error; the
-        settings with the lowest error as ``best`` (the first of equals).
+        what the file holds: the ``config``; ``trials``, each with its ``settings``, ``val_error`` (of masks 1 − Dice;
+        None where it diverged) and, if it did not, seconds, device, commit and, where classes are unequal, the balanced
+        error; the settings with the lowest error as ``best`` (the first of equals).
 
     Raises:
         ValueError: an unknown recipe, or one that cannot be tuned; data that are not available; another outcome is
@@ -128,7 +128,7 @@ def tune(
         error = found[-1]["val_error"]
         balanced = found[-1].get("val_error_balanced")
         also = "" if balanced is None else f", balanced over the classes {balanced:.2%}"
-        outcome = "diverged" if error is None else f"validation error {error:.2%}{also}"
+        outcome = "diverged" if error is None else f"{config.data.task.error} {error:.2%}{also}"
         say(f"{name}: {_in_words(settings)}: {outcome}")
     best = _best(found)
     say(f"best: {_in_words(best)}")
@@ -169,9 +169,9 @@ def _outcome(config: Experiment, folder: Path, progress: Progress) -> dict[str, 
         result = train(config, folder, progress=progress)
     except NonFiniteLoss as error:
         return {"val_error": None, "because": str(error)}
-    kept = ("val_error", "epochs", "seconds", "data", "device", "versions", "commit")
+    kept = ("epochs", "seconds", "data", "device", "versions", "commit")
     balanced = {"val_error_balanced": result["val_error_balanced"]} if error_words(result, "val") else {}
-    return {key: result[key] for key in kept} | balanced
+    return {"val_error": validation_error(result)} | {key: result[key] for key in kept} | balanced
 
 
 def _best(found: Iterable[dict[str, Any]]) -> dict[str, float]:
@@ -183,6 +183,8 @@ def _best(found: Iterable[dict[str, Any]]) -> dict[str, float]:
 
 def regulariser(config: Experiment) -> tuple[str, tuple[float, ...]]:
     """Return the field that regularises the experiment's network, and the values that are tried."""
+    if config.data.task.segments:
+        return WEIGHT_DECAY
     if "dropout" in inspect.signature(MODELS[config.model.name]).parameters:
         return DROPOUT
     with torch.device("meta"):  # of any size: only its parts are asked for
