@@ -78,7 +78,7 @@ def write_volumes(root: Path, n: int = 6, shape: tuple[int, int, int] = (20, 16,
     rng = np.random.default_rng(0)
     for k in range(n):
         mask = np.zeros(shape, np.uint8)
-        mask[2 + k : 8 + k, 3:9, 1:] = 1
+        mask[2 + k % 7 : 9 + k % 7, 3 + k % 4 : 10 + k % 4, 1:] = 1
         values = rng.integers(-1000, -900, shape).astype(np.int16)
         values[mask == 1] = 60
         write_nifti(root / "images" / f"p{k}.nii.gz", values)

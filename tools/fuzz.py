@@ -11,8 +11,10 @@ import io
 import random
 import struct
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +32,7 @@ from torchcaps.data.image_file import read_image
 from torchcaps.data.labels import read_labels
 from torchcaps.data.matlab import read_mat
 from torchcaps.data.mnist import read_idx
+from torchcaps.data.nifti import read_volume
 from torchcaps.data.tables import read_table
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.run import Run
@@ -216,6 +219,32 @@ def _read_picture(path: Path) -> str | None:
     return None
 
 
+def _medical() -> dict[str, Subject]:
+    """Return the readers of medical files, where their packages are installed."""
+    if not all(find_spec(name) for name in ("nibabel", "pydicom")):
+        return {}
+    import nibabel  # pyright: ignore[reportMissingImports]
+
+    from tests.scans import write_dicom
+
+    values = np.arange(60, dtype=np.int16).reshape(3, 4, 5)
+    volume = nibabel.Nifti1Image(values, np.diag([1.0, 1, 2, 1])).to_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [
+            write_dicom(Path(folder) / "a.dcm", values[0], RescaleSlope="1", WindowCenter="4", WindowWidth="9"),
+            write_dicom(Path(folder) / "b.dcm", values, n_frames=3),
+            write_dicom(Path(folder) / "c.dcm", np.zeros((3, 4, 3), np.uint8)),
+        ]
+        files = [path.read_bytes() for path in paths]
+    return {
+        "dicom": Subject(".dcm", files, _read_picture),
+        "nifti": Subject(".nii", [volume], lambda path: (read_volume(path), None)[1]),
+        "nifti-gz": Subject(
+            ".nii.gz", [gzip.compress(volume, mtime=0)], lambda path: (read_volume(path), None)[1], packed=True
+        ),
+    }
+
+
 def subjects() -> dict[str, Subject]:
     """Return every reader by its name."""
     files = run_files()
@@ -242,6 +271,7 @@ def subjects() -> dict[str, Subject]:
         "records": Subject(".jsonl", [b'{"key": "a", "x": 1}\n{"key": "b", "y": [2.5]}\n'], _read_records),
         "model": Subject(".pt", [model], lambda path: (load_model(path), None)[1]),
         **{name: Subject(f".{name}", _pictures(kind), _read_picture) for name, kind in with_suffix.items()},
+        **_medical(),
     }
 
 

@@ -12,7 +12,7 @@ import torch
 from tests.data.test_dicom import groups_apart
 from tests.scans import require_medical, write_nifti, write_volumes
 from torchcaps.data import load
-from torchcaps.data.nifti import check_aligned, read_label_volume, read_volume, write_label_volume
+from torchcaps.data.nifti import check_aligned, label_volume, read_label_volume, read_volume
 
 require_medical()
 
@@ -49,8 +49,8 @@ def test_labels_that_are_written_lie_where_they_were(name: str, tmp_path: Path) 
 
     labels = np.random.default_rng(0).integers(0, 3, (5, 6, 7)).astype(np.uint8)
     image = write_nifti(tmp_path / "a.nii.gz", labels.astype(np.float32), AFFINES[name], cal_max=3)
-    slices = read_label_volume(image, 2).slices
-    write_label_volume(tmp_path / "b.nii.gz", slices, image)
+    volume = read_label_volume(image, 2)
+    (tmp_path / "b.nii.gz").write_bytes(label_volume(volume.in_file(volume.slices), image))
     written, source = nibabel.load(tmp_path / "b.nii.gz"), nibabel.load(image)
     assert np.array_equal(written.dataobj, labels) and written.get_data_dtype() == np.uint8
     assert np.array_equal(written.affine, source.affine) and written.header["cal_max"] == 0
@@ -106,7 +106,7 @@ def test_other_forms_are_refused(tmp_path: Path) -> None:
     assert read_volume(four, (10, 40), first=True).shape == (2, 3, 2)
     one = write_nifti(tmp_path / "b.nii", np.zeros((2, 3, 2, 1), np.int16))
     assert read_volume(one).shape == (2, 3, 2)
-    write_label_volume(tmp_path / "c.nii", read_label_volume(one, 1).slices, one)
+    (tmp_path / "c.nii").write_bytes(label_volume(np.ones((2, 3, 2), np.uint8), one))
     assert read_label_volume(tmp_path / "c.nii", 1).shape == (2, 3, 2)
     (tmp_path / "d.nii").write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"d.nii cannot be read as a NIfTI volume: "):

@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.scans import require_medical, write_dicom, write_nifti, write_volumes
 from torchcaps import build
 from torchcaps.cli import main
 from torchcaps.data import Dataset, Images
@@ -375,3 +376,65 @@ def test_recipes_are_of_the_same_size() -> None:
         sizes[name] = sum(p.numel() for p in build(model.name, (1, 32, 32), 3, **model.options).parameters())
     assert recipe("digits-segmentation-unet").model.options["n_parameters"] == sizes["digits-segmentation"]
     assert sizes["digits-segmentation-unet"] == pytest.approx(sizes["digits-segmentation"], rel=0.15)
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    require_medical()
+    return write_volumes(tmp_path_factory.mktemp("medical") / "scans", 12)
+
+
+@pytest.fixture(scope="module")
+def scans_run(scans: Path) -> Path:
+    """A run on volumes, from the command line."""
+    out = scans.parent / "run"
+    arguments = ["train", "digits-segmentation-unet", "--data.name", "mask-folder", "--data.root", str(scans)]
+    arguments += ["--data.image_size", "[16, 16]", "--data.options.window", "[40, 400]", "--epochs", "20"]
+    arguments += ["--data.options.empty", "drop", "--batch_size", "4", "--threads", "1", "--device", "cpu"]
+    assert main([*arguments, "--out", str(out)]) == 0
+    return out
+
+
+def test_volumes_are_learned_and_reported(scans: Path, scans_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = Run(scans_run).finished()
+    assert result["test_dice"] > 0.9
+    assert main(["report", str(scans_run), "--data.root", str(scans)]) == 0
+    assert "Worst examples" in (scans_run / "report.html").read_text()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_masks_of_volumes_are_volumes(
+    turned: bool, scans: Path, scans_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The box is found where it is, whatever order the file's axes have."""
+    import nibabel
+
+    values = np.asarray(nibabel.load(scans / "images" / "p2.nii.gz").dataobj)
+    truth, affine = values > 0, np.diag([1.0, 1, 2, 1])
+    if turned:  # axes: to the head, to the left, to the front
+        values, truth = (x.transpose(2, 0, 1)[:, ::-1] for x in (values, truth))
+        affine = np.array([[0, -1.0, 0, 0], [0, 0, 1, 0], [2, 0, 0, 0], [0, 0, 0, 1]])
+    (tmp_path / "new").mkdir()
+    image = write_nifti(tmp_path / "new" / "case.nii.gz", values, affine)
+    command = ["predict", str(scans_run), str(tmp_path / "new"), "--masks", str(tmp_path / "out")]
+    assert main(command) == 0
+    assert f"wrote 1 mask into {tmp_path / 'out'}" in capsys.readouterr().out
+    mask = nibabel.load(tmp_path / "out" / "case.nii.gz")
+    found = np.asarray(mask.dataobj)
+    assert found.shape == values.shape and np.array_equal(mask.affine, nibabel.load(image).affine)
+    dice = 2 * (found & truth).sum() / (found.sum() + truth.sum())
+    assert dice > 0.8
+    before = (tmp_path / "out" / "case.nii.gz").read_bytes()
+    assert main(command) == 2
+    assert "which is there" in capsys.readouterr().err
+    assert (tmp_path / "out" / "case.nii.gz").read_bytes() == before
+
+
+def test_masks_of_dicom_files_are_pictures(scans_run: Path, tmp_path: Path) -> None:
+    values = np.full((20, 16), 24, np.uint16)
+    values[5:11, 4:10] = 1084
+    path = write_dicom(tmp_path / "new" / "a.dcm", values, RescaleSlope="1", RescaleIntercept="-1024")
+    written, wrong = write_masks(scans_run, [path.parent], tmp_path / "out")
+    assert [file.name for file in written] == ["a.png"] and not wrong
+    found = read_mask(written[0], 1)
+    assert found.shape == (20, 16) and found[6:10, 5:9].all() and not found[14:].any()

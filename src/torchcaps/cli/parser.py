@@ -98,7 +98,7 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
         "--masks",
         type=place,
         metavar="FOLDER",
-        help="of a run that segments: write NAME.png there for each image, with the number of a class at each pixel",
+        help="of a run that segments: write NAME.png there for each image, of a volume NAME.nii.gz: numbers of classes",
     )
     made.add_argument(
         "--invert", action="store_true", help="for dark ink on light ground, where the model learned light on dark"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchcaps.data.mask_file import check_numbers
-from torchcaps.data.medical import Window, reader_of, scale_of
+from torchcaps.data.medical import Window, reader_of, scale_of, suffix_of
 
 #: The largest step of stored numbers that can still stand for whole ones.
 _STEP = 0.2
@@ -28,6 +29,8 @@ class Volume(NamedTuple):
         path: the file.
         shape: of the file, [X, Y, Z].
         affine: from voxels to millimetres, ``[4, 4]``.
+        orientation: of each of the file's axes, which of the body's it is (to the right, the front, the head) and 1 or
+            −1 for its direction, ``[3, 2]``.
         digest: of the file's content.
     """
 
@@ -35,7 +38,16 @@ class Volume(NamedTuple):
     path: Path
     shape: tuple[int, ...]
     affine: np.ndarray
-    digest: bytes
+    orientation: np.ndarray
+    digest: bytes = b""
+
+    def in_file(self, slices: np.ndarray) -> np.ndarray:
+        """Put slices ``[Z, H, W]`` back together, ``[X, Y, Z]`` in the order of the file's axes."""
+        from nibabel.orientations import apply_orientation, ornt_transform  # pyright: ignore[reportMissingImports]
+
+        as_the_body = np.array([[0, 1], [1, 1], [2, 1]])
+        back = ornt_transform(as_the_body, self.orientation)
+        return apply_orientation(slices.transpose(2, 1, 0)[::-1, ::-1], back)
 
 
 def read_volume(path: Path, window: Window = None, *, first: bool = False) -> Volume:
@@ -56,9 +68,10 @@ def read_volume(path: Path, window: Window = None, *, first: bool = False) -> Vo
     values = _values(path, file, first=first)
     scale = scale_of(values, window if window != "file" else _own_window(path, file))
     # Slice by slice, as floats of the whole take much memory.
-    greys = np.stack([scale.greys(each) for each in _slices(values, path, file)])
+    orientation = _orientation(path, file)
+    greys = np.stack([scale.greys(each) for each in _slices(values, orientation)])
     digest = hashlib.sha256(np.ascontiguousarray(values.T).data).digest()
-    return Volume(greys, path, values.shape, file.affine, digest)
+    return Volume(greys, path, values.shape, file.affine, orientation, digest)
 
 
 def read_label_volume(path: Path, n_classes: int) -> Volume:
@@ -71,7 +84,8 @@ def read_label_volume(path: Path, n_classes: int) -> Volume:
     values = _values(path, file, first=False)
     if values.dtype.kind == "f":
         values = _whole(path, values, _rounding(file, values))
-    return Volume(_slices(check_numbers(path, values, n_classes), path, file), path, values.shape, file.affine, b"")
+    known, orientation = check_numbers(path, values, n_classes), _orientation(path, file)
+    return Volume(_slices(known, orientation), path, values.shape, file.affine, orientation)
 
 
 def _whole(path: Path, values: np.ndarray, rounding: float) -> np.ndarray:
@@ -106,25 +120,23 @@ def check_aligned(image: Volume, mask: Volume) -> None:
         )
 
 
-def write_label_volume(path: Path, slices: np.ndarray, like: Path) -> None:
-    """Write numbers of classes ``[Z, H, W]`` uint8 as a NIfTI volume with the shape and affine of another.
+def label_volume(numbers: np.ndarray, like: Path) -> bytes:
+    """Return numbers of classes as a NIfTI file with the affine of another, compressed if that is.
 
     Args:
-        path: the file to write.
-        slices: as :class:`Volume` has them.
+        numbers: ``[X, Y, Z]`` uint8, in the order of the file's axes.
         like: the volume that they are of.
 
     Raises:
-        ValueError: it cannot be read, or has another form.
+        ValueError: it cannot be read.
     """
     source = _opened(like)
     header = source.header.copy()
     header.set_data_dtype(np.uint8)
     header["cal_min"] = header["cal_max"] = 0
-    header.set_slope_inter(1, 0)
-    shape = source.shape if np.prod(source.shape) == slices.size else source.shape[:3]
-    numbers = _as_volume(slices, _orientation(like, source)).reshape(shape)
-    type(source)(numbers, source.affine, header).to_filename(path)
+    shape = source.shape if np.prod(source.shape) == numbers.size else source.shape[:3]
+    content = type(source)(numbers.reshape(shape), source.affine, header).to_bytes()
+    return gzip.compress(content, mtime=0) if suffix_of(like) == ".nii.gz" else content
 
 
 def _opened(path: Path) -> Any:
@@ -172,29 +184,22 @@ def _own_window(path: Path, file: Any) -> tuple[float, float]:
 
 
 def _orientation(path: Path, file: Any) -> np.ndarray:
-    """Return which of the body's axes (right, front, head) each of a file's is, and 1 or −1 for its direction."""
+    """Return what :class:`Volume` calls the orientation."""
     from nibabel.orientations import io_orientation  # pyright: ignore[reportMissingImports]
 
-    found = io_orientation(file.affine)
+    is_whole = bool(np.isfinite(file.affine).all())
+    found = io_orientation(file.affine) if is_whole else np.full((3, 2), np.nan)
     if np.isnan(found).any():
         raise ValueError(f"{path} must have an affine that spans three axes, got {_rows(file.affine)}")
     return found
 
 
-def _slices(values: np.ndarray, path: Path, file: Any) -> np.ndarray:
+def _slices(values: np.ndarray, orientation: np.ndarray) -> np.ndarray:
     """Cut ``[X, Y, Z]`` into slices ``[Z, H, W]``."""
     from nibabel.orientations import apply_orientation  # pyright: ignore[reportMissingImports]
 
     right, front, head = 0, 1, 2
-    return apply_orientation(values, _orientation(path, file))[::-1, ::-1].transpose(head, front, right)
-
-
-def _as_volume(slices: np.ndarray, orientation: np.ndarray) -> np.ndarray:
-    """Put slices back together, in the order of the file's axes."""
-    from nibabel.orientations import apply_orientation, ornt_transform  # pyright: ignore[reportMissingImports]
-
-    as_the_body = np.array([[0, 1], [1, 1], [2, 1]])
-    return apply_orientation(slices.transpose(2, 1, 0)[::-1, ::-1], ornt_transform(as_the_body, orientation))
+    return apply_orientation(values, orientation)[::-1, ::-1].transpose(head, front, right)
 
 
 def _rows(affine: np.ndarray) -> str:

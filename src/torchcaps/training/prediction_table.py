@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps.data.folder import SUFFIXES
+from torchcaps.data.medical import suffix_of
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.files import write_atomically
 from torchcaps.training.predict import predictions
 from torchcaps.training.progress import with_time_left
 
 
-def image_files(paths: Sequence[str | Path]) -> list[str]:
+def image_files(paths: Sequence[str | Path], suffixes: Sequence[str] = SUFFIXES) -> list[str]:
     """List image files: those that are named, and all that lie in named folders and the folders in them.
+
+    Args:
+        paths: files and folders.
+        suffixes: of the files in folders that are images.
 
     Raises:
         ValueError: a folder without any.
@@ -26,9 +31,9 @@ def image_files(paths: Sequence[str | Path]) -> list[str]:
         if not path.is_dir():
             found.append(str(path))
             continue
-        inside = sorted(str(each) for each in path.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
+        inside = sorted(str(each) for each in path.rglob("*") if suffix_of(each) in suffixes and each.is_file())
         if not inside:
-            raise ValueError(f"{path} must hold images ({', '.join(SUFFIXES)}), got a folder without any")
+            raise ValueError(f"{path} must hold images ({', '.join(suffixes)}), got a folder without any")
         found += inside
     return found
 
