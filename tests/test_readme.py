@@ -39,7 +39,7 @@ COMMANDS = [
     for line in re.findall(r"^(?:torchcaps|python -m study) train (.*?)(?: +#.*)?$", block.replace("\\\n", ""), re.M)
 ]
 #: Packages that a page's code needs and the library does not.
-FURTHER = {"export.md": ("onnx", "onnxruntime", "onnxscript"), "pretrained.md": ("huggingface_hub",)}
+FURTHER = {"export.md": ("onnx", "onnxruntime", "onnxscript"), "pretrained.md": ("huggingface_hub",), "segmentation.md": ("nibabel",)}
 #: What the code of a page leaves behind.
 FILES = {
     "compile.md": set(),
@@ -48,7 +48,7 @@ FILES = {
     "own-images.md": {"photos", "runs"},
     "own-network.md": {"net.pt"},
     "pretrained.md": {"for-the-hub"},
-    "segmentation.md": {"runs"},
+    "segmentation.md": {"runs", "scans"},
     "three-minutes.md": {"perturbations.png", "runs"},
     "train.md": {"runs"},
 }
