@@ -18,6 +18,7 @@ ORDER = (
     "typed",
     "types",
     "memory",
+    "progress",
     "ops",
     "testing",
     "doctor",
@@ -97,7 +98,7 @@ def test_every_public_name_is_there() -> None:
     code = "import torchcaps; print([getattr(torchcaps, name).__name__ for name in torchcaps._MODULES])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(ast.literal_eval(done.stdout)) == {f"torchcaps.{p}" for p in ORDER} - {
-        f"torchcaps.{name}" for name in ("checks", "typed", "types", "hub", "__main__")
+        f"torchcaps.{name}" for name in ("checks", "typed", "types", "progress", "hub", "__main__")
     }
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         torchcaps.nonsense  # noqa: B018

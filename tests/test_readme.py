@@ -39,7 +39,11 @@ COMMANDS = [
     for line in re.findall(r"^(?:torchcaps|python -m study) train (.*?)(?: +#.*)?$", block.replace("\\\n", ""), re.M)
 ]
 #: Packages that a page's code needs and the library does not.
-FURTHER = {"export.md": ("onnx", "onnxruntime", "onnxscript"), "pretrained.md": ("huggingface_hub",), "segmentation.md": ("nibabel",)}
+FURTHER = {
+    "export.md": ("onnx", "onnxruntime", "onnxscript"),
+    "pretrained.md": ("huggingface_hub",),
+    "segmentation.md": ("nibabel",),
+}
 #: What the code of a page leaves behind.
 FILES = {
     "compile.md": set(),

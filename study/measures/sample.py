@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from torchcaps.data.images import fixed_order
+from torchcaps.progress import with_time_left
 from torchcaps.report import EvaluatedRun
-from torchcaps.training.progress import with_time_left
 
 T = TypeVar("T")
 

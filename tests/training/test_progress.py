@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import TINY
+from torchcaps.progress import in_minutes, with_time_left
 from torchcaps.training.callbacks import OutOfTime
-from torchcaps.training.progress import in_minutes, with_time_left
 from torchcaps.training.train import train
 
 

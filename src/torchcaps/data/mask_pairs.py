@@ -16,6 +16,7 @@ from torchcaps.data.mask_file import as_bits, nearest, read_mask, shown_size
 from torchcaps.data.medical import MEDICAL_SUFFIXES, Window, is_volume, reader_of, stem_of, suffix_of
 from torchcaps.data.nifti import check_aligned, read_label_volume, read_volume
 from torchcaps.data.pixels import read_files
+from torchcaps.progress import with_time_left
 
 #: Endings of the files that are images or masks.
 MASKED_SUFFIXES = (*SUFFIXES, *MEDICAL_SUFFIXES)
@@ -98,7 +99,7 @@ def read_pairs(
         pixels = read_files([pairs[k][0] for k in single], size, **reading)
         refuse(pairs[0][0].parent, pixels.broken)
         parts.append(Pairs(pixels.images, masks, pixels.digests, single))
-    for k in whole:
+    for k in with_time_left(whole, "read volumes"):
         try:
             parts.append(_read_volumes(*pairs[k], n_classes, size, frames, window)._replace(files=[k]))
         except ValueError as error:
@@ -118,7 +119,7 @@ def _together(parts: Sequence[Pairs]) -> Pairs:
 def _read_masks(pairs: Sequence[tuple[Path, Path]], n_classes: int, size: tuple[int, int]) -> tuple[Tensor, list[str]]:
     """Read the masks of images, resized, ``[N, J, H, W]`` bool, and say what is wrong with others."""
     masks, faults = torch.zeros(len(pairs), n_classes, *size, dtype=torch.bool), list[str]()
-    for k, (image, path) in enumerate(pairs):
+    for k, (image, path) in enumerate(with_time_left(pairs, "read masks")):
         try:
             numbers, wanted = read_mask(path, n_classes), shown_size(image)
         except ValueError as error:

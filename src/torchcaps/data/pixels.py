@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torchcaps.data.image_file import Frames, Shown, read_shown
 from torchcaps.data.medical import Window
+from torchcaps.progress import with_time_left
 
 #: Files that are read before their pixels are put away: the memory beside the tensor is that of these.
 _AT_ONCE = 64
@@ -66,7 +67,8 @@ def read_files(
     """
     images = _allocate((len(paths), 1, *size), store)
     digests, good, broken, deep = list[bytes](), list[int](), list[str](), list[int]()
-    for k, shown in enumerate(_each(paths, size, max_value, frames, window)):
+    shown_one_by_one = _each(paths, size, max_value, frames, window)
+    for k, shown in enumerate(with_time_left(shown_one_by_one, "read images", len(paths))):
         if isinstance(shown, ValueError):
             broken.append(str(shown))
             continue

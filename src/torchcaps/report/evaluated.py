@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.data import Dataset
+from torchcaps.progress import with_time_left
 from torchcaps.training.batches import split
 from torchcaps.training.checkpoint import data_for, load_model
 from torchcaps.training.config import Experiment
 from torchcaps.training.environment import choose_device
 from torchcaps.training.objective import Answer, read_answer, scores_of_classes
-from torchcaps.training.progress import with_time_left
 from torchcaps.training.run import Run, with_data_in
 from torchcaps.training.tasks import Classification, OverlappingPairs
 from torchcaps.typed import typed

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from torchcaps import explain
 from torchcaps.ops import dice_score
+from torchcaps.progress import with_time_left
 from torchcaps.report import page
 from torchcaps.report.page import Album
 from torchcaps.training.batches import split
 from torchcaps.training.checkpoint import data_for, load_model
 from torchcaps.training.dice import THRESHOLD
 from torchcaps.training.environment import choose_device
-from torchcaps.training.progress import with_time_left
 from torchcaps.training.run import Run, with_data_in
 
 #: Examples in a picture.

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from torchcaps.data import Dataset
+from torchcaps.progress import in_minutes
 from torchcaps.training.environment import commit, splits_in_words
 from torchcaps.training.files import link, write_atomically, write_tensors
 from torchcaps.training.module import TrainingModule
-from torchcaps.training.progress import in_minutes
 from torchcaps.training.run import Run
 
 #: Of the rows, where they have them: classifiers make errors, networks that segment have Dice scores.

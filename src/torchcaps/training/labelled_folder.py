@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from torchcaps.data.folder import SUFFIXES
+from torchcaps.progress import with_time_left
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.objective import Answer
 from torchcaps.training.predict import predictions
 from torchcaps.training.prediction_table import image_files
-from torchcaps.training.progress import with_time_left
 from torchcaps.training.run import Run
 
 

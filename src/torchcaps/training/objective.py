@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torchcaps.layers.modes import eval_mode
 from torchcaps.models import ModelOutput, Reconstruction, SegmentationOutput
 from torchcaps.ops import spread_margin
+from torchcaps.progress import with_time_left
 from torchcaps.training.config import Experiment
 from torchcaps.training.dice import averages, count_overlaps, dice_scores
 from torchcaps.training.examples import Batch
 from torchcaps.training.per_class import class_scores, label_scores, probability_scores
 from torchcaps.training.processes import ALONE, World
-from torchcaps.training.progress import with_time_left
 from torchcaps.training.tasks import Classification
 from torchcaps.types import as_output
 

@@ -17,10 +17,10 @@ from torchcaps.data.mask_file import as_numbers, shown_size, write_mask
 from torchcaps.data.mask_pairs import MASKED_SUFFIXES
 from torchcaps.data.medical import is_volume, stem_of, suffix_of
 from torchcaps.data.nifti import label_volume, read_volume
+from torchcaps.progress import with_time_left
 from torchcaps.training.checkpoint import Trained, load_model
 from torchcaps.training.files import write_atomically
 from torchcaps.training.prediction_table import image_files
-from torchcaps.training.progress import with_time_left
 from torchcaps.training.run import Run
 from torchcaps.typed import typed
 

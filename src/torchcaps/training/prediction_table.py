@@ -10,10 +10,10 @@ from typing import Any
 
 from torchcaps.data.folder import SUFFIXES
 from torchcaps.data.medical import suffix_of
+from torchcaps.progress import with_time_left
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.files import write_atomically
 from torchcaps.training.predict import predictions
-from torchcaps.training.progress import with_time_left
 
 
 def image_files(paths: Sequence[str | Path], suffixes: Sequence[str] = SUFFIXES) -> list[str]:

@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from tqdm import tqdm
-
 T = TypeVar("T")
 
 #: Seconds before the first line in a log, and the most between two.
@@ -34,6 +32,8 @@ def with_time_left(steps: Iterable[T], what: str, n: int | None = None, *, secon
     if n is None:
         n = len(steps) if hasattr(steps, "__len__") else None  # pyright: ignore[reportArgumentType]
     if sys.stderr.isatty():
+        from tqdm import tqdm  # not before: whoever reads small files may be without
+
         yield from tqdm(steps, desc=what, total=n, leave=False)
         return
     began = said = time.monotonic()
