@@ -150,7 +150,7 @@ def speed_in_short() -> list[str]:
 def speed_rows() -> list[str]:
     """Return the rows of the table of speed on a CPU, from the files of the benchmarks."""
     suites: dict[str, Any] = {}
-    for name in ("steps", "threads"):
+    for name in ("steps", "xeon/threads"):
         suites |= records.read("bench", name)["suites"]
     ms = {key: {name: 1e3 * x["median"] for name, x in suite["seconds"].items()} for key, suite in suites.items()}
     mb = {name: x["median"] / 1e6 for name, x in suites["memory"]["bytes"].items()}
@@ -200,7 +200,7 @@ def speed_rows() -> list[str]:
         rows.append(f"| {what} | {ours:.0f} MB | floor {floor:.0f} MB; eager {stored:,.0f} MB |")
     faster = [row["value"] for row in suites["threads"]["rows"]]
     rows.append(
-        f"| two cores instead of one ([threads](../../study/results/bench/threads.md)) | {min(faster):.2f}× to "
-        f"{max(faster):.2f}× faster | routing alone and whole steps |"
+        "| two cores instead of one, on an Intel Xeon ([threads](../../study/results/bench/xeon/threads.md)) "
+        f"| {min(faster):.2f}× to {max(faster):.2f}× faster | routing alone and whole steps |"
     )
     return rows

@@ -166,14 +166,15 @@ def draw_routings() -> Figure:
 
 
 def draw_peers() -> Figure:
-    """Draw the times of other runtimes in use, over ours, one panel for one image and one for 64."""
+    """Draw the times of others over ours: one panel for one image, one for 64, and one for a training step."""
     suite = recorded("bench", "peers")["suites"]["peers"]
     times = import_module("study.peers_page").by_work({k: one["median"] for k, one in suite["seconds"].items()})
     marks = {"plain PyTorch": "D", "torch.compile": "^", "onnxruntime": "s", "OpenVINO": "v", "JAX": "P"}
     names = list(dict.fromkeys(work.partition(",")[0] for work in times if work.endswith(" image")))
-    figure = new_figure(8.6, 3.4)
-    for axes, batch in zip(figure.subplots(1, 2, sharey=True), ("1 image", "64 images"), strict=True):
-        rows = [times.get(f"{name}, {batch}", {}) for name in names]
+    figure = new_figure(9.6, 3.4)
+    panels = "1 image", "64 images", "a training step"
+    for axes, panel in zip(figure.subplots(1, 3, sharey=True), panels, strict=True):
+        rows = [next((each for work, each in times.items() if work.startswith(f"{n}, {panel}")), {}) for n in names]
         for colour, (who, mark) in zip((*SERIES, MUTED), marks.items(), strict=False):
             known = [(each[who] / each["ours"], y) for y, each in enumerate(rows) if who in each]
             if known:
@@ -181,12 +182,12 @@ def draw_peers() -> Figure:
         axes.axvline(1, color=INK, linewidth=0.8)
         axes.set_xscale("log")
         axes.minorticks_off()
-        ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50) if tick < 1.3 * axes.get_xlim()[1]]
+        ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if tick < 1.3 * axes.get_xlim()[1]]
         axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
         axes.set_yticks(range(len(names)), names)
         axes.set(ylim=(len(names) - 0.5, -0.5))
         axes.tick_params(axis="y", labelsize=TEXT, colors=INK)
-        scales(axes, batch, "time over that of torchcaps")
+        scales(axes, panel, "time over that of torchcaps")
         handles = axes.get_legend_handles_labels()
     figure.legend(*handles, fontsize=TEXT, frameon=False, loc="outside lower center", ncols=len(marks))
     return figure
