@@ -1,12 +1,18 @@
-"""Learn constellations by finding shapes first, and then by dreams: sets of points that the capsules make themselves.
+"""Learn constellations from shapes and dreams: capsules make sets of points, and an encoder learns to read them.
 
-1. *Shapes.* Each set holds one object. Expectation–maximization (EM) fits every capsule's shape to it, by turning,
-   scaling and shifting. The capsule that fits best learns. Sinkhorn's balance sees that all capsules are used.
-2. *Dreams.* Capsules draw sets of several objects, with poses that they had in step 1. An encoder learns to tell which
-   capsules are there, and where. It knows the truth, as it is that of the dream.
+1. *Shapes.* Each set holds one object. Expectation-maximization (EM) turns, scales and shifts every capsule's shape
+   onto it, and the shape learns. Sinkhorn's balance gives each capsule as many sets, so all are used.
+2. *Dreams.* Capsules draw sets of several objects, at poses that they had in step 1. The encoder learns which capsules
+   are there, and where. The truth is known, as the capsules made it.
+3. *Solving.* The encoder guesses, and a few EM iterations move capsules onto the points.
 
-No step reads the labels of points. Source: EM, Dempster et al. 1977; dreams are the sleep phase of Hinton et al. 1995
-(The wake-sleep algorithm). Capsules as in Kosiorek et al. 2019, section 2.1; this training is ours.
+No step reads which point is of which object, but step 1 asks for sets of one object, and step 2 supposes that each
+object is there in half of the sets.
+
+    python -m examples.constellation_dreams --seeds 3 --out runs/constellations.json
+
+Source: capsules as Kosiorek et al. 2019, section 2.1, have them; dreams are the sleep phase of Hinton et al. 1995 (The
+wake-sleep algorithm). The three steps are ours.
 """
 
 from __future__ import annotations
@@ -299,7 +305,7 @@ def dream(
     """Make sets from shapes: each capsule is there in half of them, at a pose that it had, turned by any angle.
 
     Returns:
-        Points ``[n, M, 2]``, which are there ``[n, M]``, which capsules are ``[n, K]``, and the one of each point ``[M]``.
+        Points ``[n, M, 2]``, which are there ``[n, M]``, which capsules are ``[n, K]``, and that of each point ``[M]``.
     """
     n_objects = len(memory)
     there = torch.rand(n, n_objects, generator=generator) < 0.5
