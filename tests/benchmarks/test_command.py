@@ -71,7 +71,10 @@ def test_bench_does_not_time_what_is_wrong(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["speed"], "suite must be one of dynamic, capsnet, em, memory, growth, threads, routings, peers, bounds; got 'speed'"),
+        (
+            ["speed"],
+            "suite must be one of dynamic, capsnet, em, memory, growth, threads, routings, peers, bounds; got 'speed'",
+        ),
         (["dynamic", "--repeats=0"], "repeats must be an integer of at least 1, got 0"),
         (["dynamic", "--out="], "out must name a folder, got an empty text"),
     ],
