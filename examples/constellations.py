@@ -4,6 +4,8 @@ Each image is a set of up to 11 points: two squares and a triangle, each there o
 point counts as wrong where another capsule explains it than the one that stands for its object. As the two squares are
 alike, capsules are matched to the objects of each image, in the best way.
 
+This trains by the paper's likelihood, which does not solve the task. `examples/constellation_dreams.py` does better.
+
     python -m examples.constellations --seeds 5
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import constellations
 import curves
 import poses
 import records
@@ -9,6 +10,6 @@ import transforming
 import twelve_votes
 
 if __name__ == "__main__":
-    for each in (curves, poses, twelve_votes, records, transforming):
+    for each in (constellations, curves, poses, twelve_votes, records, transforming):
         for path in each.make():
             print(path)

@@ -22,7 +22,7 @@ def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FIGURES))
 
 
-@pytest.mark.parametrize("name", ["curves", "poses", "records", "twelve_votes"])
+@pytest.mark.parametrize("name", ["constellations", "curves", "poses", "records", "twelve_votes"])
 def test_pictures_are_made_again(name: str, tmp_path: Path) -> None:
     """All scripts but the one that trains: `transforming` takes a minute, and docs/tutorials trains the same."""
     for path in import_module(name).make(tmp_path):
