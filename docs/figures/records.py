@@ -171,9 +171,9 @@ def draw_peers() -> Figure:
     times = import_module("study.peers_page").by_work({k: one["median"] for k, one in suite["seconds"].items()})
     marks = {"plain PyTorch": "D", "torch.compile": "^", "onnxruntime": "s", "OpenVINO": "v", "JAX": "P"}
     names = list(dict.fromkeys(work.partition(",")[0] for work in times if work.endswith(" image")))
-    figure = new_figure(9.6, 3.4)
-    panels = "1 image", "64 images", "a training step"
-    for axes, panel in zip(figure.subplots(1, 3, sharey=True), panels, strict=True):
+    figure, panels = new_figure(9.6, 3.4), ("1 image", "64 images", "a training step")
+    places: Any = figure.subplots(1, len(panels), sharey=True)
+    for axes, panel in zip(places, panels, strict=True):
         rows = [next((each for work, each in times.items() if work.startswith(f"{n}, {panel}")), {}) for n in names]
         for colour, (who, mark) in zip((*SERIES, MUTED), marks.items(), strict=False):
             known = [(each[who] / each["ours"], y) for y, each in enumerate(rows) if who in each]
@@ -188,7 +188,7 @@ def draw_peers() -> Figure:
         axes.set(ylim=(len(names) - 0.5, -0.5))
         axes.tick_params(axis="y", labelsize=TEXT, colors=INK)
         scales(axes, panel, "time over that of torchcaps")
-        handles = axes.get_legend_handles_labels()
+    handles = places[0].get_legend_handles_labels()  # not all train
     figure.legend(*handles, fontsize=TEXT, frameon=False, loc="outside lower center", ncols=len(marks))
     return figure
 
