@@ -125,6 +125,12 @@ def test_images_of_any_size_and_options() -> None:
         assert not small(standardize=standardize)(torch.zeros(1, 2, 16, 16)).scores.any()
 
 
+def test_scores_alone() -> None:
+    """As export writes them."""
+    model, x = small().eval(), torch.rand(1, 2, 16, 16)
+    torch.testing.assert_close(Scores(model)(x), model(x).scores, rtol=0, atol=0)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"x must be \[B, C=2, H, W\], got shape \[1, 1, 16, 16\]"):
         small()(torch.zeros(1, 1, 16, 16))
@@ -134,8 +140,6 @@ def test_what_does_not_fit_is_refused() -> None:
         small(d_pose=16)
     with pytest.raises(ValueError, match="routing must be dynamic where votes are convolutions, got em"):
         build("segcaps_small", (1, 16, 16), 1, routing="em")
-    with pytest.raises(ValueError, match="model must return scores, got a SegmentationOutput"):
-        Scores(small())(torch.zeros(1, 2, 16, 16))
 
 
 def test_the_decoder_sees_the_masked_capsules_alone() -> None:
