@@ -26,17 +26,20 @@ def _number(sizes: Any, arguments: Any, result: Any) -> str | None:
     return None if isinstance(result, float) and 0.1 < result < 1 else f"{result!r}"
 
 
+#: Options of margin losses, of images and of masks.
+_MARGINS = {
+    "positive": real(0, 1),
+    "negative": real(0, 1),
+    "absent_weight": real(0, 1),
+    "weight": T("J", low=0),
+    "reduction": choice("mean", "sum", "none"),
+}
+
 CALLS = {
     "torchcaps.ops.margin_loss": Call(
         ops.margin_loss,
         {"lengths": T("B J", low=0), "target": maybe(classes("B", "J"), multi_hot)},
-        {
-            "positive": real(0, 1),
-            "negative": real(0, 1),
-            "absent_weight": real(0, 1),
-            "weight": T("J", low=0),
-            "reduction": choice("mean", "sum", "none"),
-        },
+        _MARGINS,
         right=_loss("lengths"),
     ),
     "torchcaps.ops.spread_loss": Call(
@@ -74,13 +77,7 @@ CALLS = {
     "torchcaps.ops.pixel_margin_loss": Call(
         ops.pixel_margin_loss,
         _MASKS,
-        {
-            "positive": real(0, 1),
-            "negative": real(0, 1),
-            "absent_weight": real(0, 1),
-            "weight": T("J", low=0),
-            "reduction": choice("mean", "sum", "none"),
-        },
+        _MARGINS,
         right=_loss("lengths"),
     ),
     "torchcaps.ops.dice_score": Call(
