@@ -297,7 +297,7 @@ CALLS = {
     "torchcaps.ops.variational_bayes_routing": Call(
         ops.variational_bayes_routing,
         {"pose": maybe(T("B I 4 4")), "weight": T("I J 4 4"), **_EM},
-        {"n_iters": ITERATIONS, "offset": T("I 4 4"), "return_coupling": FLAG},
+        {"n_iters": ITERATIONS, "offset": T("I 4 4"), "backend": BACKEND, "return_coupling": FLAG},
     ),
     "torchcaps.ops.conv_variational_bayes_routing": Call(
         ops.conv_variational_bayes_routing,
@@ -312,6 +312,7 @@ CALLS = {
             "n_iters": ITERATIONS,
             "stride": choice(1, 2, (1, 2)),
             "offset": T("T 2 3 4 4"),
+            "backend": BACKEND,
             "return_coupling": FLAG,
         },
     ),
@@ -370,7 +371,7 @@ CALLS = {
     "torchcaps.ops.which_backend": Call(
         _which_backend,
         {
-            "routing": choice("dynamic", "em", "em_vectors"),
+            "routing": choice("dynamic", "em", "em_vectors", "variational_bayes"),
             "backend": choice("auto", "reference", "cpu"),
             "first": maybe(T("B I d_in")),
             "second": maybe(T("I J d_in d_out")),

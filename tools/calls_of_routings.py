@@ -87,6 +87,7 @@ CALLS = {
     "torchcaps.layers.VariationalBayesRouting": Call(
         layers.VariationalBayesRouting,
         {},
-        {"n_iters": ITERATIONS, "pose": choice("matrix", "vector"), "normalize": FLAG, **_SCALES},
+        {"n_iters": ITERATIONS, "pose": choice("matrix", "vector"), "normalize": FLAG, **_SCALES}
+        | {"backend": choice("auto", "reference", "cpu")},
     ),
 }

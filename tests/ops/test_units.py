@@ -19,6 +19,11 @@ def test_only_large_numbers_are_divided() -> None:
     assert torch.equal(in_units(x, (0, 1))[1], torch.tensor([[4 * LARGE]]))
 
 
+def test_nothing_is_divided_by_1() -> None:
+    scaled, unit = in_units(torch.zeros(2, 0, 3), 1)
+    assert scaled.shape == (2, 0, 3) and torch.equal(unit, torch.ones(2, 1, 3))
+
+
 def test_a_constant_per_square_unit() -> None:
     got = per_square_unit(1.0, torch.tensor([1.0, 1e5, 1e20]))
     torch.testing.assert_close(got, torch.tensor([1.0, 1e-10, LEAST]))

@@ -131,7 +131,7 @@ def place(report: dict[str, Any], device: str) -> str:
 
 def in_words(routing: str) -> str:
     """Return a routing's name."""
-    return {"dynamic": "dynamic", "em": "EM", "em_vectors": "EM of vectors"}[routing]
+    return {"em": "EM", "em_vectors": "EM of vectors", "variational_bayes": "variational Bayes"}.get(routing, routing)
 
 
 def numbers(row: dict[str, Any]) -> str:

@@ -22,7 +22,9 @@ def in_units(x: Tensor, dim: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
         The quotient, and the unit that it was divided by, with ``dim`` of size 1. No gradient goes through the unit:
         what is computed in units must not depend on it.
     """
-    largest = x.detach().abs().amax(dim, keepdim=True)
+    sizes = [x.shape[axis] for axis in ((dim,) if isinstance(dim, int) else dim)]
+    of_nothing = any(size == 0 for size in sizes)  # of which there is no largest number, but a sum
+    largest = x.detach().sum(dim, keepdim=True) if of_nothing else x.detach().abs().amax(dim, keepdim=True)
     unit = torch.where(largest > LARGE, largest, 1.0)
     return x / unit, unit
 

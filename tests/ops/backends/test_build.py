@@ -21,7 +21,7 @@ from torch.export import ExportedProgram
 
 from tests.backends import needs_cpu
 from torchcaps.data.files import cache_folder
-from torchcaps.ops import conv_em_routing, dynamic_routing, em_routing, which_backend
+from torchcaps.ops import conv_em_routing, conv_variational_bayes_routing, dynamic_routing, em_routing, which_backend
 from torchcaps.ops.backends import build as building
 from torchcaps.ops.backends import dispatch, native, triton
 from torchcaps.ops.backends.errors import Unavailable
@@ -251,6 +251,9 @@ def _exported(routing: str) -> tuple[ExportedProgram, tuple[Tensor, ...], tuple[
     elif routing == "em":
         example = (torch.randn(2, 3, 4, 5, 4, 4), torch.rand(2, 3, 4, 5), torch.randn(3, 2, 3, 4, 4, 4))
         function = partial(conv_em_routing, settings="released", stride=(1, 2))
+    elif routing == "variational_bayes":
+        example = (torch.randn(2, 3, 4, 5, 4, 4), torch.rand(2, 3, 4, 5), torch.randn(3, 2, 3, 4, 4, 4))
+        function = partial(conv_variational_bayes_routing, stride=(1, 2))
     else:
         example = (torch.randn(2, 5, 16), torch.rand(2, 5), torch.randn(5, 4, 16, 16))
         function = partial(em_routing, normalize=True, n_iters=2)
@@ -264,12 +267,13 @@ def _exported(routing: str) -> tuple[ExportedProgram, tuple[Tensor, ...], tuple[
             return found.pose, found.activation, found.coupling
 
     program = torch.export.export(Network(), example)
-    assert f"{routing.split('_')[0]}_routing_cpu" in program.graph_module.print_readable(print_output=False)
+    operator = "vote_moments_cpu" if routing == "variational_bayes" else f"{routing.split('_')[0]}_routing_cpu"
+    assert operator in program.graph_module.print_readable(print_output=False)
     return program, example, Network()(*example)
 
 
 @needs_cpu
-@pytest.mark.parametrize("routing", ["dynamic", "em", "em_vectors"])
+@pytest.mark.parametrize("routing", ["dynamic", "em", "em_vectors", "variational_bayes"])
 def test_exported_programs_run_without_a_compiler(routing: str, request: pytest.FixtureRequest) -> None:
     program, example, wanted = _exported(routing)
     request.getfixturevalue("no_compiler")
@@ -297,7 +301,7 @@ def test_without_a_compiler_the_named_one_raises(no_compiler: None) -> None:
         dynamic_routing(torch.randn(2, 5, 3), torch.randn(5, 4, 3, 6), backend="cpu")
 
 
-@pytest.mark.parametrize("routing", ["dynamic", "em", "em_vectors"])
+@pytest.mark.parametrize("routing", ["dynamic", "em", "em_vectors", "variational_bayes"])
 def test_where_there_is_a_compiler_it_compiles(routing: str) -> None:
     """All other tests of the compiled code skip where it is not available: a mistake in it must not skip them all."""
     if not any(shutil.which(name) for name in building.COMPILERS):

@@ -15,7 +15,13 @@ pytestmark = needs_cpu
 
 
 #: Of each library the driver, and the size of a transformation.
-DRIVERS = {"dynamic": ("dynamic", 0), "em": ("em", 16), "em_vectors": ("em", 256), "few_places": ("backends", 0)}
+DRIVERS = {
+    "dynamic": ("dynamic", 0),
+    "em": ("em", 16),
+    "em_vectors": ("em", 256),
+    "few_places": ("backends", 0),
+    "variational_bayes": ("variational_bayes", 16),
+}
 
 
 @pytest.mark.parametrize("name", DRIVERS)

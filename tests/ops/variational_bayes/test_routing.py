@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.backends import needs_cpu
 from torchcaps import Capsules, ClassCaps, ConvCaps, DenseCaps, build
 from torchcaps.layers import VariationalBayesRouting
 from torchcaps.models import VariationalBayesCapsNet
@@ -108,15 +109,24 @@ def drawn_map(shape: tuple[int, int, int], kernel: tuple[int, int], side: int = 
 
 @pytest.mark.parametrize(("shape", "kernel", "stride"), GEOMETRIES)
 @pytest.mark.parametrize("n_iters", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("backend", "side"), [("reference", 2), ("reference", 4), pytest.param("cpu", 4, marks=needs_cpu)]
+)
 def test_maps_agree_with_a_slow_loop(
-    shape: tuple[int, int, int], kernel: tuple[int, int], stride: tuple[int, int], n_iters: int
+    backend: str,
+    side: int,
+    shape: tuple[int, int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    n_iters: int,
 ) -> None:
     """Upper capsule by upper capsule, and place by place, in plain numbers."""
-    tensors = drawn_map(shape, kernel)
+    tensors = drawn_map(shape, kernel, side)
     got = conv_variational_bayes_routing(
         *tensors,  # type: ignore[arg-type]
         stride=stride,
         n_iters=n_iters,
+        backend=backend,
         return_coupling=True,
     )
     pose, activation, weight, beta_u, beta_a = tensors
@@ -129,7 +139,7 @@ def test_maps_agree_with_a_slow_loop(
     r = dict.fromkeys(votes, 1 / J)
     mean: dict[tuple[int, ...], list[float]] = {}
     logit: dict[tuple[int, ...], float] = {}
-    size = 4
+    size = side**2
     for n in range(n_iters):
         mass = {u: sum(r[key] * float(activation[0][key[0]]) for key in votes if key[1] == u) for u in uppers}
         rho = {}

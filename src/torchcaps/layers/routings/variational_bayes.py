@@ -16,6 +16,7 @@ from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.layers.routings.em import POSES
 from torchcaps.layers.routings.options import check_weight_std, known_sizes, shaped
 from torchcaps.ops import Capsules, conv_variational_bayes_routing, variational_bayes_routing
+from torchcaps.ops.variational_bayes.routing import BACKENDS
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class VariationalBayesRouting(Routing):
         pose_scale: Standard deviation of the poses below at first.
         weight_std: Standard deviation of the initial transformation matrices; by default Xavier's for the capsules of a
             layer, about as in the authors' code. Votes are far narrower than the prior then, and all shares near even.
+        backend: What computes it: "auto", "reference" or "cpu", see :func:`torchcaps.ops.which_backend`.
 
     Raises:
         ValueError: A value out of range.
@@ -55,6 +57,7 @@ class VariationalBayesRouting(Routing):
     normalize: bool = True
     pose_scale: float = 1.0
     weight_std: float | None = None
+    backend: str = "auto"
 
     def __post_init__(self) -> None:
         check_at_least("n_iters", self.n_iters, 1)
@@ -62,6 +65,7 @@ class VariationalBayesRouting(Routing):
         check_flag("normalize", self.normalize)
         check_positive("pose_scale", self.pose_scale)
         check_weight_std(self.weight_std)
+        check_choice("backend", self.backend, BACKENDS)
 
     def parts(self, sizes: Sizes) -> Mapping[str, Part]:
         """Name the weight, the two learned costs of each upper capsule, and the normalizations."""
@@ -117,6 +121,7 @@ class VariationalBayesRouting(Routing):
             **parts,
             n_iters=self.n_iters if n_iters is None else n_iters,
             offset=None if offset is None else shaped(offset, self.pose),
+            backend=self.backend,
             return_coupling=return_coupling,
         )
 
@@ -141,5 +146,6 @@ class VariationalBayesRouting(Routing):
             **{**parts, "weight": weight},
             stride=stride,
             n_iters=self.n_iters if n_iters is None else n_iters,
+            backend=self.backend,
             return_coupling=return_coupling,
         )

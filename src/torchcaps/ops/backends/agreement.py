@@ -34,11 +34,13 @@ class Problem(NamedTuple):
         shapes: of the tensors; poses first.
         options: further arguments of the routing.
         constant: those that get no gradient.
+        function: the name of the routing in :mod:`torchcaps.ops`.
     """
 
     shapes: dict[str, tuple[int, ...]]
     options: dict[str, Any]
     constant: tuple[str, ...] = ()
+    function: str = "conv_em_routing"
 
 
 def _em(pose: tuple[int, ...], n: int, children: tuple[int, ...], kernel: tuple[int, ...], n_out: int) -> Any:
@@ -59,10 +61,11 @@ _RELEASED = {"settings": "released", "final_lambda": 0.001}
 #: More images, types and children than a block has; children that no parent sees.
 PROBLEMS = {
     "dynamic": (
-        Problem({"u": (32, 24, 8), "weight": (24, 10, 8, 16)}, {}),
+        Problem({"u": (32, 24, 8), "weight": (24, 10, 8, 16)}, {}, function="dynamic_routing"),
         Problem(
             {"u": (67, 19, 7), "weight": (19, 11, 7, 13), "bias": (11, 13), "initial_logits": (19, 11)},
             {"leaky": True, "return_coupling": True},
+            function="dynamic_routing",
         ),
     ),
     "em": (
@@ -74,6 +77,15 @@ PROBLEMS = {
         ),
     ),
     "em_vectors": (Problem(_em((16,), 4, (2, 4, 4), (2, 3), 5), {"stride": (2, 1), **_PAPER}),),
+    "variational_bayes": (
+        Problem(_em((4, 4), 3, (2, 6, 5), (2, 3), 17), {"stride": (2, 2)}, function="conv_variational_bayes_routing"),
+        Problem(
+            _em((4, 4), 5, (19, 1, 1), (1, 1), 5) | {"offset": (19, 1, 1, 4, 4)},
+            {"return_coupling": True},
+            ("offset",),
+            function="conv_variational_bayes_routing",
+        ),
+    ),
 }
 
 
@@ -133,7 +145,7 @@ def compare(
     """Compare an implementation with the reference in float64.
 
     Args:
-        routing: "dynamic", "em" or "em_vectors".
+        routing: a key of :data:`PROBLEMS`.
         backend: the implementation's name.
         device: where it runs.
         dtypes: of poses and of matrices; other tensors have the latter.
@@ -192,9 +204,9 @@ def _draw(problem: Problem, dtypes: tuple[torch.dtype, torch.dtype]) -> Tensors:
 
 def _outcome(problem: Problem, backend: str, given: Tensors, device: torch.device) -> Tensors:
     """Return the results, and the gradients of a fixed weighted sum of them, on the CPU."""
-    from torchcaps.ops import conv_em_routing, dynamic_routing  # which stand on this package
+    from torchcaps import ops  # which stand on this package
 
-    function: Callable[..., Any] = dynamic_routing if "u" in given else conv_em_routing
+    function: Callable[..., Any] = getattr(ops, problem.function)
     leaves = {name: x.detach().to(device).requires_grad_(name not in problem.constant) for name, x in given.items()}
     results = [x for x in function(**leaves, **problem.options, backend=backend) if x is not None]
     random = torch.Generator().manual_seed(1)

@@ -18,10 +18,10 @@ _BACKENDS = {"cpu": native, "triton": triton}
 #: "reference" is the paper's procedure in plain PyTorch; "auto" takes what ``_FASTEST`` says, where it can be had.
 BACKENDS = ("auto", "reference", *_BACKENDS)
 #: The routings that are compiled; of vectors by EM routing by "cpu" alone.
-_FUSED = ("dynamic", "em", "em_vectors")
+_FUSED = ("dynamic", "em", "em_vectors", "variational_bayes")
 #: What "auto" takes, by the kind of device and the routing; the reference where nothing is said.
 _FASTEST = {
-    "cpu": {"dynamic": "cpu", "em": "cpu", "em_vectors": "cpu"},
+    "cpu": dict.fromkeys(_FUSED, "cpu"),
     # Measured on an H100, forward and backward, beside the best in plain PyTorch, compiled or not
     # (study/results/gpu.jsonl: speed):
     "cuda": {
@@ -45,8 +45,9 @@ def which_backend(routing: str, backend: str, *tensors: Tensor) -> str:
     unchecked; naming ``backend="triton"`` checks nothing.
 
     Args:
-        routing: "dynamic" with a matrix for each pair, "em" of 4×4 matrices, or "em_vectors" of 16 numbers. That they
-            are so many, and that no gradient of an offset is asked for, is taken for granted.
+        routing: "dynamic" with a matrix for each pair, "em" of 4×4 matrices, "em_vectors" of 16 numbers, or
+            "variational_bayes" of 4×4 matrices. That they are so many, and that no gradient of an offset is asked for,
+            is taken for granted.
         backend: what was asked for, "auto" or a name.
         tensors: all that are routed or route: poses first, then matrices, biases, priors.
 

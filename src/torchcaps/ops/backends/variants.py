@@ -22,8 +22,14 @@ FLAGS = (
     "-fPIC",
     "-shared",
 )
-#: Where under ``ops`` the source of each library lies.
-FOLDERS = {"dynamic": "dynamic", "em": "em", "em_vectors": "em", "few_places": "backends"}
+#: Where under ``ops`` the source of each library lies, and the folders of other headers that it includes.
+FOLDERS: dict[str, tuple[str, ...]] = {
+    "dynamic": ("dynamic",),
+    "em": ("em",),
+    "em_vectors": ("em",),
+    "few_places": (),
+    "variational_bayes": ("variational_bayes", "em"),
+}
 #: Where under ``ops`` the libraries of a wheel lie.
 SHIPPED = "backends/lib"
 
@@ -65,8 +71,8 @@ def sources(name: str, folders: list[Traversable]) -> dict[str, bytes]:
 
 
 def source_folders(name: str, ops: Traversable) -> list[Traversable]:
-    """Return the folder of ``<name>.cpp`` and its headers, and that of the common headers."""
-    return [ops / FOLDERS[name] / "csrc", ops / "backends" / "csrc"]
+    """Return the folder of ``<name>.cpp``, and those of headers; the last one is of the common headers."""
+    return [ops / folder / "csrc" for folder in (*FOLDERS[name], "backends")]
 
 
 def file_name(name: str, variant: str, content: dict[str, bytes], windows: bool) -> str:

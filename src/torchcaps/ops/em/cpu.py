@@ -167,7 +167,7 @@ class _GivenLambdas(EMSettings):
         )
 
 
-class _Sizes(ctypes.Structure):
+class Sizes(ctypes.Structure):
     """``Sizes`` of problem.h: extents, then the choices in the order of :class:`Settings`."""
 
     _extents = ("B", "C", "H", "W", "Kh", "Kw", "J", "sh", "sw", "n_iters", "n_threads")
@@ -208,7 +208,7 @@ def _call(name: str, stride: list[int], settings: Settings, *tensors: Tensor | N
     assert pose is not None
     assert weight is not None
     extents = [*pose.shape[:4], *weight.shape[1:4], *stride, settings.n_iters]
-    sizes = _Sizes(*extents, torch.get_num_threads(), *settings[:3])
+    sizes = Sizes(*extents, torch.get_num_threads(), *settings[:3])
     numbers = _Settings(*settings[3:-1])
     lambdas = (ctypes.c_double * settings.n_iters)(*settings.lambdas)
     pointers = [ctypes.c_void_p() if x is None else ctypes.c_void_p(x.data_ptr()) for x in kept]

@@ -47,7 +47,7 @@ def route(
     """
     v, unit = in_units(votes.transpose(2, 3).contiguous(), 3)  # with N and D side by side sums are products of matrices
     unit, a = unit[:, :, :, 0], a[:, :, None]  # [B, P, J, D] and [B, P, 1, N]
-    r = torch.full_like(v[..., 0], 1 / v.shape[2])
+    r = torch.full_like(v[..., 0], 1 / max(1, v.shape[2]))
     known = _update(v, r * a, unit)
     for _ in range(n_iters - 1):
         r = _share(known, fields)

@@ -7,13 +7,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchcaps.checks import as_two, check_at_least, check_flag, check_floating, check_shapes, check_sized
+from torchcaps.checks import as_two, check_at_least, check_choice, check_flag, check_floating, check_shapes, check_sized
+from torchcaps.ops.backends.dispatch import which_backend
 from torchcaps.ops.em.checks import check_activation
 from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
+from torchcaps.ops.variational_bayes import cpu
 from torchcaps.ops.variational_bayes.reference import route
 from torchcaps.ops.votes import Fields, matrix_votes
 from torchcaps.types import Capsules
 
+#: What may be asked for; "auto" takes what :func:`torchcaps.ops.which_backend` says.
+BACKENDS = ("auto", "reference", "cpu")
 #: Normalizes poses ``[B, J, n]`` or logits ``[B, J, n]``, such as ``torch.nn.BatchNorm1d(J, affine=False)``.
 Norm = Callable[[Tensor], Tensor]
 
@@ -29,6 +33,7 @@ def variational_bayes_routing(
     offset: Tensor | None = None,
     norm_pose: Norm | None = None,
     norm_logit: Norm | None = None,
+    backend: str = "auto",
     return_coupling: bool = False,
 ) -> Capsules:
     """Route I lower capsules, which vote V_ij = M_i W_ij, to J upper ones by variational Bayes.
@@ -47,6 +52,9 @@ def variational_bayes_routing(
         offset: added to the votes of each lower capsule, of the shape of one vote behind ``[I]``; None for nothing.
         norm_pose: what the means ``[B, J, D]`` go through at the end; None for nothing.
         norm_logit: what the logits ``[B, J, 1]`` of the activations go through; None for nothing.
+        backend: "reference" stores the votes; "cpu" is compiled code that does not, for 4×4 matrices, without
+            gradient of ``offset``, and for votes up to 1e12 in float32. "auto" takes compiled code where it is
+            available, elsewhere the reference; :func:`torchcaps.ops.which_backend` says which.
         return_coupling: fill the result's ``coupling`` with r of the last pass.
 
     Returns:
@@ -55,7 +63,8 @@ def variational_bayes_routing(
 
     Raises:
         ValueError: shapes that do not fit, numbers that are not floating point, activations that are no probabilities,
-            or ``n_iters`` below 1.
+            ``n_iters`` below 1, an unknown ``backend``, or one that is not made for these.
+        Unavailable: ``backend="cpu"`` where nothing can be compiled; a RuntimeError.
 
     Example:
         >>> import torch
@@ -86,6 +95,7 @@ def variational_bayes_routing(
         offset=None if offset is None else offset[:, None, None],
         norm_pose=norm_pose,
         norm_logit=norm_logit,
+        backend=backend,
         return_coupling=return_coupling,
     )
     coupling = None if routed.coupling is None else routed.coupling[:, 0, 0]
@@ -104,6 +114,7 @@ def conv_variational_bayes_routing(
     offset: Tensor | None = None,
     norm_pose: Norm | None = None,
     norm_logit: Norm | None = None,
+    backend: str = "auto",
     return_coupling: bool = False,
 ) -> Capsules:
     """Route maps as :func:`variational_bayes_routing` does; an upper capsule at a place sees a receptive field.
@@ -122,6 +133,7 @@ def conv_variational_bayes_routing(
         offset: added to the votes, of the shape of one vote behind ``[T, K_h, K_w]``; None for nothing.
         norm_pose: what the means ``[B, J, H'·W'·D]`` go through at the end; None for nothing.
         norm_logit: what the logits ``[B, J, H'·W']`` of the activations go through; None for nothing.
+        backend: "auto", "reference" or "cpu", see :func:`variational_bayes_routing`.
         return_coupling: fill the result's ``coupling`` with r of the last pass.
 
     Returns:
@@ -153,22 +165,30 @@ def conv_variational_bayes_routing(
     vote = (pose.shape[4], sizes["columns"]) if matrices else (sizes["columns"],)
     if offset is not None:
         check_sized("offset", offset, (*weight.shape[:3], *vote), beside=("pose", pose))
-    fields = Fields(pose.shape[1:4], weight.shape[1:3], as_two("stride", stride, 1))
+    every = *((pose, activation, weight, beta_u, beta_a)), *(() if offset is None else (offset,))
+    chosen = which_backend("variational_bayes", _asked(backend, vote, pose, weight, offset), *every)
+    stride = as_two("stride", stride, 1)
+    fields = Fields(pose.shape[1:4], weight.shape[1:3], stride)
     dtype = torch.promote_types(pose.dtype, weight.dtype)
     with without_autocast(pose):
         m, a, w = (at_least_float32(x.to(dtype)) for x in (pose, activation, weight))
-        votes = matrix_votes(fields.gather(m if matrices else m.unsqueeze(-2)), w.flatten(0, 2))  # [B, P, N, J, ., .]
-        if offset is not None:
-            votes = votes + offset.to(votes).reshape(fields.n_children, 1, *votes.shape[-2:])
-        betas = beta_u.to(m.dtype), beta_a.to(m.dtype)
-        mean, logit, r = route(votes.flatten(4), fields.gather(a), *betas, fields, n_iters)
+        beta_u, beta_a = beta_u.to(m.dtype), beta_a.to(m.dtype)
+        offset = None if offset is None else offset.to(m.dtype)
+        if chosen == "cpu":
+            mean, logit, r = cpu.route(m, a, w, offset, beta_u, beta_a, stride, n_iters, return_coupling)
+        else:
+            votes = matrix_votes(fields.gather(m if matrices else m.unsqueeze(-2)), w.flatten(0, 2))
+            if offset is not None:
+                votes = votes + offset.reshape(fields.n_children, 1, *votes.shape[-2:])
+            mean, logit, r = route(votes.flatten(4), fields.gather(a), beta_u, beta_a, fields, n_iters)
+            r = r.unflatten(1, fields.places)
     mean, logit = mean.movedim(2, 1).to(dtype), logit.movedim(2, 1).to(dtype)  # [B, J, P, D] and [B, J, P]
     if norm_pose is not None:
         mean = norm_pose(mean.flatten(2)).reshape(mean.shape)
     if norm_logit is not None:
         logit = norm_logit(logit)
     mean = mean.unflatten(2, fields.places).unflatten(-1, vote)
-    coupling = r.unflatten(1, fields.places).to(dtype) if return_coupling else None
+    coupling = r.to(dtype) if return_coupling else None
     return Capsules(mean, logit.sigmoid().unflatten(2, fields.places), coupling)
 
 
@@ -236,6 +256,22 @@ def variational_bayes_routing_from_votes(
     wanted = votes.dtype
     coupling = r[:, 0].to(wanted) if return_coupling else None
     return Capsules(mean[:, 0].to(wanted), logit[:, 0].sigmoid().to(wanted), coupling)
+
+
+def _asked(backend: str, vote: tuple[int, ...], pose: Tensor, weight: Tensor, offset: Tensor | None) -> str:
+    """Return what to ask for: the reference instead of "auto" where compiled code is not made for a call."""
+    check_choice("backend", backend, BACKENDS)
+    if backend == "reference":
+        return backend
+    if not vote == tuple(weight.shape[-2:]) == tuple(pose.shape[-2:]) == (4, 4):
+        why = f"wants 4×4 matrices, got poses {list(pose.shape)} and weight {list(weight.shape)}"
+    elif offset is not None and offset.requires_grad and torch.is_grad_enabled():
+        why = "gives no gradient of offset"
+    else:
+        return backend
+    if backend == "auto":
+        return "reference"
+    raise ValueError(f"backend='{backend}' {why}")
 
 
 def _check_choices(

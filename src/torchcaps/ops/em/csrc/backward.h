@@ -270,16 +270,19 @@ struct Backward {
     }
   }
 
-  bool run(T* d_weight, T* d_beta_u, T* d_beta_a) const {
+  // Calls image(b, slopes, sum of the weights' gradient, of the betas') for all images, and writes the weights' gradient.
+  //
+  // It is summed within groups of images, whose number does not depend on the threads, and over the groups in their
+  // order; d_beta has 2 J numbers for each group.
+  template <class Image>
+  bool over_images(T* d_weight, std::vector<double>& d_beta, const Image& image) const {
     const WithoutSubnormals here;
-    // The gradient of the weights is summed within groups of images, whose number does not depend on the threads,
-    // and over the groups in their order.
     const int64_t size = problem.n_weights(), groups = std::min<int64_t>(problem.B, 16);
     const int64_t at_once = std::max<int64_t>(1, std::min(problem.n_threads, groups)), records = problem.P * problem.JV;
     Records<V> total(size);
     Buffer<T> part(size * at_once);
     Records<Slope<V>> slopes(records * at_once);
-    std::vector<double> d_beta(std::max<int64_t>(groups, 1) * 2 * problem.J, 0.0);
+    d_beta.assign(std::max<int64_t>(groups, 1) * 2 * problem.J, 0.0);
     for (int64_t from = 0; from < groups; from += at_once) {
       const int64_t n = std::min(at_once, groups - from);
       const bool good = parallel(n, problem.n_threads, [&](int64_t i) {
@@ -288,8 +291,7 @@ struct Backward {
         V* sum = part + i * size;
         std::fill(sum, sum + size, V{});
         for (int64_t b = g * problem.B / groups; b < (g + 1) * problem.B / groups; ++b)
-          (this->*(problem.offset ? &Backward::image<true> : &Backward::image<false>))(
-              b, slopes.get() + i * records, sum, d_beta.data() + g * 2 * problem.J);
+          image(b, slopes.get() + i * records, sum, d_beta.data() + g * 2 * problem.J);
       });
       if (!good) return false;
       for (int64_t i = 0; i < n; ++i)
@@ -300,6 +302,16 @@ struct Backward {
         from_lanes<T>(total.get() + problem.at(i, jv), d_weight + (i * problem.J + jv * L) * Pose::kNumbers,
                       Pose::kNumbers,
                       problem.width(jv), Pose::kNumbers);
+    return true;
+  }
+
+  bool run(T* d_weight, T* d_beta_u, T* d_beta_a) const {
+    std::vector<double> d_beta;
+    const auto each = [&](int64_t b, Slope<V>* slopes, V* sum, double* betas) {
+      problem.offset ? image<true>(b, slopes, sum, betas) : image<false>(b, slopes, sum, betas);
+    };
+    if (!over_images(d_weight, d_beta, each)) return false;
+    const int64_t groups = int64_t(d_beta.size()) / (2 * std::max<int64_t>(problem.J, 1));
     for (int64_t j = 0; j < problem.J; ++j) {
       double u = 0, a = 0;
       for (int64_t g = 0; g < groups; ++g) u += d_beta[g * 2 * problem.J + j], a += d_beta[(g * 2 + 1) * problem.J + j];
