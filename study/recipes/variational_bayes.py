@@ -28,5 +28,4 @@ def smallnorb_variational_bayes_small() -> Experiment:
         loss="cross_entropy",
         epochs=300,
         batch_size=128,
-        compile=True,
     )

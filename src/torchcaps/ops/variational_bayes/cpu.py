@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchcaps.ops.variational_bayes.digamma import digamma
 from torchcaps.ops.variational_bayes.moments import Moments, Shares, moments
 
 #: The numbers of a vote.
@@ -59,8 +60,8 @@ class _Known(NamedTuple):
 def _known(found: Moments) -> _Known:
     """Update what is known. κ and α are the mass, ν = D + κ, and P = 1 + spread + m²."""
     scale, kappa = 1 + found.spread + found.mean.square(), found.mass.double()
-    above = torch.digamma(kappa + 1)
-    log_pi = above - 1 / kappa - torch.digamma(kappa.sum(dim=2, keepdim=True))
+    above = digamma(kappa + 1)
+    log_pi = above - 1 / kappa - digamma(kappa.sum(dim=2, keepdim=True))
     log_det = _sum_of_digammas(kappa, above) - scale.log().sum(dim=2, dtype=torch.float64)
     precision = (SIZE + found.mass)[:, :, None] / scale
     return _Known(found.mean, precision, log_pi, log_det, log_pi + (log_det - SIZE / kappa) / 2)

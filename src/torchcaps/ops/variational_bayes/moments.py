@@ -107,13 +107,16 @@ def forward_op(
     return results
 
 
-def _allocate(pose: Tensor, weight: Tensor, stride: list[int], return_coupling: bool) -> tuple[Tensor, ...]:
+def _allocate(
+    pose: Tensor, weight: Tensor, stride: list[int], return_coupling: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Allocate the results of :func:`forward_op`."""
     upper, n_out = places(pose, weight, stride), weight.shape[3]
     mass = pose.shape[0], upper[0] * upper[1], n_out
     state = *mass[:2], 16, n_out
     n_children = weight.shape[0] * weight.shape[1] * weight.shape[2]
     coupling = (pose.shape[0], *upper, n_children, n_out) if return_coupling else (0,)
-    return tuple(pose.new_empty(shape) for shape in (state, state, mass, coupling))
+    return pose.new_empty(state), pose.new_empty(state), pose.new_empty(mass), pose.new_empty(coupling)
 
 
 @torch.library.custom_op(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.ops.units import in_units, per_square_unit
+from torchcaps.ops.variational_bayes.digamma import digamma
 from torchcaps.ops.votes import Fields
 
 
@@ -65,9 +66,9 @@ def _update(v: Tensor, r: Tensor, unit: Tensor) -> Posterior:
     deviation = (v - mean.unsqueeze(3)).square()
     spread = (r.unsqueeze(3) @ deviation).squeeze(3)
     scale = per_square_unit(1.0, unit) + spread + mean.square()
-    log_pi = torch.digamma(1 + mass) - torch.digamma((1 + mass).sum(dim=2, keepdim=True))
+    log_pi = digamma(1 + mass) - digamma((1 + mass).sum(dim=2, keepdim=True))
     steps = torch.arange(size, dtype=v.dtype, device=v.device)
-    log_det = torch.digamma((nu[..., None] - steps) / 2).sum(dim=-1) + size * math.log(2)
+    log_det = digamma((nu[..., None] - steps) / 2).sum(dim=-1) + size * math.log(2)
     log_det = log_det - (scale.log() + 2 * unit.log()).sum(dim=-1)
     return Posterior(mean, scale, deviation, kappa, nu, log_pi, log_det)
 
