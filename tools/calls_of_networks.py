@@ -222,6 +222,7 @@ CALLS = {
                 "d_pose": choice(4, 9, 16),
                 "n_iters": whole(1, 2),
                 "coordinates": FLAG,
+                "backend": choice("auto", "reference"),
                 "standardize": FLAG,
                 "return_coupling": FLAG,
             },

@@ -36,6 +36,7 @@ class VariationalBayesCapsNet(nn.Module):
         coordinates: add (k + 1)/(10 F) for the k-th of F rows and columns to the votes for the classes, as the authors
             do.
         standardize: bring each image to zero mean and unit variance first.
+        backend: what computes every routing, see :func:`torchcaps.ops.which_backend`.
 
     Raises:
         ValueError: sizes below 1, a pose that is no square, images that are too small.
@@ -64,6 +65,7 @@ class VariationalBayesCapsNet(nn.Module):
         n_iters: int = 3,
         coordinates: bool = True,
         standardize: bool = True,
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         for name, value in {"n_classes": n_classes, "A": A, "B": B, "C": C, "D": D, "d_pose": d_pose}.items():
@@ -81,7 +83,7 @@ class VariationalBayesCapsNet(nn.Module):
         self.norm = nn.BatchNorm2d(A)
         self.primary = ReLUConv2d(A, B * (d_pose + 1), 1, bias=False)
         self.norm_pose, self.norm_logit = nn.BatchNorm1d(B), nn.BatchNorm1d(B)
-        routing = VariationalBayesRouting(n_iters)
+        routing = VariationalBayesRouting(n_iters, backend=backend)
         self.hidden = nn.ModuleList()
         with image_too_small(self.image_shape):
             types, size = B, conv_size(self.image_shape[1:], 5, 2)
