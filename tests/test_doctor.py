@@ -88,7 +88,7 @@ def test_this_machine(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture
     assert torch.get_num_threads() == threads and torch.equal(torch.get_rng_state(), state)
     text, found = capsys.readouterr().out, json.loads(path.read_text())
     on_cpu = [x for x in found["routings"] if x["device"] == "cpu"]
-    assert {x["routing"] for x in on_cpu} == {"dynamic", "em", "em_vectors", "variational_bayes"}
+    assert {x["routing"] for x in on_cpu} == {"dynamic", "dynamic_votes", "em", "em_vectors", "variational_bayes"}
     assert all(x["taken"] == "cpu" and x["fault"] is None and x["compared"] for x in on_cpu)
     assert [x["routing"] for x in found["speed"] if x["device"] == "cpu"] == ["dynamic", "em"]
     assert found["versions"]["torch"] == torch.__version__ and torch.__version__ in text

@@ -150,6 +150,7 @@ CALLS = {
             "bias": T("J d_out"),
             "leaky": FLAG,
             "backprop": BACKPROP,
+            "backend": choice("auto", "reference"),
             "return_coupling": FLAG,
         },
         right=returns("B J H W d_out", "B J H W", "B H W T J", dtype=("votes",)),
@@ -157,7 +158,13 @@ CALLS = {
     "torchcaps.ops.dynamic_routing_3d": Call(
         ops.dynamic_routing_3d,
         {"votes": T("B T J d_out H W")},
-        {"n_iters": ITERATIONS, "bias": T("J d_out"), "backprop": BACKPROP, "return_coupling": FLAG},
+        {
+            "n_iters": ITERATIONS,
+            "bias": T("J d_out"),
+            "backprop": BACKPROP,
+            "backend": choice("auto", "reference"),
+            "return_coupling": FLAG,
+        },
         right=returns("B J H W d_out", "B J H W", "B H W T J", dtype=("votes",)),
     ),
     "torchcaps.ops.fixed_routing": Call(
@@ -371,7 +378,7 @@ CALLS = {
     "torchcaps.ops.which_backend": Call(
         _which_backend,
         {
-            "routing": choice("dynamic", "em", "em_vectors", "variational_bayes"),
+            "routing": choice("dynamic", "dynamic_votes", "em", "em_vectors", "variational_bayes"),
             "backend": choice("auto", "reference", "cpu"),
             "first": maybe(T("B I d_in")),
             "second": maybe(T("I J d_in d_out")),

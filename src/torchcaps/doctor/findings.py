@@ -131,7 +131,8 @@ def place(report: dict[str, Any], device: str) -> str:
 
 def in_words(routing: str) -> str:
     """Return a routing's name."""
-    return {"em": "EM", "em_vectors": "EM of vectors", "variational_bayes": "variational Bayes"}.get(routing, routing)
+    names = {"em": "EM", "em_vectors": "EM of vectors", "dynamic_votes": "dynamic of given votes"}
+    return names.get(routing, routing.replace("_bayes", " Bayes"))
 
 
 def numbers(row: dict[str, Any]) -> str:

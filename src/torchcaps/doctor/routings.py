@@ -15,7 +15,7 @@ from torchcaps.ops.backends.trust import alone
 #: Of poses and of matrices: as networks are trained, plainly and under autocast.
 FLOAT = (torch.float32, torch.float32)
 MIXED = (torch.bfloat16, torch.float32)
-ROUTINGS = {"cpu": ("dynamic", "em", "em_vectors", "variational_bayes"), "cuda": ("dynamic", "em")}
+ROUTINGS = {"cpu": ("dynamic", "dynamic_votes", "em", "em_vectors", "variational_bayes"), "cuda": ("dynamic", "em")}
 
 
 def examine_routing(routing: str, device: torch.device, dtypes: tuple[torch.dtype, torch.dtype]) -> dict[str, Any]:

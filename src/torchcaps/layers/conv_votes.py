@@ -18,6 +18,7 @@ from torchcaps.layers.routings import DynamicRouting, as_routing
 from torchcaps.layers.shapes import Two, check_like, conv_size, same_padding, windows
 from torchcaps.ops import Capsules, conv2d, dynamic_routing_3d, locally_constrained_routing
 from torchcaps.ops.dynamic.over_map import squash_over_map
+from torchcaps.ops.dynamic.votes import BACKENDS
 from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
 from torchcaps.ops.squash import squash_with_length
 
@@ -42,8 +43,8 @@ def _checked(routing: Routing | str) -> DynamicRouting:
         raise ValueError(f"routing must be dynamic where votes are convolutions, got {given.name}")
     if given.learned_logits:
         raise ValueError("learned_logits must be False where votes are convolutions, got True")
-    if given.backend not in ("auto", "reference"):
-        raise ValueError(f"backend must be auto or reference where votes are convolutions, got {given.backend!r}")
+    if given.backend not in BACKENDS:
+        raise ValueError(f"backend must be {', '.join(BACKENDS)} where votes are convolutions, got {given.backend!r}")
     return given
 
 
@@ -127,7 +128,9 @@ class _ConvolvedVotes(RoutedLayer):
         dtype = torch.promote_types(pose.dtype, self.weight.dtype)
         routing = self.routing
         assert isinstance(routing, DynamicRouting)
-        options = {"n_iters": n_iters, "bias": self.bias, "backprop": routing.backprop}
+        backend = "auto" if return_coupling else routing.backend  # compiled code gives no couplings
+        backend = "reference" if routing.backend == "reference" else backend
+        options = {"n_iters": n_iters, "bias": self.bias, "backprop": routing.backprop, "backend": backend}
         with without_autocast(pose):
             if n_iters == 1 or (self.n_out == 1 and self.compete == "place" and not routing.leaky):
                 routed = self._route_evenly(pose, 1 / (self.n_out + routing.leaky), return_coupling)

@@ -21,7 +21,14 @@ from torch.export import ExportedProgram
 
 from tests.backends import needs_cpu
 from torchcaps.data.files import cache_folder
-from torchcaps.ops import conv_em_routing, conv_variational_bayes_routing, dynamic_routing, em_routing, which_backend
+from torchcaps.ops import (
+    conv_em_routing,
+    conv_variational_bayes_routing,
+    dynamic_routing,
+    em_routing,
+    locally_constrained_routing,
+    which_backend,
+)
 from torchcaps.ops.backends import build as building
 from torchcaps.ops.backends import dispatch, native, triton
 from torchcaps.ops.backends.errors import Unavailable
@@ -248,6 +255,9 @@ def _exported(routing: str) -> tuple[ExportedProgram, tuple[Tensor, ...], tuple[
     if routing == "dynamic":
         example: tuple[Tensor, ...] = (torch.randn(2, 5, 3), torch.randn(5, 4, 3, 6))
         function = dynamic_routing
+    elif routing == "dynamic_votes":
+        example = (torch.randn(2, 5, 3, 4, 3, 3),)
+        function = locally_constrained_routing
     elif routing == "em":
         example = (torch.randn(2, 3, 4, 5, 4, 4), torch.rand(2, 3, 4, 5), torch.randn(3, 2, 3, 4, 4, 4))
         function = partial(conv_em_routing, settings="released", stride=(1, 2))
@@ -257,30 +267,33 @@ def _exported(routing: str) -> tuple[ExportedProgram, tuple[Tensor, ...], tuple[
     else:
         example = (torch.randn(2, 5, 16), torch.rand(2, 5), torch.randn(5, 4, 16, 16))
         function = partial(em_routing, normalize=True, n_iters=2)
-    if routing != "dynamic":
+    if not routing.startswith("dynamic"):
         example = *example, torch.randn(4), torch.randn(4)
+
+    couplings = {} if routing == "dynamic_votes" else {"return_coupling": True}
 
     class Network(torch.nn.Module):
         def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-            found = function(*tensors, return_coupling=True)
-            assert found.coupling is not None
-            return found.pose, found.activation, found.coupling
+            found = function(*tensors, **couplings)
+            return tuple(x for x in found if x is not None)
 
     program = torch.export.export(Network(), example)
-    operator = "vote_moments_cpu" if routing == "variational_bayes" else f"{routing.split('_')[0]}_routing_cpu"
-    assert operator in program.graph_module.print_readable(print_output=False)
+    names = {"variational_bayes": "vote_moments_cpu", "dynamic_votes": "dynamic_votes_cpu"}
+    assert names.get(routing, f"{routing.split('_')[0]}_routing_cpu") in program.graph_module.print_readable(
+        print_output=False
+    )
     return program, example, Network()(*example)
 
 
 @needs_cpu
-@pytest.mark.parametrize("routing", ["dynamic", "em", "em_vectors", "variational_bayes"])
+@pytest.mark.parametrize("routing", ["dynamic", "dynamic_votes", "em", "em_vectors", "variational_bayes"])
 def test_exported_programs_run_without_a_compiler(routing: str, request: pytest.FixtureRequest) -> None:
     program, example, wanted = _exported(routing)
     request.getfixturevalue("no_compiler")
     assert native.why_not(routing) is not None
     for found, known in zip(program.module()(*example), wanted, strict=True):
         torch.testing.assert_close(found, known, rtol=1e-4, atol=1e-5)
-        assert not torch.equal(found, known) or routing == "dynamic"  # it was the reference that computed
+        assert not torch.equal(found, known) or routing.startswith("dynamic")  # it was the reference that computed
 
 
 @needs_cpu
@@ -301,7 +314,7 @@ def test_without_a_compiler_the_named_one_raises(no_compiler: None) -> None:
         dynamic_routing(torch.randn(2, 5, 3), torch.randn(5, 4, 3, 6), backend="cpu")
 
 
-@pytest.mark.parametrize("routing", ["dynamic", "em", "em_vectors", "variational_bayes"])
+@pytest.mark.parametrize("routing", ["dynamic", "dynamic_votes", "em", "em_vectors", "variational_bayes"])
 def test_where_there_is_a_compiler_it_compiles(routing: str) -> None:
     """All other tests of the compiled code skip where it is not available: a mistake in it must not skip them all."""
     if not any(shutil.which(name) for name in building.COMPILERS):

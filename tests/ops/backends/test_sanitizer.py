@@ -16,17 +16,18 @@ pytestmark = needs_cpu
 
 #: Of each library the driver, and the size of a transformation.
 DRIVERS = {
-    "dynamic": ("dynamic", 0),
-    "em": ("em", 16),
-    "em_vectors": ("em", 256),
-    "few_places": ("backends", 0),
-    "variational_bayes": ("variational_bayes", 16),
+    "dynamic": ("dynamic/sanitized.cpp", 0),
+    "dynamic_votes": ("dynamic/votes_sanitized.cpp", 0),
+    "em": ("em/sanitized.cpp", 16),
+    "em_vectors": ("em/sanitized.cpp", 256),
+    "few_places": ("backends/sanitized.cpp", 0),
+    "variational_bayes": ("variational_bayes/sanitized.cpp", 16),
 }
 
 
 @pytest.mark.parametrize("name", DRIVERS)
 def test_addresses(name: str, tmp_path: Path) -> None:
-    driver = Path(__file__).parents[1] / DRIVERS[name][0] / "sanitized.cpp"
+    driver = Path(__file__).parents[1] / DRIVERS[name][0]
     of = [f'-DSOURCE="{name}.cpp"', f"-DNUMBERS={DRIVERS[name][1]}"]
     include = [f"-I{folder}" for folder in building.source_folders(name)]
     flags = [flag for flag in building.FLAGS if flag not in ("-shared", "-O3")]

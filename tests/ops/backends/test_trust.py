@@ -35,6 +35,7 @@ TINY = {
     "dynamic": (
         Problem({"u": (3, 5, 2), "weight": (5, 3, 2, 4), "bias": (3, 4)}, {"n_iters": 2}, function="dynamic_routing"),
     ),
+    "dynamic_votes": ORIGINAL["dynamic_votes"],
     "em": (Problem(agreement._em((4, 4), 2, (2, 2, 3), (2, 2), 2), {**agreement._PAPER, "n_iters": 2}),),
     "em_vectors": ORIGINAL["em_vectors"],
     "variational_bayes": ORIGINAL["variational_bayes"],

@@ -83,7 +83,8 @@ def test_elsewhere() -> None:
     away = torch.zeros(1, device="meta")
     assert which_backend("dynamic", "auto", away) == "reference"
     with pytest.raises(
-        ValueError, match="routing must be one of dynamic, em, em_vectors, variational_bayes; got 'agreement'"
+        ValueError,
+        match="routing must be one of dynamic, dynamic_votes, em, em_vectors, variational_bayes; got 'agreement'",
     ):
         which_backend("agreement", "auto", away)
     with pytest.raises(ValueError, match="backend='cpu' wants tensors on the CPU, got some on meta"):

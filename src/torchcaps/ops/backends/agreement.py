@@ -24,7 +24,7 @@ TF32 = 2.0**-10
 
 
 #: Of random numbers, so that routing decides something: neither all the same nor all or nothing.
-_SCALES = {"u": 0.5, "pose": 1.0}
+_SCALES = {"u": 0.5, "pose": 1.0, "votes": 1.0}
 
 
 class Problem(NamedTuple):
@@ -67,6 +67,10 @@ PROBLEMS = {
             {"leaky": True, "return_coupling": True},
             function="dynamic_routing",
         ),
+    ),
+    "dynamic_votes": (
+        Problem({"votes": (3, 5, 3, 4, 5, 7)}, {}, function="locally_constrained_routing"),
+        Problem({"votes": (2, 3, 4, 5, 3, 3), "bias": (4, 5)}, {}, function="dynamic_routing_3d"),
     ),
     "em": (
         Problem(_em((4, 4), 9, (2, 6, 5), (2, 3), 17), {"stride": (2, 2), **_RELEASED}),

@@ -18,7 +18,7 @@ _BACKENDS = {"cpu": native, "triton": triton}
 #: "reference" is the paper's procedure in plain PyTorch; "auto" takes what ``_FASTEST`` says, where it can be had.
 BACKENDS = ("auto", "reference", *_BACKENDS)
 #: The routings that are compiled; of vectors by EM routing by "cpu" alone.
-_FUSED = ("dynamic", "em", "em_vectors", "variational_bayes")
+_FUSED = ("dynamic", "dynamic_votes", "em", "em_vectors", "variational_bayes")
 #: What "auto" takes, by the kind of device and the routing; the reference where nothing is said.
 _FASTEST = {
     "cpu": dict.fromkeys(_FUSED, "cpu"),
@@ -45,9 +45,9 @@ def which_backend(routing: str, backend: str, *tensors: Tensor) -> str:
     unchecked; naming ``backend="triton"`` checks nothing.
 
     Args:
-        routing: "dynamic" with a matrix for each pair, "em" of 4×4 matrices, "em_vectors" of 16 numbers, or
-            "variational_bayes" of 4×4 matrices. That they are so many, and that no gradient of an offset is asked for,
-            is taken for granted.
+        routing: "dynamic" with a matrix for each pair, "dynamic_votes" of votes that a convolution made and without
+            their couplings, "em" of 4×4 matrices, "em_vectors" of 16 numbers, or "variational_bayes" of 4×4 matrices.
+            That they are so many, and that no gradient of an offset is asked for, is taken for granted.
         backend: what was asked for, "auto" or a name.
         tensors: all that are routed or route: poses first, then matrices, biases, priors.
 

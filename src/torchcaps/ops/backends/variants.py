@@ -25,6 +25,7 @@ FLAGS = (
 #: Where under ``ops`` the source of each library lies, and the folders of other headers that it includes.
 FOLDERS: dict[str, tuple[str, ...]] = {
     "dynamic": ("dynamic",),
+    "dynamic_votes": ("dynamic",),
     "em": ("em",),
     "em_vectors": ("em",),
     "few_places": (),

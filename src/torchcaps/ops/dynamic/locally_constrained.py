@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchcaps.checks import check_floating, check_shapes
 from torchcaps.ops.dynamic.routing import check_passes
+from torchcaps.ops.dynamic.votes import choose, route_compiled
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.squash import squash_with_length
 from torchcaps.types import Capsules
@@ -23,13 +24,14 @@ def locally_constrained_routing(
     bias: Tensor | None = None,
     leaky: bool = False,
     backprop: str = "full",
+    backend: str = "auto",
     return_coupling: bool = False,
 ) -> Capsules:
     """Route T lower types to J upper types at every place of a map, by agreement.
 
     Each place is a problem of its own: :func:`~torchcaps.ops.dynamic_routing_from_votes` with T lower capsules. A
     convolution has looked around already: the vote of a type is its answer at that place. Votes stay as the convolution
-    laid them out, and nothing as large is made beside them. Computed in float32 at least.
+    laid them out, and nothing as large is made beside them but their gradient. Computed in float32 at least.
 
     Args:
         votes: û, ``[B, T, J, d_out, H, W]``.
@@ -37,6 +39,9 @@ def locally_constrained_routing(
         bias: added to the weighted sum before squashing, ``[J, d_out]``, the same at all places.
         leaky: let a capsule route to nothing, see :func:`~torchcaps.ops.dynamic_routing`.
         backprop: "full" or "last", see :func:`~torchcaps.ops.dynamic_routing`.
+        backend: "reference" is plain PyTorch; "cpu" is compiled code, which reads the votes from memory once, and gives
+            no couplings. "auto" takes compiled code where it is available and serves;
+            :func:`torchcaps.ops.which_backend` says for "dynamic_votes" which it is.
         return_coupling: fill the result's ``coupling``.
 
     Returns:
@@ -44,7 +49,9 @@ def locally_constrained_routing(
         ``[B, H, W, T, J]``, or None unless asked for: Σ_j c_tj = 1, or less than 1 with ``leaky``.
 
     Raises:
-        ValueError: shapes that do not fit, integers, ``n_iters`` or d_out below 1, an unknown ``backprop``.
+        ValueError: shapes that do not fit, integers, ``n_iters`` or d_out below 1, an unknown ``backprop`` or
+            ``backend``, couplings of "cpu".
+        Unavailable: ``backend="cpu"`` where nothing can be compiled; a RuntimeError.
 
     Example:
         >>> import torch
@@ -59,7 +66,10 @@ def locally_constrained_routing(
     check_passes(sizes, n_iters, backprop, leaky, return_coupling)
     if bias is not None:
         check_shapes(votes=(votes, "B T J d_out H W"), bias=(bias, "J d_out"))
+    chosen = choose(backend, votes, bias, return_coupling=return_coupling)
     with without_autocast(votes):
+        if chosen == "cpu":
+            return route_compiled(votes, n_iters, bias, leaky=leaky, together=False, backprop=backprop)
         return route_types(
             votes,
             n_iters,

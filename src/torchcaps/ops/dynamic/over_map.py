@@ -7,6 +7,7 @@ from torch import Tensor
 from torchcaps.checks import check_floating, check_shapes
 from torchcaps.ops.dynamic.locally_constrained import route_types
 from torchcaps.ops.dynamic.routing import check_passes
+from torchcaps.ops.dynamic.votes import choose, route_compiled
 from torchcaps.ops.precision import without_autocast
 from torchcaps.ops.squash import safe_norm, squash
 from torchcaps.types import Capsules
@@ -18,6 +19,7 @@ def dynamic_routing_3d(
     n_iters: int = 3,
     bias: Tensor | None = None,
     backprop: str = "full",
+    backend: str = "auto",
     return_coupling: bool = False,
 ) -> Capsules:
     """Route T lower types to the J·H·W upper capsules of a map, by agreement.
@@ -32,6 +34,7 @@ def dynamic_routing_3d(
         n_iters: passes over the votes, at least 1.
         bias: added to the weighted sum before squashing, ``[J, d_out]``, the same at all places.
         backprop: "full" or "last", see :func:`~torchcaps.ops.dynamic_routing`.
+        backend: "auto", "reference" or "cpu", see :func:`~torchcaps.ops.locally_constrained_routing`.
         return_coupling: fill the result's ``coupling``.
 
     Returns:
@@ -40,7 +43,8 @@ def dynamic_routing_3d(
 
     Raises:
         ValueError: shapes that do not fit, integers, ``n_iters`` or a size of J, d_out, H or W below 1, an unknown
-            ``backprop``.
+            ``backprop`` or ``backend``, couplings of "cpu".
+        Unavailable: ``backend="cpu"`` where nothing can be compiled; a RuntimeError.
 
     Example:
         >>> import torch
@@ -58,7 +62,10 @@ def dynamic_routing_3d(
             raise ValueError(f"{name} of votes must be at least 1, got {sizes[name]}")
     if bias is not None:
         check_shapes(votes=(votes, "B T J d_out H W"), bias=(bias, "J d_out"))
+    chosen = choose(backend, votes, bias, return_coupling=return_coupling)
     with without_autocast(votes):
+        if chosen == "cpu":
+            return route_compiled(votes, n_iters, bias, leaky=False, together=True, backprop=backprop)
         return route_types(votes, n_iters, bias, backprop, _softmax, squash_over_map, return_coupling=return_coupling)
 
 
