@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,15 @@ from benchmarks.compiled import compiled
 from benchmarks.contenders import maps, take, torchs_convolutions, vectors
 from benchmarks.in_use import JAX, InUse
 from torchcaps.models import ModelOutput, build
-from torchcaps.ops import margin_loss, reconstruction_loss, spread_loss
+from torchcaps.ops import (
+    dynamic_routing_3d,
+    locally_constrained_routing,
+    margin_loss,
+    reconstruction_loss,
+    spread_loss,
+)
+from torchcaps.ops.dynamic.over_map import squash_over_map
+from torchcaps.ops.squash import squash_with_length
 
 #: One call of what is measured; returns its results and gradients by name.
 Call = Callable[[], dict[str, Tensor]]
@@ -131,6 +140,58 @@ class Maps:
 
 
 @dataclass(frozen=True)
+class Votes:
+    """Dynamic routing alone, of votes that a convolution made.
+
+    Attributes:
+        contender: "ours", "reference", or "floor" for the mean vote, squashed.
+        compete: see :class:`torchcaps.layers.ConvVoteCaps`; "map" is DeepCaps' 3-D routing.
+        batch: B.
+        n_types: T.
+        n_out: J.
+        d_out: pose size of the upper capsules.
+        size: H and W.
+        n_iters: passes.
+        backward: with the gradients of the votes.
+    """
+
+    contender: str = "ours"
+    compete: str = "map"
+    batch: int = 64
+    n_types: int = 32
+    n_out: int = 32
+    d_out: int = 8
+    size: int = 4
+    n_iters: int = 3
+    backward: bool = True
+
+    def prepare(
+        self, device: torch.device, dtype: torch.dtype = torch.float32, rounded: torch.dtype | None = None
+    ) -> Call:
+        """Make the votes, and return the call; they are first ``rounded`` to that dtype, if one is given."""
+        random = _random(device, dtype, rounded)
+        votes = random(self.batch, self.n_types, self.n_out, self.d_out, self.size, self.size)
+        votes.requires_grad_(self.backward)
+        d_pose = random(self.batch, self.n_out, self.size, self.size, self.d_out)
+        route = dynamic_routing_3d if self.compete == "map" else locally_constrained_routing
+        squash_all = squash_over_map if self.compete == "map" else partial(squash_with_length, dim=2)
+        backend = "reference" if self.contender == "reference" else "auto"
+
+        def call() -> dict[str, Tensor]:
+            if self.contender == "floor":
+                places = self.n_out * (self.size**2 if self.compete == "map" else 1)
+                pose = squash_all(votes.sum(dim=1) / places)[0].movedim(2, 4)
+            else:
+                pose = route(votes, n_iters=self.n_iters, backend=backend).pose
+            if not self.backward:
+                return {"pose": pose}
+            (gradient,) = torch.autograd.grad(pose, votes, d_pose)
+            return {"pose": pose.detach(), "gradient of votes": gradient}
+
+        return call
+
+
+@dataclass(frozen=True)
 class Net:
     """A network: one step of training, with its optimizer; or its forward pass.
 
@@ -207,8 +268,8 @@ class Net:
         return options if self.n_iters is None else options | {"n_iters": self.n_iters}
 
 
-Work = Vectors | Maps | Net | InUse
-KINDS = {kind.__name__: kind for kind in (Vectors, Maps, Net, InUse)}
+Work = Vectors | Maps | Votes | Net | InUse
+KINDS = {kind.__name__: kind for kind in (Vectors, Maps, Votes, Net, InUse)}
 
 
 def described(work: Work) -> dict[str, Any]:

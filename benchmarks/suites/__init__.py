@@ -11,6 +11,7 @@ from benchmarks.suites.memory import memory
 from benchmarks.suites.peers import peers
 from benchmarks.suites.routings import routings
 from benchmarks.suites.threads import threads
+from benchmarks.suites.votes import votes
 
 #: Every suite, by the name under which ``python -m benchmarks`` takes it.
 SUITES = {
@@ -21,6 +22,7 @@ SUITES = {
     "growth": growth,
     "threads": threads,
     "routings": routings,
+    "votes": votes,
     "peers": peers,
     "bounds": bounds,
 }
