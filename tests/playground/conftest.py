@@ -10,13 +10,17 @@ import pytest
 import torch
 
 from torchcaps import build, load
+from torchcaps.data import Images
 from torchcaps.models.baselines import BaselineCNN
 from torchcaps.playground import Network
 from torchcaps.playground.answers import Playground
 from torchcaps.playground.parts import Parts
+from torchcaps.playground.segmenter import Segmenter
 from torchcaps.playground.toys import Toy, Toys
 
 CLASSES = tuple("0123456789")
+#: A U-Net of few parameters.
+SMALL = {"n_parameters": 5000}
 
 
 def small_network(name: str = "small", side: int = 28, *, pairs: bool = False) -> Network:
@@ -51,6 +55,17 @@ def small_cnn() -> Network:
     torch.manual_seed(4)
     model = BaselineCNN((1, 28, 28), 10, (4, 4), (8,), pool=True).eval()
     return Network("cnn", model, CLASSES, (1, 28, 28))
+
+
+def small_segmenter(name: str = "masks", shape: tuple[int, int, int] = (1, 16, 24)) -> Segmenter:
+    """Capsules of grey images that are no squares, whose classes are here and there; of colours a U-Net."""
+    torch.manual_seed(7)
+    caps: dict[str, Any] = {"n_types": [2, 2, 2], "d_pose": [4, 4, 8], "d_class": 4, "n_iters": 1}
+    of_capsules = shape[0] == 1
+    model = build("segcaps_small" if of_capsules else "matched_unet", shape, 2, **(caps if of_capsules else SMALL))
+    images = torch.randint(256, (5, *shape), dtype=torch.uint8)
+    samples = Images(images, torch.zeros(5, dtype=torch.int64), masks=torch.rand(5, 2, *shape[1:]) > 0.5)
+    return Segmenter(name, model.eval(), ("cell", "wall"), shape, samples)
 
 
 @pytest.fixture

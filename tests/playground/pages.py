@@ -1,16 +1,19 @@
-"""The page at an address: from its server, or as files of a static host."""
+"""The page at an address, from its server or as files of a static host, and how a test drives it."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from torchcaps.data.files import cache_folder
 from torchcaps.playground.answers import Playground
@@ -74,3 +77,37 @@ class _Quiet(SimpleHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing of requests."""
+
+
+def settle(page: Any) -> None:
+    """Wait until what is shown is of what is drawn: the explanation is asked last."""
+    page.wait_for_timeout(200)
+    page.locator("html:not([data-working])").wait_for()
+
+
+def draw(page: Any, strokes: list[list[tuple[float, float]]]) -> None:
+    """Draw with the mouse, in parts of the canvas."""
+    box = page.locator("#canvas").bounding_box()
+    for stroke in strokes:
+        places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
+        page.mouse.move(*places[0])
+        page.mouse.down()
+        for place in places:
+            page.mouse.move(*place)
+        page.mouse.up()
+
+
+def seen_image(page: Any, name: str) -> torch.Tensor:
+    """The first channel of a canvas, 0 … 1."""
+    pixels = page.locator(f"#{name}").evaluate(
+        "(c) => Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).filter((_, i) => i % 4 === 0)"
+    )
+    side = math.isqrt(len(pixels))
+    return torch.tensor(pixels).view(side, side) / 255
+
+
+def move(page: Any, name: str, value: float) -> None:
+    page.locator(f"#{name}").evaluate(
+        "(input, value) => { input.value = value; input.dispatchEvent(new Event('input', { bubbles: true })); }", value
+    )
+    settle(page)

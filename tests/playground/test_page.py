@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from tests.playground.conftest import small_cnn, small_network, small_parts, small_toys
-from tests.playground.pages import BACKENDS, opened
+from tests.playground.pages import BACKENDS, draw, move, opened, seen_image, settle
 from torchcaps.data import load
 from torchcaps.playground import fit_drawing, transform_image
 from torchcaps.playground.answers import Playground
@@ -57,24 +56,6 @@ def page(browser: Any, address: str, backend: str) -> Iterator[Any]:
     assert wrong == []
 
 
-def settle(page: Any) -> None:
-    """Wait until what is shown is of what is drawn: the explanation is asked last."""
-    page.wait_for_timeout(200)
-    page.locator("html:not([data-working])").wait_for()
-
-
-def draw(page: Any, strokes: list[list[tuple[float, float]]]) -> None:
-    """Draw with the mouse, in parts of the canvas."""
-    box = page.locator("#canvas").bounding_box()
-    for stroke in strokes:
-        places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
-        page.mouse.move(*places[0])
-        page.mouse.down()
-        for place in places:
-            page.mouse.move(*place)
-        page.mouse.up()
-
-
 def strokes_of(image: torch.Tensor) -> list[list[tuple[float, float]]]:
     """Follow a digit's ink from row to row: every run of bright pixels is a short stroke."""
     strokes = []
@@ -88,22 +69,6 @@ def strokes_of(image: torch.Tensor) -> list[list[tuple[float, float]]]:
 
 def values(page: Any) -> list[float]:
     return [float(text) for text in page.locator("#bars .value").all_inner_texts()]
-
-
-def seen_image(page: Any, name: str) -> torch.Tensor:
-    """The first channel of a canvas, 0 … 1."""
-    pixels = page.locator(f"#{name}").evaluate(
-        "(c) => Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).filter((_, i) => i % 4 === 0)"
-    )
-    side = math.isqrt(len(pixels))
-    return torch.tensor(pixels).view(side, side) / 255
-
-
-def move(page: Any, name: str, value: float) -> None:
-    page.locator(f"#{name}").evaluate(
-        "(input, value) => { input.value = value; input.dispatchEvent(new Event('input', { bubbles: true })); }", value
-    )
-    settle(page)
 
 
 def test_a_digit_is_drawn_from_real_strokes_and_read(page: Any, playground: Playground) -> None:

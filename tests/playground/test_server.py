@@ -317,7 +317,7 @@ def test_networks_that_do_not_fit_are_refused() -> None:
         Playground([])
     with pytest.raises(ValueError, match="cnn must route a map of capsules to its classes.*--beside"):
         Playground([small_cnn()])
-    with pytest.raises(ValueError, match="beside must have the classes and the image shape"):
+    with pytest.raises(ValueError, match="beside must have the task, the classes and the image shape"):
         Playground([small_network("pair", 36, pairs=True)], small_cnn())
 
 

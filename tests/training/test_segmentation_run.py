@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from torchcaps.cli import main
 from torchcaps.data import Dataset, Images
 from torchcaps.data.mask_file import read_mask
 from torchcaps.ops import dice_loss, dice_score, pixel_margin_loss, reconstruction_loss, weighted_cross_entropy
+from torchcaps.playground import load_network
+from torchcaps.playground.load import load_playground
+from torchcaps.playground.segmenter import Segmenter, load_segmenter
 from torchcaps.training import Data, Experiment, Model, Optim
 from torchcaps.training.batches import Batches
 from torchcaps.training.callbacks import OutOfTime
@@ -249,10 +253,34 @@ def test_from_the_command_line(folder: Path, run: Path, capsys: pytest.CaptureFi
     assert "nothing was trained" in said and f"test Dice {result['test_dice']:.4f}, validation Dice" in said
     assert main(["evaluate", str(run), "--folder", str(folder)]) == 2
     assert "must hold a classifier, got a network that segments" in capsys.readouterr().err
-    assert main(["playground", str(run), "--no-browser"]) == 2
-    assert "must hold a classifier, got a network that segments" in capsys.readouterr().err
+    assert main(["playground", str(run), "--static", str(run.parent / "page")]) == 2
+    assert "static shows classifiers alone, got run, which segments" in capsys.readouterr().err
     assert main(["export", str(run), "--format", "onnx", "--int8"]) == 2
     assert "must hold a classifier, got a network that segments" in capsys.readouterr().err
+
+
+def test_a_run_is_shown_on_the_playground(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shown = load_playground([run], run).networks[0]
+    assert isinstance(shown, Segmenter) and shown.samples is not None and shown.samples.masks is not None
+    trained = load_model(run)
+    assert (shown.name, shown.classes, shown.image_shape) == ("run", ("bright", "dim"), (1, 16, 16))
+    images = shown.samples.images[:2] / 255
+    with torch.no_grad():
+        assert torch.equal(shown.see(images[1]), trained.model(images[1:]).scores[0])
+    shutil.copytree(run, tmp_path / "gone")
+    config = json.loads((run / "config.json").read_text())
+    config["data"]["root"] = str(tmp_path / "nowhere")
+    (tmp_path / "gone" / "config.json").write_text(json.dumps(config))
+    bare = load_segmenter(tmp_path / "gone")
+    assert bare.samples is None and "the playground has no test images of" in caplog.text
+    with pytest.raises(ValueError, match="must hold a classifier, got a network that segments"):
+        load_network(run)
+
+
+def test_whole_images_are_drawn_for_a_network_of_crops(tmp_path: Path) -> None:
+    config = replace(TINY, data=replace(TINY.data, crop=(8, 12)), epochs=1)
+    train(config, tmp_path, dataset=dataset(), progress="none")
+    assert load_segmenter(tmp_path).image_shape == (*load_model(tmp_path).image_shape[:1], *dataset().image_shape[1:])
 
 
 @pytest.mark.parametrize("form", ["pt2", "safetensors"])

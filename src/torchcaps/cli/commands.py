@@ -219,7 +219,7 @@ def _export_int8(parsed: argparse.Namespace, path: Path) -> None:
 
 
 def playground_command(parsed: argparse.Namespace) -> None:
-    """Draw a digit, and see on a local page which capsules agree on it."""
+    """Draw on a local page, and see which capsules agree, or which class is where."""
     from torchcaps.playground import serve_playground, write_playground
     from torchcaps.playground.load import OURS, PARTS
 

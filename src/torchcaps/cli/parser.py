@@ -120,9 +120,11 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
         "runs",
         metavar="RUN",
         nargs="*",
-        help=f"{run_help}, on images of one channel (default: networks that come trained)",
+        help=f"{run_help}, on images of one channel, or one that segments (default: networks that come trained)",
     )
-    made.add_argument("--beside", metavar="RUN", help="another run, such as a CNN's, whose answers stand beside")
+    made.add_argument(
+        "--beside", metavar="RUN", help="another run, such as a CNN's or a U-Net's, whose answers stand beside"
+    )
     made.add_argument(
         "--parts",
         metavar="RUN",

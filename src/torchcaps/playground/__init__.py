@@ -1,4 +1,4 @@
-"""A page on this machine: draw a digit, see which capsules agree, move a pose and watch the reconstruction follow."""
+"""A page on this machine: draw, see which capsules agree and what they reconstruct, or which class is where."""
 
 from torchcaps.playground.drawing import fit_drawing, transform_image
 from torchcaps.playground.network import Network, load_network

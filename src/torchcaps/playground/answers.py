@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from torchcaps.data import Images
+from torchcaps.playground import masks
 from torchcaps.playground.drawing import fit_drawing, transform_image
 from torchcaps.playground.messages import (
     CANVAS,
+    LARGEST,
     Drawing,
     as_text,
+    largest_with,
     numbers_of,
     read_drawing,
     read_index,
@@ -23,27 +26,30 @@ from torchcaps.playground.messages import (
 )
 from torchcaps.playground.network import Network, Seen
 from torchcaps.playground.parts import Parts
+from torchcaps.playground.segmenter import Segmenter
 from torchcaps.playground.toys import Toys
+
+_Kind = TypeVar("_Kind", Network, Segmenter)
 
 
 class Playground:
     """What the page can ask.
 
     Args:
-        networks: those to choose from, at least one, all with capsules.
-        beside: one to compare with, of the same classes and image size.
-        samples: test images 28×28.
+        networks: those to choose from, at least one. Classifiers must have capsules.
+        beside: one to compare with, of the same task, classes and image size.
+        samples: test images 28×28, for classifiers.
         parts: an auto-encoder that takes a digit apart.
         toys: toys from all sides, and what a network says of them.
 
     Raises:
-        ValueError: no network, one without capsules, or one beside that does not fit.
+        ValueError: no network, a classifier without capsules, or one beside that does not fit.
     """
 
     def __init__(
         self,
-        networks: Sequence[Network],
-        beside: Network | None = None,
+        networks: Sequence[Network | Segmenter],
+        beside: Network | Segmenter | None = None,
         samples: Images | None = None,
         parts: Parts | None = None,
         toys: Toys | None = None,
@@ -51,15 +57,15 @@ class Playground:
         if not networks:
             raise ValueError("networks must hold at least one, got none")
         for network in networks:
-            if not network.has_capsules:
+            if isinstance(network, Network) and not network.has_capsules:
                 raise ValueError(
                     f"{network.name} must route a map of capsules to its classes, got none to look into: "
                     "give it by --beside"
                 )
         if beside is not None and not any(_fits(beside, network) for network in networks):
             raise ValueError(
-                f"beside must have the classes and the image shape of a network on the page, got {beside.name} with "
-                f"{beside.image_shape}"
+                f"beside must have the task, the classes and the image shape of a network on the page, got "
+                f"{beside.name} with {beside.image_shape}"
             )
         self.networks, self.beside, self.samples = list(networks), beside, samples
         self.parts, self.toys = parts, toys
@@ -72,29 +78,28 @@ class Playground:
             "attacks": True,
             "parts": self.parts is not None,
             "toys": None if self.toys is None else self.toys.describe(),
-            "networks": [
-                {
-                    "name": network.name,
-                    "classes": list(network.classes),
-                    "pairs": network.pairs,
-                    "side": network.image_shape[1],
-                    "decodes": network.decoder is not None,
-                    "beside": getattr(self.beside_of(network), "name", None),
-                }
-                for network in self.networks
-            ],
+            "networks": [self._describe(network) for network in self.networks],
         }
+
+    @property
+    def largest(self) -> int:
+        """Return the bytes that a message has at most."""
+        return max(LARGEST, *(largest_with(each.image_shape) for each in self.networks))
 
     def see(self, message: dict[str, Any]) -> dict[str, Any]:
         """Say what is in a drawing, and in what was made of it."""
+        network = self._network(message)
+        if isinstance(network, Segmenter):
+            return masks.see(network, self.beside_of(network), message)
         drawing = read_drawing(message, len(self.networks))
-        network = self.networks[drawing.network]
         return self._seen(network, _moved(drawing, network.fit(drawing.inks)), drawing)
 
     def explain(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Say how the capsules agree on a drawing, and what each number of the poses does."""
+        """Say how the capsules agree on a drawing, and what each number of the poses does; or how long they are."""
+        network = self._network(message)
+        if isinstance(network, Segmenter):
+            return masks.explain(network, message)
         drawing = read_drawing(message, len(self.networks))
-        network = self.networks[drawing.network]
         image = _moved(drawing, network.fit(drawing.inks))
         seen = _in_order_of_pens(network, drawing, network.see(image))
         named = [] if seen.poses is None or seen.reconstructions is None else zip(seen.poses, seen.shown)
@@ -103,14 +108,14 @@ class Playground:
 
     def decode(self, message: dict[str, Any]) -> dict[str, Any]:
         """Reconstruct an image from a pose."""
-        network = self.networks[read_index(message, "network", len(self.networks))]
+        network = self._classifier(message)
         label = read_index(message, "label", len(network.classes))
         return {"image": as_text(network.decode(read_pose(message)[None], label)[0])}
 
     def attack(self, message: dict[str, Any]) -> dict[str, Any]:
         """Change a drawing against one of the two networks, and say what both see in it."""
+        network = self._classifier(message)
         drawing = read_drawing(message, len(self.networks))
-        network = self.networks[drawing.network]
         image = _moved(drawing, network.fit(drawing.inks))
         epsilon = read_number(message, "epsilon", 0, 1)
         against = message.get("against", "capsules")
@@ -143,6 +148,9 @@ class Playground:
 
     def sample(self, message: dict[str, Any]) -> dict[str, Any]:
         """Give a test image: number ``seed`` of a fixed random order."""
+        network = self._network(message)
+        if isinstance(network, Segmenter):
+            return masks.sample(network, message)
         if self.samples is None:
             raise ValueError("samples must be at hand for a test image, got none: draw, or load an image file")
         seed = read_index(message, "seed", 2**31)
@@ -150,9 +158,29 @@ class Playground:
         image, label = self.samples[index]
         return {"image": as_text(image), "label": int(label), "index": index}
 
-    def beside_of(self, network: Network) -> Network | None:
+    def beside_of(self, network: _Kind) -> _Kind | None:
         """Return the network beside, where it fits this one."""
-        return self.beside if self.beside is not None and _fits(self.beside, network) else None
+        beside = self.beside
+        return beside if isinstance(beside, type(network)) and _fits(beside, network) else None
+
+    def _describe(self, network: Network | Segmenter) -> dict[str, Any]:
+        if isinstance(network, Segmenter):
+            beside, further = self.beside_of(network), masks.describe(network)
+        else:
+            side, decodes = network.image_shape[1], network.decoder is not None
+            further = {"segments": False, "pairs": network.pairs, "side": side, "decodes": decodes}
+            beside = self.beside_of(network)
+        name = None if beside is None else beside.name
+        return {"name": network.name, "classes": list(network.classes), "beside": name, **further}
+
+    def _network(self, message: dict[str, Any]) -> Network | Segmenter:
+        return self.networks[read_index(message, "network", len(self.networks))]
+
+    def _classifier(self, message: dict[str, Any]) -> Network:
+        network = self._network(message)
+        if isinstance(network, Segmenter):
+            raise ValueError(f"network must be a classifier to decode or to attack, got {network.name}, which segments")
+        return network
 
     def _seen(self, network: Network, image: Tensor, drawing: Drawing) -> dict[str, Any]:
         seen = _in_order_of_pens(network, drawing, network.see(image))
@@ -174,7 +202,7 @@ class Playground:
 
 
 def _moved(drawing: Drawing, image: Tensor) -> Tensor:
-    return transform_image(image, rotate=drawing.rotate, shift=drawing.shift, shear=drawing.shear)
+    return transform_image(image, **drawing.moves._asdict())
 
 
 def _in_order_of_pens(network: Network, drawing: Drawing, seen: Seen) -> Seen:
@@ -189,5 +217,7 @@ def _in_order_of_pens(network: Network, drawing: Drawing, seen: Seen) -> Seen:
     return Seen(seen.scores, seen.shown[::-1], seen.poses.flip(0), seen.reconstructions.flip(0))
 
 
-def _fits(one: Network, other: Network) -> bool:
-    return (one.classes, one.image_shape, one.pairs) == (other.classes, other.image_shape, other.pairs)
+def _fits(one: Network | Segmenter, other: Network | Segmenter) -> bool:
+    if isinstance(one, Network) and isinstance(other, Network) and one.pairs != other.pairs:
+        return False
+    return (type(one), one.classes, one.image_shape) == (type(other), other.classes, other.image_shape)

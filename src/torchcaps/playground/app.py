@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from torchcaps.playground.answers import Playground
-from torchcaps.playground.messages import LARGEST, read_json
+from torchcaps.playground.messages import read_json
 
 _KINDS = {
     "html": "text/html; charset=utf-8",
@@ -61,7 +61,10 @@ def make_app(playground: Playground, hosts: Sequence[str] = LOOPBACK, *, any_add
         for name in ("see", "explain", "decode", "attack", "take_apart", "toy", "sample")
     }
     routes = [Route("/api/playground", _describing(playground), methods=["GET"])]
-    routes += [Route(f"/api/{name}", _answering(answer), methods=["POST"]) for name, answer in answers.items()]
+    routes += [
+        Route(f"/api/{name}", _answering(answer, playground.largest), methods=["POST"])
+        for name, answer in answers.items()
+    ]
     routes += [Route(path, _file(body, kind), methods=["GET"]) for path, (body, kind) in _pages().items()]
     return Starlette(
         routes=routes,
@@ -94,12 +97,12 @@ def _describing(playground: Playground) -> Callable[[Request], Awaitable[Respons
     return describe
 
 
-def _answering(answer: _Answer) -> Callable[[Request], Awaitable[Response]]:
+def _answering(answer: _Answer, largest: int) -> Callable[[Request], Awaitable[Response]]:
     async def reply(request: Request) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise HTTPException(415, f"the content type must be application/json, got {kind[:40] or 'none'}")
-        body = await _read_body(request)
+        body = await _read_body(request, largest)
         try:
             return JSONResponse(await run_in_threadpool(lambda: answer(read_json(body))))
         except ValueError as error:
@@ -108,16 +111,16 @@ def _answering(answer: _Answer) -> Callable[[Request], Awaitable[Response]]:
     return reply
 
 
-async def _read_body(request: Request) -> bytes:
+async def _read_body(request: Request, largest: int) -> bytes:
     """Read no more than a message can have, whatever its header says."""
-    too_large = HTTPException(413, f"a message must have at most {LARGEST} bytes")
+    too_large = HTTPException(413, f"a message must have at most {largest} bytes")
     stated = request.headers.get("content-length", "0")
-    if not stated.isascii() or not stated.isdigit() or int(stated[:12]) > LARGEST:
+    if not stated.isascii() or not stated.isdigit() or int(stated[:12]) > largest:
         raise too_large
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > LARGEST:
+        if len(body) > largest:
             raise too_large
     return bytes(body)
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchcaps.playground.answers import Playground
-from torchcaps.playground.network import load_network
+from torchcaps.playground.network import Network, load_network
 from torchcaps.playground.parts import load_parts
 from torchcaps.playground.samples import find_samples
+from torchcaps.playground.segmenter import Segmenter, load_segmenter, segments
 from torchcaps.playground.toys import load_toys
 
 #: What is shown where no run is named: networks that come trained.
@@ -30,13 +31,17 @@ def load_playground(
     """
     if not runs:
         raise ValueError("runs must name at least one, such as runs/digits or pretrained:mnist-small; got none")
-    networks = [load_network(run) for run in runs]
-    found = (find_samples(run, each.classes) for run, each in zip(runs, networks))
+    networks = [_load(run) for run in runs]
+    found = (find_samples(run, each.classes) for run, each in zip(runs, networks) if isinstance(each, Network))
     samples = next((each for each in found if each is not None), None)
     return Playground(
         networks,
-        None if beside is None else load_network(beside),
+        None if beside is None else _load(beside),
         samples,
         None if parts is None else load_parts(parts),
         None if toys is None else load_toys(toys),
     )
+
+
+def _load(run: str | Path) -> Network | Segmenter:
+    return load_segmenter(run) if segments(run) else load_network(run)

@@ -14,10 +14,26 @@ from torch import Tensor
 
 #: Side of a drawing in pixels: five of them for each of the network's 28.
 CANVAS = 140
-#: Largest message in bytes: two drawings in base64, and room for the rest.
-LARGEST = 4 * (2 * CANVAS * CANVAS) // 3 + 16384
+#: Bytes of a message beside its images.
+_ROOM = 16384
+#: Largest message of drawings in bytes: two of them in base64, and room for the rest.
+LARGEST = 4 * (2 * CANVAS * CANVAS) // 3 + _ROOM
 #: Bounds of the numbers that a page can set.
 BOUNDS = {"rotate": 180.0, "shift_x": 28.0, "shift_y": 28.0, "shear": 2.0}
+
+
+class Moves(NamedTuple):
+    """How the page moves what is drawn.
+
+    Attributes:
+        rotate: degrees, clockwise.
+        shift: pixels (to the right, down).
+        shear: pixels to the right for each pixel upwards.
+    """
+
+    rotate: float
+    shift: tuple[float, float]
+    shear: float
 
 
 class Drawing(NamedTuple):
@@ -26,16 +42,12 @@ class Drawing(NamedTuple):
     Attributes:
         network: number of the network that it is for.
         inks: one drawing, or two that overlap, each ``[140, 140]`` of values 0 … 1.
-        rotate: degrees, clockwise.
-        shift: pixels (to the right, down).
-        shear: pixels to the right for each pixel upwards.
+        moves: what is done to them.
     """
 
     network: int
     inks: list[Tensor]
-    rotate: float
-    shift: tuple[float, float]
-    shear: float
+    moves: Moves
 
 
 def read_json(body: bytes) -> dict[str, Any]:
@@ -64,14 +76,38 @@ def read_drawing(message: dict[str, Any], n_networks: int) -> Drawing:
     layers = message.get("layers")
     if not isinstance(layers, list) or len(layers) not in (1, 2):
         raise ValueError(f"layers must be a list of one or two drawings, got {_short(layers)}")
+    moves = read_moves(message)
+    return Drawing(read_index(message, "network", n_networks), [_read_ink(layer) for layer in layers], moves)
+
+
+def read_moves(message: dict[str, Any]) -> Moves:
+    """Read how the drawing is moved; numbers that are missing are 0.
+
+    Raises:
+        ValueError: one is none, or beyond its bounds.
+    """
     numbers = {name: read_number(message, name, -most, most, 0.0) for name, most in BOUNDS.items()}
-    return Drawing(
-        read_index(message, "network", n_networks),
-        [_read_ink(layer) for layer in layers],
-        numbers["rotate"],
-        (numbers["shift_x"], numbers["shift_y"]),
-        numbers["shear"],
-    )
+    return Moves(numbers["rotate"], (numbers["shift_x"], numbers["shift_y"]), numbers["shear"])
+
+
+def read_image(message: dict[str, Any], shape: tuple[int, int, int]) -> Tensor:
+    """Read an image ``[C, H, W]`` of values 0 … 1, as bytes in base64.
+
+    Raises:
+        ValueError: it is missing, no base64, or of another size.
+    """
+    pixels = _decoded("image", message.get("image"))
+    channels, height, width = shape
+    if len(pixels) != channels * height * width:
+        raise ValueError(
+            f"image must be {channels}×{height}×{width} = {channels * height * width} bytes, got {len(pixels)}"
+        )
+    return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(shape).float() / 255
+
+
+def largest_with(shape: tuple[int, int, int]) -> int:
+    """Return the bytes that a message with an image ``[C, H, W]`` has at most."""
+    return 4 * math.prod(shape) // 3 + _ROOM
 
 
 def read_number(message: dict[str, Any], name: str, low: float, high: float, default: float | None = None) -> float:
@@ -121,13 +157,17 @@ def numbers_of(values: Tensor) -> list[float]:
     return [round(value, 5) for value in values.tolist()]
 
 
-def _read_ink(text: object) -> Tensor:
+def _decoded(name: str, text: object) -> bytes:
     if not isinstance(text, str):
-        raise ValueError(f"each of layers must be base64 text, got {_short(text)}")
+        raise ValueError(f"{name} must be base64 text, got {_short(text)}")
     try:
-        pixels = base64.b64decode(text.encode("ascii"), validate=True)
+        return base64.b64decode(text.encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError) as error:
-        raise ValueError(f"each of layers must be base64 text: {error}") from error
+        raise ValueError(f"{name} must be base64 text: {error}") from error
+
+
+def _read_ink(text: object) -> Tensor:
+    pixels = _decoded("each of layers", text)
     if len(pixels) != CANVAS * CANVAS:
         raise ValueError(f"each of layers must be {CANVAS}×{CANVAS} = {CANVAS * CANVAS} bytes, got {len(pixels)}")
     return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(CANVAS, CANVAS).float() / 255

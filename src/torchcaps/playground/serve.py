@@ -28,9 +28,9 @@ def serve_playground(
     """Serve the playground of trained networks until it is interrupted.
 
     Args:
-        runs: folders of finished runs of capsule networks, ``model.pt`` files beside their configuration, or weights
-            that come with the library, such as "pretrained:mnist-small".
-        beside: that of another network, such as a CNN, whose answers are shown too.
+        runs: folders of finished runs of capsule networks or of networks that segment, ``model.pt`` files beside their
+            configuration, or weights that come with the library, such as "pretrained:mnist-small".
+        beside: that of another network, such as a CNN or a U-Net, whose answers are shown too.
         parts: that of a ``template_autoencoder``, which takes the drawing apart.
         toys: that of a network of small NORB, whose test images are at hand: toys are shown from all sides.
         host: address to listen on; others than loopback let other machines in.

@@ -1,4 +1,5 @@
-// The canvas: strokes and images in up to two layers. Ink is a layer's alpha; its colour is for people alone.
+// The canvas: strokes and images in up to two layers. Ink is a layer's alpha; its colour is for people alone, but where
+// the canvas is in colour.
 
 export const TINTS = ["#ff9a52", "#6cb2ff"];
 const SIZE = 280;
@@ -8,23 +9,35 @@ export class Drawing {
   constructor(canvas, changed) {
     this.canvas = canvas;
     this.changed = changed;
-    this.layers = [0, 1].map(() => {
-      const layer = new OffscreenCanvas(SIZE, SIZE);
-      return layer.getContext("2d", { willReadFrequently: true });
-    });
     this.steps = [];
-    this.pen = 0;
-    this.nPens = 1;
     this.brush = 24;
+    this.colour = "#ffffff";
     this.cursor = null;
     this.#listen();
+    this.#use(SIZE, SIZE);
+    Object.assign(this, { pen: 0, nPens: 1, inColour: false });
     this.show();
   }
 
+  // Draw ink, by one pen or two, each on a layer.
   usePens(n) {
-    this.nPens = n;
-    this.pen = 0;
+    this.#use(SIZE, SIZE);
+    Object.assign(this, { pen: 0, nPens: n, inColour: false });
     this.redraw();
+  }
+
+  // Draw in colour, for images of this size: each of their pixels is a square of the canvas.
+  useColour(height, width) {
+    this.factor = Math.ceil(SIZE / Math.max(height, width));
+    this.#use(this.factor * width, this.factor * height);
+    Object.assign(this, { pen: 0, nPens: 1, inColour: true });
+    this.redraw();
+  }
+
+  #use(width, height) {
+    Object.assign(this.canvas, { width, height });
+    this.canvas.style.aspectRatio = width / height;
+    this.layers = [0, 1].map(() => new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true }));
   }
 
   clear() {
@@ -40,13 +53,13 @@ export class Drawing {
 
   // Lay a picture (a canvas whose alpha is the ink, one for each pen) down.
   // One that is shown as an example makes room for the first stroke.
-  put(picture, pen, { x = 0, y = 0, joined = false, example = false } = {}) {
-    this.steps.push({ picture, pen, x, y, joined, example });
+  put(picture, pen, { x = 0, y = 0, joined = false, example = false, truth } = {}) {
+    this.steps.push({ picture, pen, x, y, joined, example, truth });
     this.redraw();
   }
 
   redraw() {
-    for (const layer of this.layers) layer.clearRect(0, 0, SIZE, SIZE);
+    for (const layer of this.layers) layer.clearRect(0, 0, this.canvas.width, this.canvas.height);
     for (const step of this.steps) this.#draw(step);
     this.show();
     this.changed();
@@ -75,11 +88,39 @@ export class Drawing {
     });
   }
 
+  // The image as bytes, channel by channel: the mean of each square, on black; of one channel as luminance.
+  pixels(channels) {
+    const { factor, canvas: { width, height } } = this;
+    const { data } = this.layers[0].getImageData(0, 0, width, height);
+    const [rows, columns] = [height / factor, width / factor];
+    const found = new Uint8Array(channels * rows * columns);
+    for (let row = 0; row < rows; row++) {
+      for (let column = 0; column < columns; column++) {
+        const sums = [0, 0, 0];
+        for (let y = row * factor; y < (row + 1) * factor; y++) {
+          for (let x = column * factor; x < (column + 1) * factor; x++) {
+            const at = 4 * (y * width + x);
+            for (let c = 0; c < 3; c++) sums[c] += (data[at + c] * data[at + 3]) / 255;
+          }
+        }
+        const values = sums.map((sum) => sum / (factor * factor));
+        const shown = channels === 3 ? values : [0.299 * values[0] + 0.587 * values[1] + 0.114 * values[2]];
+        shown.forEach((value, c) => { found[(c * rows + row) * columns + column] = Math.round(value); });
+      }
+    }
+    return found;
+  }
+
+  // What is known of the one picture that lies there, untouched.
+  get truth() {
+    return this.steps.length === 1 ? this.steps[0].truth : undefined;
+  }
+
   show() {
     const context = this.canvas.getContext("2d");
     context.globalCompositeOperation = "source-over";
-    context.fillStyle = "#0b0e14";
-    context.fillRect(0, 0, SIZE, SIZE);
+    context.fillStyle = this.inColour ? "#000" : "#0b0e14";
+    context.fillRect(0, 0, this.canvas.width, this.canvas.height);
     context.globalCompositeOperation = "lighter";
     for (const layer of this.layers.slice(0, this.nPens)) context.drawImage(layer.canvas, 0, 0);
     if (this.cursor) {
@@ -87,23 +128,30 @@ export class Drawing {
       context.strokeStyle = this.cursor.down ? "#fff" : "#8a94a8";
       context.lineWidth = 2;
       context.beginPath();
-      context.arc(this.cursor.x, this.cursor.y, this.brush / 2, 0, 2 * Math.PI);
+      context.arc(this.cursor.x, this.cursor.y, (this.brush * this.#unit) / 2, 0, 2 * Math.PI);
       context.stroke();
     }
   }
 
-  #colour(pen) {
-    return this.nPens === 1 ? "#fff" : TINTS[pen];
+  // Two pixels of a large canvas are as one of a small one.
+  get #unit() {
+    return Math.max(this.canvas.width, this.canvas.height) / SIZE;
+  }
+
+  #colour(step) {
+    if (this.inColour) return step.colour;
+    return this.nPens === 1 ? "#fff" : TINTS[step.pen];
   }
 
   #draw(step) {
     const context = this.layers[Math.min(step.pen, this.nPens - 1)];
     if (step.picture) {
-      context.drawImage(tinted(step.picture, this.#colour(step.pen)), step.x, step.y);
+      const picture = this.inColour ? step.picture : tinted(step.picture, this.#colour(step));
+      context.drawImage(picture, step.x, step.y);
       return;
     }
-    context.strokeStyle = context.fillStyle = this.#colour(step.pen);
-    context.lineWidth = step.brush;
+    context.strokeStyle = context.fillStyle = this.#colour(step);
+    context.lineWidth = step.brush * this.#unit;
     context.lineCap = context.lineJoin = "round";
     context.beginPath();
     const [first, ...others] = step.points;
@@ -116,7 +164,7 @@ export class Drawing {
   #start(point) {
     const anew = this.steps.some((step) => step.example);
     if (anew) this.steps = [];
-    this.steps.push({ points: [point], pen: this.pen, brush: this.brush });
+    this.steps.push({ points: [point], pen: this.pen, brush: this.brush, colour: this.colour });
     if (anew) this.redraw();
     else this.#extend([]);
   }
@@ -135,7 +183,8 @@ export class Drawing {
     const { canvas } = this;
     const place = (event) => {
       const box = canvas.getBoundingClientRect();
-      return [((event.clientX - box.left) / box.width) * SIZE, ((event.clientY - box.top) / box.height) * SIZE];
+      const [x, y] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
+      return [x * canvas.width, y * canvas.height];
     };
     let pointer = null;
     canvas.addEventListener("pointerdown", (event) => {
@@ -157,15 +206,15 @@ export class Drawing {
     }
     const moves = { ArrowLeft: [-6, 0], ArrowRight: [6, 0], ArrowUp: [0, -6], ArrowDown: [0, 6] };
     canvas.addEventListener("keydown", (event) => {
-      this.cursor ??= { x: SIZE / 2, y: SIZE / 2, down: false };
+      this.cursor ??= { x: canvas.width / 2, y: canvas.height / 2, down: false };
       const { cursor } = this;
       if (event.key === " ") {
         cursor.down = !cursor.down;
         if (cursor.down) this.#start([cursor.x, cursor.y]);
       } else if (event.key in moves) {
         const [x, y] = moves[event.key];
-        cursor.x = Math.min(SIZE, Math.max(0, cursor.x + x));
-        cursor.y = Math.min(SIZE, Math.max(0, cursor.y + y));
+        cursor.x = Math.min(canvas.width, Math.max(0, cursor.x + x * this.#unit));
+        cursor.y = Math.min(canvas.height, Math.max(0, cursor.y + y * this.#unit));
         if (cursor.down) this.#extend([[cursor.x, cursor.y]]);
       } else return;
       event.preventDefault();
@@ -192,15 +241,19 @@ export function picture(bytes) {
   return large;
 }
 
-// An image file as a picture. The browser decodes it: the server never sees a file.
-export async function pictureOf(file) {
+// The browser decodes a file: the server never sees one.
+export async function decoded(file) {
   if (file.size > LARGEST_FILE) throw new Error("The file is larger than 20 MB.");
-  let bitmap;
   try {
-    bitmap = await createImageBitmap(file);
+    return await createImageBitmap(file);
   } catch {
     throw new Error(`${file.name} is no image that this browser reads.`);
   }
+}
+
+// An image file as a picture of its ink.
+export async function pictureOf(file) {
+  const bitmap = await decoded(file);
   const canvas = new OffscreenCanvas(SIZE, SIZE);
   const context = canvas.getContext("2d");
   const scale = Math.min(SIZE / bitmap.width, SIZE / bitmap.height);

@@ -3,6 +3,8 @@
 import { ask } from "./api.js";
 import { asBase64, fromBase64 } from "./base64.js";
 import { Drawing, picture, pictureOf } from "./drawing.js";
+import { blankMasks, chooseMask, masksInWords, showLayer, showLayers, showMasks, showViews, startMasks } from "./masks.js";
+import { enlarged, photo, photoOf } from "./photo.js";
 import { showImages, showParts, showTree, showVotes } from "./pictures.js";
 import { startToys } from "./toys.js";
 
@@ -61,10 +63,14 @@ async function patiently(answer) {
 }
 
 function message() {
-  const inks = drawing.inks(about.canvas).map(asBase64);
   const moves = Object.fromEntries(MOVES.map((name) => [name, Number($(name).value)]));
-  return { network: about.networks.indexOf(state.network), layers: inks, ...moves };
+  const asked = { network: about.networks.indexOf(state.network), ...moves };
+  if (state.network.segments) return { ...asked, image: asBase64(drawing.pixels(state.network.shape[0])) };
+  return { ...asked, layers: drawing.inks(about.canvas).map(asBase64) };
 }
+
+const isStill = (sent) => MOVES.every((name) => sent[name] === 0);
+const rows = () => [...$("bars").children];
 
 let drawnAt = 0;
 let pause = 0;
@@ -84,25 +90,36 @@ const see = latest(async () => {
   }
   const { network } = state;
   const sent = message();
+  const { truth } = drawing;
   const seen = await patiently(ask("see", sent));
   if (network !== state.network || drawing.isEmpty) return; // another was chosen meanwhile, or all was wiped
   state.seen = seen;
-  if (MOVES.every((name) => sent[name] === 0)) state.still = state.seen;
-  showSeen();
+  if (network.segments) {
+    showMasks(seen, rows(), isStill(sent) ? truth : undefined);
+    speak();
+  } else {
+    if (isStill(sent)) state.still = state.seen;
+    showSeen();
+  }
   performance.measure("stroke to bars", { start: since, end: performance.now() });
 });
 
 const explain = latest(async () => {
-  if (drawing.isEmpty) return;
   const { network } = state;
+  if (drawing.isEmpty || (network.segments && !network.capsules)) return;
   const found = await ask("explain", message());
   if (network !== state.network || !state.seen) return; // another was chosen meanwhile, or all was wiped
+  if (network.segments) {
+    showLayers(found);
+    return;
+  }
   state.explained = found;
   showAgreement();
   nameSliders();
 });
 
 const attack = latest(async () => {
+  if (state.network.segments) return;
   if (drawing.isEmpty || !isAttacked()) {
     if (state.seen) showAttack(state.seen);
     return;
@@ -125,7 +142,7 @@ function showAttack(found) {
 }
 
 // What finds parts learned single digits.
-const takesApart = () => about.parts && !state.network.pairs;
+const takesApart = () => about.parts && !state.network.pairs && !state.network.segments;
 
 const takeApart = latest(async () => {
   if (drawing.isEmpty || !takesApart()) return;
@@ -168,6 +185,7 @@ function showSeen() {
 
 function blank() {
   $("verdict").textContent = "nothing yet";
+  if (state.network.segments) blankMasks();
   for (const row of $("bars").children) {
     row.className = "";
     row.querySelector(".value").textContent = say(0);
@@ -188,8 +206,9 @@ let speaking = 0;
 function speak() {
   clearTimeout(speaking);
   speaking = setTimeout(() => {
-    const { seen } = state;
-    if (seen) $("live").textContent = `Capsules say ${named(seen.shown.map((each) => each.label), seen.scores)}`;
+    const { seen, network } = state;
+    if (seen && network.segments) $("live").textContent = `Found: ${masksInWords() || "background alone"}`;
+    else if (seen) $("live").textContent = `Capsules say ${named(seen.shown.map((each) => each.label), seen.scores)}`;
   }, 700);
 }
 
@@ -197,7 +216,8 @@ function choose(label) {
   state.chosen = label;
   $("chosen").textContent = state.network.classes[label];
   [...$("bars").children].forEach((row, k) => row.firstChild.setAttribute("aria-pressed", String(k === label)));
-  showAgreement();
+  if (state.network.segments) chooseMask(label);
+  else showAgreement();
 }
 
 function showAgreement() {
@@ -286,7 +306,7 @@ function showMoved() {
 }
 
 function showValue(input) {
-  if (input.closest(".toys")) return; // which says degrees
+  if (input.closest(".toys, .layers")) return; // which say more themselves
   const output = document.querySelector(`output[for="${input.id}"]`);
   const value = Number(input.value);
   output.textContent = { rotate: `${value}°`, iteration: `${value} / ${input.max}`, brush: `${value}` }[input.id] ?? say(value);
@@ -295,7 +315,11 @@ function showValue(input) {
 function useNetwork(index) {
   const network = about.networks[index];
   Object.assign(state, { network, seen: null, explained: null, chosen: null, still: null, which: 0 });
-  $("h-draw").textContent = network.pairs ? "Draw two digits, one over the other" : "Draw a digit";
+  document.querySelector("main").toggleAttribute("data-segments", Boolean(network.segments));
+  $("h-draw").textContent = network.segments ? "Draw, or load an image"
+    : network.pairs ? "Draw two digits, one over the other" : "Draw a digit";
+  $("who").textContent = network.segments ? "It finds" : "Capsules say";
+  $("h-move").textContent = network.segments ? "Move the image" : "Move the digit";
   $("pens").hidden = !network.pairs;
   document.querySelector("input[name=pen]").checked = true;
   $("bars").replaceChildren(...network.classes.map((name, k) => {
@@ -303,7 +327,7 @@ function useNetwork(index) {
     const button = Object.assign(document.createElement("button"), { type: "button" });
     button.addEventListener("click", () => {
       choose(k);
-      if (!state.seen) return;
+      if (!state.seen || state.network.segments) return;
       setPose();
       nameSliders();
     });
@@ -314,16 +338,34 @@ function useNetwork(index) {
     row.append(button);
     return row;
   }));
-  $("legend").textContent = `Bars are lengths of capsules.${network.beside ? ` Thin bars: ${network.beside}.` : ""}`;
+  $("legend").textContent = network.segments ? LEGEND : `Bars are lengths of capsules.${network.beside ? ` Thin bars: ${network.beside}.` : ""}`;
   $("against").hidden = !network.beside;
   $("beside-name").textContent = network.beside ?? "";
   document.querySelector(".pose").hidden = !network.decodes;
   document.querySelector(".pictures").hidden = !network.decodes;
   document.querySelector(".parts").hidden = !takesApart();
-  drawing.usePens(network.pairs ? 2 : 1);
+  document.querySelector(".agree").hidden = network.segments;
+  document.querySelector(".attack").hidden = !about.attacks || network.segments;
+  document.querySelector(".masks").hidden = !network.segments;
+  document.querySelector(".layers").hidden = !network.capsules;
+  $("sample").hidden = !samples();
+  $("ink").parentElement.hidden = !network.segments;
+  if (network.segments) {
+    startMasks(network, rows());
+    choose(0);
+    drawing.useColour(network.shape[1], network.shape[2]);
+  } else drawing.usePens(network.pairs ? 2 : 1);
 }
 
+const LEGEND = "A class is where its score is above ½. Bars are the mean score there, with the part of the image; of a class "
+  + "that is nowhere, the highest score. Choose one to see its map.";
+const samples = () => (state.network.segments ? state.network.samples : about.samples);
+
 async function takeSample() {
+  if (state.network.segments) {
+    await takePhoto();
+    return;
+  }
   const pens = state.network.pairs ? 2 : 1;
   const found = [];
   for (let tries = 0; found.length < pens && tries < 50; tries++) {
@@ -336,6 +378,30 @@ async function takeSample() {
     const offset = pens === 1 ? 0 : [-30, 30][pen];
     drawing.put(picture(fromBase64(sample.image)), pen, { x: offset, y: offset / 3, joined: pen === 0 && pens === 2, example: true });
   });
+}
+
+async function takePhoto() {
+  const { network } = state;
+  const asked = { network: about.networks.indexOf(network), seed: Math.floor(Math.random() * 2 ** 31) };
+  const { image, masks } = await ask("sample", asked);
+  if (network !== state.network) return; // another was chosen meanwhile
+  for (const name of MOVES) resetSlider(name);
+  drawing.steps = [];
+  drawing.put(enlarged(photo(fromBase64(image), network.shape), drawing.factor), 0, { truth: masks });
+}
+
+// A file takes the place of what its pen drew; an image in colour that of all.
+async function takeFile(file) {
+  const { network } = state;
+  if (network.segments) {
+    const small = await photoOf(file, network.shape);
+    drawing.steps = [];
+    drawing.put(enlarged(small, drawing.factor), 0);
+    return;
+  }
+  const found = await pictureOf(file);
+  drawing.steps = drawing.steps.filter((step) => step.pen !== drawing.pen);
+  drawing.put(found, drawing.pen);
 }
 
 function resetSlider(name) {
@@ -357,22 +423,26 @@ about.networks.forEach((network, k) => $("network").append(new Option(network.pa
 $("network").addEventListener("change", (event) => {
   drawing.steps = [];
   useNetwork(Number(event.target.value));
-  if (about.samples) guarded(takeSample)();
+  if (samples()) guarded(takeSample)();
 });
 for (const pen of document.querySelectorAll("input[name=pen]")) pen.addEventListener("change", () => { drawing.pen = Number(pen.value); });
 $("undo").addEventListener("click", () => drawing.undo());
 $("clear").addEventListener("click", () => drawing.clear());
 $("sample").addEventListener("click", guarded(takeSample));
-$("sample").hidden = !about.samples;
-document.querySelector(".attack").hidden = !about.attacks;
 $("file").addEventListener("change", guarded(async (event) => {
   const [file] = event.target.files;
   event.target.value = "";
-  if (!file) return;
-  const found = await pictureOf(file);
-  drawing.steps = drawing.steps.filter((step) => step.pen !== drawing.pen);
-  drawing.put(found, drawing.pen);
+  if (file) await takeFile(file);
 }));
+$("canvas").addEventListener("dragover", (event) => event.preventDefault());
+$("canvas").addEventListener("drop", (event) => {
+  event.preventDefault();
+  const [file] = event.dataTransfer.files;
+  if (file) guarded(() => takeFile(file))();
+});
+$("ink").addEventListener("input", (event) => { drawing.colour = event.target.value; });
+$("opacity").addEventListener("input", showViews);
+$("layer").addEventListener("input", showLayer);
 $("brush").addEventListener("input", (event) => { drawing.brush = Number(event.target.value); });
 for (const name of MOVES) $(name).addEventListener("input", changed);
 $("move-reset").addEventListener("click", () => {
@@ -398,9 +468,10 @@ window.playground = {
     drawing.put(found, 0);
   },
   inks: () => drawing.inks(about.canvas),
+  pixels: (channels) => drawing.pixels(channels),
 };
 
 useNetwork(0);
-if (about.samples) await guarded(takeSample)();
+if (samples()) await guarded(takeSample)();
 if (about.toys) await startToys(about.toys, (error) => problem(error.message));
 document.documentElement.dataset.ready = "yes";
