@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.data.test_masks import save
 from tests.scans import require_medical, write_dicom
@@ -14,6 +15,7 @@ from torchcaps.data import Dataset, load
 from torchcaps.data.dicom import dicom_size, read_dicom, read_dicom_numbers
 from torchcaps.data.image_file import read_image
 from torchcaps.data.mask_file import read_mask, shown_size
+from torchcaps.data.medical import is_dicom, stem_of, suffix_of
 
 require_medical()
 
@@ -172,3 +174,65 @@ def test_masks_may_be_dicom_files(tmp_path: Path) -> None:
     assert read_mask(path, 2).tolist() == [[0, 1], [2, 0]]
     with pytest.raises(ValueError, match=r"a.dcm must hold 0 and 1, or 0 and 255 .* got 2 \(row 1, column 0\)"):
         read_mask(path, 1)
+
+
+@pytest.mark.parametrize(("folders", "name"), [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize("called", ["IM00000{}", "1.2.840.113619.2.{}"])
+def test_files_without_an_ending_are_known_by_their_content(
+    called: str, folders: bool, name: bool, tmp_path: Path
+) -> None:
+    """Masks are DICOM files without an ending of odd images, and pictures of even ones."""
+    named = load("mask-folder", write_series(tmp_path / "named", folders=folders, name=name), image_size=(16, 16))
+    root = write_series(tmp_path / "scans", folders=folders, name=name)
+    for k, path in enumerate(sorted((root / "images").rglob("*.dcm"))):
+        mask = root / "masks" / path.relative_to(root / "images").with_suffix(".png")
+        new = called.format(path.stem.removeprefix("im"))
+        path.rename(path.with_name(new))
+        goal = mask.with_name(new)
+        if k % 2:
+            write_dicom(goal, np.array(Image.open(mask)))
+            mask.unlink()
+        else:
+            mask.rename(goal.with_name(f"{goal.name}.png"))
+    write_dicom(root / "images" / "DICOMDIR", np.zeros((16, 16), np.uint8))  # an index, which shows nothing
+    (root / "images" / "notes.txt").write_text("of another kind")
+    data = load("mask-folder", root, image_size=(16, 16))
+    assert groups_apart(data) == 5 and sum(len(part) for part in data.splits.values()) == 15
+    for split, part in data.splits.items():
+        assert set(map(str, part.images.tolist())) == set(map(str, named.splits[split].images.tolist()))
+        assert part.masks is not None and torch.equal(part.images > 127, part.masks)
+    windowed = load("mask-folder", root, image_size=(16, 16), window=[40, 400])
+    assert set(windowed.train.images.unique().tolist()) == {0, 140}
+
+
+def test_a_file_without_an_ending_that_is_no_dicom_file_is_named(tmp_path: Path) -> None:
+    root = write_series(tmp_path / "scans")
+    contents = {"README": b"text", "1.2.840.7": bytes(131), "IM7": bytes(127) + b"DICM", "empty": b""}
+    for name, content in contents.items():
+        (root / "images" / name).write_bytes(content)
+    with pytest.raises(ValueError, match="4 files must be mended") as found:
+        load("mask-folder", root)
+    for name in contents:
+        path = root / "images" / name
+        says = f"{path} must begin as a DICOM file (128 bytes, then DICM) or have the ending of an image, got neither"
+        assert says in str(found.value)
+        path.unlink()
+    (root / "masks" / "p0" / "im0").write_bytes(bytes(128) + b"DICM")
+    with pytest.raises(ValueError, match=r"must have one file of a name, got im0 and im0.png"):
+        load("mask-folder", root)
+    (root / "masks" / "p0" / "im0.png").unlink()
+    with pytest.raises(ValueError, match=r"im0 cannot be read as a DICOM image|im0 must hold a picture"):
+        load("mask-folder", root)
+    write_dicom(root / "masks" / "p0" / "im0", np.zeros((8, 16), np.uint8))
+    with pytest.raises(ValueError, match=r"im0 must be 16×16 as im0.dcm, got 8×16"):
+        load("mask-folder", root)
+    (root / "masks" / "p0" / "im0").rename(root / "masks" / "p0" / "im9")
+    with pytest.raises(ValueError, match=r"(?s)im0.dcm has no mask .*im0.png.*im9 has no image"):
+        load("mask-folder", root)
+
+
+def test_endings_of_numbers_are_none() -> None:
+    names = {"IM000001": "", "1.2.840.1": "", "a.1.PNG": ".png", "p0.NII.GZ": ".nii.gz", "a.7z": ".7z", "b.dcm": ".dcm"}
+    assert {name: suffix_of(Path(name)) for name in names} == names
+    assert [stem_of(Path(name)) for name in ("1.2.840.1", "1.2.840.1.png", "p.nii.gz")] == ["1.2.840.1"] * 2 + ["p"]
+    assert not is_dicom(Path("no such file"))

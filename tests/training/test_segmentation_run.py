@@ -466,3 +466,8 @@ def test_masks_of_dicom_files_are_pictures(scans_run: Path, tmp_path: Path) -> N
     assert [file.name for file in written] == ["a.png"] and not wrong
     found = read_mask(written[0], 1)
     assert found.shape == (20, 16) and found[6:10, 5:9].all() and not found[14:].any()
+    (path.parent / "notes").write_text("no image")
+    path.rename(path.with_name("1.2.840.7"))  # as scanners name files
+    written, wrong = write_masks(scans_run, [path.parent], tmp_path / "again")
+    assert [file.name for file in written] == ["1.2.840.7.png"] and not wrong
+    assert np.array_equal(read_mask(written[0], 1), found)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchcaps.data.labels import Labels, read_labels
+from torchcaps.data.medical import is_unnamed_dicom
 from torchcaps.data.splits import SPLIT_NAMES, named_splits
 from torchcaps.data.tables import find_table, match_files
 
@@ -223,7 +224,7 @@ def _files(folder: Path, unread: list[Path], *, deeper: bool) -> list[Path]:
     files = [path for path in every if not path.is_dir()]
     here = [path for path in files if path.suffix.lower() in SUFFIXES]
     rest = [path for path in files if path.suffix.lower() not in SUFFIXES]
-    scans = [path for path in rest if path.name.lower().endswith(_OTHERS) or _is_dicom(path)]
+    scans = [path for path in rest if path.name.lower().endswith(_OTHERS) or is_unnamed_dicom(path)]
     unread += scans
     strange = [path for path in sorted(set(rest) - set(scans)) if path.suffix.lower() not in _BESIDE]
     if strange:
@@ -231,14 +232,3 @@ def _files(folder: Path, unread: list[Path], *, deeper: bool) -> list[Path]:
             "%s: %d files are taken for no images, such as %s", folder, len(strange), strange[0].name
         )
     return here + [path for below in folders for path in _files(below, unread, deeper=True)]
-
-
-def _is_dicom(path: Path) -> bool:
-    """Return whether a file without a suffix, as scanners name them ("IM00001"), is one of medicine's images."""
-    if path.suffix and not path.suffix[1:].isdecimal():  # "1.2.840.113619" has one of numbers
-        return False
-    try:
-        with path.open("rb") as file:
-            return file.read(132)[128:] == b"DICM"
-    except OSError:
-        return False

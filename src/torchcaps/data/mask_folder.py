@@ -18,7 +18,7 @@ from torchcaps.data.image_file import Frames, check_reading
 from torchcaps.data.images import Dataset, Images, fixed_order, labels_of
 from torchcaps.data.mask_file import MOST_CLASSES
 from torchcaps.data.mask_pairs import find_pairs, read_pairs
-from torchcaps.data.medical import MEDICAL_SUFFIXES, Window, find_patients, suffix_of
+from torchcaps.data.medical import Window, find_patients, is_medical
 from torchcaps.data.splits import SPLITS, TEST, VALIDATION, check_apart, find_groups, find_splits, stratify
 
 #: Sides of the images by default.
@@ -44,10 +44,10 @@ def load_mask_folder(
     A mask has the size of its image. Its pixels are numbers of classes: 0 is background, 1 the first class. With one
     class 255 will do for 1. A mask is grey or has a palette, whose colours do not count.
 
-    With the extra ``medical``, DICOM files (``.dcm``) and NIfTI volumes (``.nii``, ``.nii.gz``) are read too. A volume
-    is cut into axial slices, with the patient's right on the left; its mask is a volume of the same shape and affine.
-    All slices of a patient come into one split. A sub-folder of such files is a patient, and so is a volume beside
-    others. Other DICOM files go by the patients that they name, or by their series.
+    With the extra ``medical``, DICOM files (``.dcm``, or without an ending) and NIfTI volumes (``.nii``, ``.nii.gz``)
+    are read too. A volume is cut into axial slices, with the patient's right on the left; its mask is a volume of the
+    same shape and affine. All slices of a patient come into one split. A sub-folder of such files is a patient, and so
+    is a volume beside others. Other DICOM files go by the patients that they name, or by their series.
 
     About 70 % train, 10 % validate and 20 % test. Which do follows from the images' content alone, as in
     :func:`~torchcaps.data.folder.load_folder`; images are shared out by the rarest class that they show.
@@ -83,7 +83,7 @@ def load_mask_folder(
     names = _names(classes)
     pairs = find_pairs(*folders)
     files = [image for image, _ in pairs]
-    if window is not None and not any(suffix_of(file) in MEDICAL_SUFFIXES for file in files):
+    if window is not None and not any(map(is_medical, files)):
         raise ValueError(f"data.options.window must be left alone without DICOM or NIfTI images, got {window}")
     if groups is not None:
         whose = find_groups(groups, Path(root), [(file, folders[0]) for file in files])

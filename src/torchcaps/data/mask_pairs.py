@@ -13,7 +13,17 @@ from torch import Tensor
 from torchcaps.data.image_file import Frames, as_pixels
 from torchcaps.data.layout import SUFFIXES
 from torchcaps.data.mask_file import as_bits, nearest, read_mask, shown_size
-from torchcaps.data.medical import MEDICAL_SUFFIXES, Window, is_volume, reader_of, stem_of, suffix_of
+from torchcaps.data.medical import (
+    MEDICAL_SUFFIXES,
+    Window,
+    is_index,
+    is_medical,
+    is_unnamed_dicom,
+    is_volume,
+    reader_of,
+    stem_of,
+    suffix_of,
+)
 from torchcaps.data.nifti import check_aligned, read_label_volume, read_volume
 from torchcaps.data.pixels import read_files
 from torchcaps.progress import with_time_left
@@ -51,8 +61,8 @@ def find_pairs(images: Path, masks: Path) -> list[tuple[Path, Path]]:
     faults += [f"{path} has no image {images / name}.*" for name, path in found[1].items() if name not in found[0]]
     refuse(images.parent, faults)
     pairs = [(path, found[1][name]) for name, path in found[0].items()]
-    for suffix, path in {suffix_of(path): path for pair in pairs for path in pair}.items():
-        if suffix in MEDICAL_SUFFIXES:  # one of each: a missing package is said once
+    for path in {suffix_of(path): path for pair in pairs for path in pair}.values():
+        if is_medical(path):  # one of each: a missing package is said once
             reader_of(path)
     refuse(images.parent, [_of_two_kinds(*pair) for pair in pairs if is_volume(pair[0]) != is_volume(pair[1])])
     return pairs
@@ -62,10 +72,25 @@ def _of_two_kinds(image: Path, mask: Path) -> str:
     return f"{mask} must be {'a NIfTI volume' if is_volume(image) else 'one picture'} as {image}, got {mask.name}"
 
 
+def _is_masked(path: Path) -> bool:
+    """Return whether a file is an image or a mask, by its ending, or by its content where it has none."""
+    return suffix_of(path) in MASKED_SUFFIXES or is_unnamed_dicom(path)
+
+
+def _is_beside(path: Path) -> bool:
+    """Return whether a file is of another kind: what has no ending might be meant, but for a medium's index."""
+    return suffix_of(path) != "" or is_index(path)
+
+
+def _not_known(path: Path) -> str:
+    return f"{path} must begin as a DICOM file (128 bytes, then DICM) or have the ending of an image, got neither"
+
+
 def _by_name(folder: Path) -> dict[str, Path]:
-    inside = (path for path in folder.rglob("*") if suffix_of(path) in MASKED_SUFFIXES and path.is_file())
+    inside = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    refuse(folder.parent, [_not_known(path) for path in inside if not _is_masked(path) and not _is_beside(path)])
     found = dict[str, Path]()
-    for path in sorted(path for path in inside if not path.name.startswith(".")):
+    for path in filter(_is_masked, inside):
         name = path.relative_to(folder).with_name(stem_of(path)).as_posix()
         if name in found:
             raise ValueError(f"{folder} must have one file of a name, got {found[name].name} and {path.name}")

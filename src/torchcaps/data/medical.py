@@ -77,8 +77,10 @@ def scale_of(values: np.ndarray, window: tuple[float, float] | None) -> Scale:
 
 
 def suffix_of(path: Path) -> str:
-    """Return a file's ending in small letters, ".nii.gz" as a whole."""
-    return ".nii.gz" if path.name.lower().endswith(".nii.gz") else path.suffix.lower()
+    """Return a file's ending in small letters, ".nii.gz" as a whole; a number, as of "1.2.840.113619", is none."""
+    if path.name.lower().endswith(".nii.gz"):
+        return ".nii.gz"
+    return "" if path.suffix[1:].isdecimal() else path.suffix.lower()
 
 
 def stem_of(path: Path) -> str:
@@ -87,8 +89,32 @@ def stem_of(path: Path) -> str:
 
 
 def is_dicom(path: Path) -> bool:
-    """Return whether a file is called as DICOM files are."""
-    return suffix_of(path) in DICOM
+    """Return whether a file is called as DICOM files are, or has no ending and begins as they do."""
+    return suffix_of(path) in DICOM or is_unnamed_dicom(path)
+
+
+def is_unnamed_dicom(path: Path) -> bool:
+    """Return whether a file without an ending, as scanners name them ("IM000001"), begins as DICOM images do.
+
+    Source: DICOM PS3.10, 7.1: 128 bytes for any use, then "DICM".
+    """
+    if suffix_of(path) or is_index(path):
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(132)[128:] == b"DICM"
+    except OSError:
+        return False
+
+
+def is_index(path: Path) -> bool:
+    """Return whether a file is called as the index of a medium with DICOM files, which shows nothing itself."""
+    return path.name.upper() == "DICOMDIR"
+
+
+def is_medical(path: Path) -> bool:
+    """Return whether a file is a DICOM file or a NIfTI volume."""
+    return is_dicom(path) or is_volume(path)
 
 
 def is_volume(path: Path) -> bool:
@@ -125,14 +151,14 @@ def find_patients(
     Raises:
         ValueError: there are fewer than three patients.
     """
-    if not any(suffix_of(file) in MEDICAL_SUFFIXES for file in files):
+    if not any(map(is_medical, files)):
         return None
     inside = {file: file.relative_to(images) for file in files}
     loose = {file: identities(file) for file in files if is_dicom(file) and len(inside[file].parts) == 1}
     are_named = len({patient for patient, _ in loose.values()} - {""}) >= _LEAST
 
     def whose(file: Path) -> str:
-        if len(inside[file].parts) > 1 and suffix_of(file) in MEDICAL_SUFFIXES:
+        if len(inside[file].parts) > 1 and is_medical(file):
             return f"{inside[file].parts[0]}/"
         patient, series = loose.get(file, ("", ""))
         return (patient if are_named else "") or series or str(inside[file])

@@ -113,7 +113,7 @@ def write_masks(
         ValueError: no finished run that segments; no image; two images of one name; or a mask that is there already.
     """
     _trained(Run(run))
-    place, files = Path(folder).expanduser(), image_files(paths, MASKED_SUFFIXES)
+    place, files = Path(folder).expanduser(), image_files(paths, MASKED_SUFFIXES, scans=True)
     if place.exists() and not place.is_dir():
         raise ValueError(f"masks must be written to a folder, got {place}, which is a file")
     masks = {file: place / _mask_name(Path(file)) for file in files}

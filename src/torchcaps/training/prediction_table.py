@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps.data.folder import SUFFIXES
-from torchcaps.data.medical import suffix_of
+from torchcaps.data.medical import is_unnamed_dicom, suffix_of
 from torchcaps.progress import with_time_left
 from torchcaps.training.checkpoint import load_model
 from torchcaps.training.files import write_atomically
 from torchcaps.training.predict import predictions
 
 
-def image_files(paths: Sequence[str | Path], suffixes: Sequence[str] = SUFFIXES) -> list[str]:
+def image_files(paths: Sequence[str | Path], suffixes: Sequence[str] = SUFFIXES, *, scans: bool = False) -> list[str]:
     """List image files: those that are named, and all that lie in named folders and the folders in them.
 
     Args:
         paths: files and folders.
         suffixes: of the files in folders that are images.
+        scans: take DICOM files without an ending, too.
 
     Raises:
         ValueError: a folder without any.
@@ -31,7 +32,10 @@ def image_files(paths: Sequence[str | Path], suffixes: Sequence[str] = SUFFIXES)
         if not path.is_dir():
             found.append(str(path))
             continue
-        inside = sorted(str(each) for each in path.rglob("*") if suffix_of(each) in suffixes and each.is_file())
+        files = (each for each in path.rglob("*") if each.is_file())
+        inside = sorted(
+            str(each) for each in files if suffix_of(each) in suffixes or (scans and is_unnamed_dicom(each))
+        )
         if not inside:
             raise ValueError(f"{path} must hold images ({', '.join(suffixes)}), got a folder without any")
         found += inside
