@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchcaps.checks import as_two, check_at_least, check_choice, check_flag, check_floating, check_shapes, check_sized
 from torchcaps.ops.backends.dispatch import which_backend
+from torchcaps.ops.backends.tracing import has_values
 from torchcaps.ops.em.checks import check_activation
 from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
 from torchcaps.ops.variational_bayes import cpu
@@ -18,6 +19,8 @@ from torchcaps.types import Capsules
 
 #: What may be asked for; "auto" takes what :func:`torchcaps.ops.which_backend` says.
 BACKENDS = ("auto", "reference", "cpu")
+#: Products of the largest numbers of poses and of matrices from which on they are measured in units of their own.
+_LARGE = 1e10
 #: Normalizes poses ``[B, J, n]`` or logits ``[B, J, n]``, such as ``torch.nn.BatchNorm1d(J, affine=False)``.
 Norm = Callable[[Tensor], Tensor]
 
@@ -54,7 +57,8 @@ def variational_bayes_routing(
         norm_logit: what the logits ``[B, J, 1]`` of the activations go through; None for nothing.
         backend: "reference" stores the votes; "cpu" is compiled code that does not, for 4×4 matrices, without
             gradient of ``offset``, and for votes up to 1e12 in float32. "auto" takes compiled code where it is
-            available, elsewhere the reference; :func:`torchcaps.ops.which_backend` says which.
+            available, elsewhere the reference; :func:`torchcaps.ops.which_backend` says which. Beyond 1e10 "auto" takes
+            the reference, too.
         return_coupling: fill the result's ``coupling`` with r of the last pass.
 
     Returns:
@@ -167,6 +171,8 @@ def conv_variational_bayes_routing(
         check_sized("offset", offset, (*weight.shape[:3], *vote), beside=("pose", pose))
     every = *((pose, activation, weight, beta_u, beta_a)), *(() if offset is None else (offset,))
     chosen = which_backend("variational_bayes", _asked(backend, vote, pose, weight, offset), *every)
+    if backend == "auto" and _are_large(pose, weight):
+        chosen = "reference"
     stride = as_two("stride", stride, 1)
     fields = Fields(pose.shape[1:4], weight.shape[1:3], stride)
     dtype = torch.promote_types(pose.dtype, weight.dtype)
@@ -272,6 +278,14 @@ def _asked(backend: str, vote: tuple[int, ...], pose: Tensor, weight: Tensor, of
     if backend == "auto":
         return "reference"
     raise ValueError(f"backend='{backend}' {why}")
+
+
+def _are_large(pose: Tensor, weight: Tensor) -> bool:
+    """Tell whether squares of squares of votes may be beyond all numbers of float32; no where values cannot be read."""
+    if not (has_values(pose) and pose.numel() and weight.numel()):
+        return False
+    largest = [float(x.detach().abs().max()) for x in (pose, weight)]
+    return largest[0] * largest[1] > _LARGE
 
 
 def _check_choices(
