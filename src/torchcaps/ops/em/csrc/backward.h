@@ -149,70 +149,72 @@ struct Backward {
   template <bool kStop, bool kOffset>
   void m_step_backward(int64_t b, int64_t t, Slope<V>* slopes, V* d_weight) const {
     const auto& walk = problem.walk;
-    const int64_t JV = problem.JV, n_votes = walk.n_slots() * JV;
-    Buffer<T> scratch(n_votes * (D + 2) + walk.n_children() * (D + 2 * problem.groups()));
+    const int64_t JV = problem.JV, part = problem.part(), n_votes = walk.n_slots() * part;
+    Buffer<T> scratch(n_votes * (D + 2) + walk.n_children() * (D + 2));
     V *e = scratch.get(), *r = e + n_votes * D, *dr = r + n_votes, *dm = dr + n_votes,
       *unused = dm + walk.n_children() * D;
-    walk(0, problem.C, [&](const Block& block, int64_t type) {
-      const int64_t row0 = type * problem.K, base = b * problem.n_lower() + type * problem.H * problem.W;
-      for (const auto& run : block.runs)
-        for (int64_t jv = 0; jv < JV; ++jv)
-          for (const Visit& visit : run) {
-            const Slope<V>& slope = slopes[place_of<Pose>(run, visit) * JV + jv];
-            const int64_t at = visit.slot * JV + jv;
-            V q[4] = {}, a[4] = {};
+    for (int64_t first = 0; first < JV; first += part)
+      walk(0, problem.C, [&](const Block& block, int64_t type) {
+        const int64_t row0 = type * problem.K, base = b * problem.n_lower() + type * problem.H * problem.W;
+        for (const auto& run : block.runs)
+          for (int64_t jv = first; jv < first + part; ++jv)
+            for (const Visit& visit : run) {
+              const Slope<V>& slope = slopes[place_of<Pose>(run, visit) * JV + jv];
+              const int64_t at = visit.slot * part + jv - first;
+              V q[4] = {}, a[4] = {};
 #pragma GCC unroll 4
-            for (int k = 0; k < 4; ++k) {
-              V v[4];
-              quarter<T, Pose, kOffset>(problem.pose + (base + visit.child) * D, problem.weights(row0 + visit.row, jv),
-                                        slope.mu, problem.offset + (row0 + visit.row) * D, k, v);
+              for (int k = 0; k < 4; ++k) {
+                V v[4];
+                quarter<T, Pose, kOffset>(problem.pose + (base + visit.child) * D,
+                                          problem.weights(row0 + visit.row, jv), slope.mu,
+                                          problem.offset + (row0 + visit.row) * D, k, v);
 #pragma GCC unroll 4
-              for (int l = 0; l < 4; ++l) {
-                const int h = 4 * l + k;
-                const V d = v[l] - slope.moved[h];
-                e[at * D + h] = v[l];
-                q[l] += v[l] * v[l] * slope.w[h];
-                a[l] += d * (slope.g1[h] + slope.g2[h] * d);
+                for (int l = 0; l < 4; ++l) {
+                  const int h = 4 * l + k;
+                  const V d = v[l] - slope.moved[h];
+                  e[at * D + h] = v[l];
+                  q[l] += v[l] * v[l] * slope.w[h];
+                  a[l] += d * (slope.g1[h] + slope.g2[h] * d);
+                }
               }
+              r[at] = slope.c - T(0.5) * ((q[0] + q[1]) + (q[2] + q[3]));
+              dr[at] = slope.k + ((a[0] + a[1]) + (a[2] + a[3]));
             }
-            r[at] = slope.c - T(0.5) * ((q[0] + q[1]) + (q[2] + q[3]));
-            dr[at] = slope.k + ((a[0] + a[1]) + (a[2] + a[3]));
-          }
-      softmax<T>(r, block, JV, problem.compete_positions, unused, unused + walk.n_children() * problem.groups());
-      activation_backward(base, block, r, dr);
-      if (!kStop && d_coupling && t == problem.n_iters - 1) add_coupling(b, block, row0, dr);
-      if (!kStop) softmax_backward(block, r, dr);
-      for (const Block::Child& child : block.children)  // from R to r
-        for (int64_t k = 0; k < child.n_seen * JV; ++k) r[child.slot * JV + k] *= problem.act[base + child.child];
-      std::fill(dm, dm + block.n() * D, V{});
-      for (const auto& run : block.runs)
-        for (int64_t jv = 0; jv < JV; ++jv)
-          for (const Visit& visit : run) {
-            const Slope<V>& slope = slopes[place_of<Pose>(run, visit) * JV + jv];
-            const int64_t at = visit.slot * JV + jv;
-            const V *d = e + at * D, ra = r[at], xa = dr[at];
-            V dv[D];
+        softmax<T>(r, block, part, problem.compete_positions, unused, unused + walk.n_children());
+        activation_backward(base, block, part, r, dr);
+        if (!kStop && d_coupling && t == problem.n_iters - 1) add_coupling(b, block, row0, first, part, dr);
+        if (!kStop) softmax_backward(block, part, r, dr);
+        for (const Block::Child& child : block.children)  // from R to r
+          for (int64_t k = 0; k < child.n_seen * part; ++k) r[child.slot * part + k] *= problem.act[base + child.child];
+        std::fill(dm, dm + block.n() * D, V{});
+        for (const auto& run : block.runs)
+          for (int64_t jv = first; jv < first + part; ++jv)
+            for (const Visit& visit : run) {
+              const Slope<V>& slope = slopes[place_of<Pose>(run, visit) * JV + jv];
+              const int64_t at = visit.slot * part + jv - first;
+              const V *d = e + at * D, ra = r[at], xa = dr[at];
+              V dv[D];
 #pragma GCC unroll 16
-            for (int h = 0; h < D; ++h) {
-              dv[h] = ra * (slope.g1[h] + slope.twice[h] * (d[h] - slope.moved[h]));
-              if (!kStop) dv[h] -= xa * d[h] * slope.w[h];
+              for (int h = 0; h < D; ++h) {
+                dv[h] = ra * (slope.g1[h] + slope.twice[h] * (d[h] - slope.moved[h]));
+                if (!kStop) dv[h] -= xa * d[h] * slope.w[h];
+              }
+              Pose::template backward<T>(problem.pose + (base + visit.child) * D,
+                                         problem.weights(row0 + visit.row, jv), dv,
+                                         dm + visit.i * D, d_weight + problem.at(row0 + visit.row, jv));
             }
-            Pose::template backward<T>(problem.pose + (base + visit.child) * D,
-                                       problem.weights(row0 + visit.row, jv), dv,
-                                       dm + visit.i * D, d_weight + problem.at(row0 + visit.row, jv));
-          }
-      for (int64_t i = 0; i < block.n(); ++i)
-        add_lane_sums<T>(dm + i * D, d_pose + (base + block.children[i].child) * D);
-      if (!kStop) add_moments<Pose>(block, JV, e, dr, slopes);
-    });
+        for (int64_t i = 0; i < block.n(); ++i)
+          add_lane_sums<T>(dm + i * D, d_pose + (base + block.children[i].child) * D);
+        if (!kStop) add_moments<Pose>(block, part, e, dr, slopes + first, JV);
+      });
   }
 
   // From dr, the gradient of r = R a, to those of a and of R, in place.
-  void activation_backward(int64_t base, const Block& block, const V* share, V* dr) const {
+  void activation_backward(int64_t base, const Block& block, int64_t part, const V* share, V* dr) const {
     for (const Block::Child& child : block.children) {
       const T a = problem.act[base + child.child];
       V all = {};
-      for (int64_t k = child.slot * problem.JV; k < (child.slot + child.n_seen) * problem.JV; ++k) {
+      for (int64_t k = child.slot * part; k < (child.slot + child.n_seen) * part; ++k) {
         all += share[k] * dr[k];
         dr[k] *= a;
       }
@@ -220,25 +222,24 @@ struct Backward {
     }
   }
 
-  void add_coupling(int64_t b, const Block& block, int64_t row0, V* dr) const {
+  void add_coupling(int64_t b, const Block& block, int64_t row0, int64_t first, int64_t part, V* dr) const {
     for (const auto& run : block.runs)
       for (const Visit& visit : run)
-        for (int64_t jv = 0; jv < problem.JV; ++jv)
-          dr[visit.slot * problem.JV + jv] += load_lanes<T>(
-              problem.of_coupling(d_coupling, b, visit.place, row0 + visit.row) + jv * L, problem.width(jv));
+        for (int64_t k = 0; k < part; ++k)
+          dr[visit.slot * part + k] +=
+              load_lanes<T>(problem.of_coupling(d_coupling, b, visit.place, row0 + visit.row) + (first + k) * L,
+                            problem.width(first + k));
   }
 
   // From the gradient of R to that of its logits, in place.
-  void softmax_backward(const Block& block, const V* share, V* dr) const {
-    const int64_t groups = problem.groups();
-    for (const Block::Child& child : block.children)
-      for (int64_t g = 0; g < groups; ++g) {
-        const int64_t from = child.slot * problem.JV + g, to = (child.slot + child.n_seen) * problem.JV;
-        V mean = {};
-        for (int64_t k = from; k < to; k += groups) mean += share[k] * dr[k];
-        if (!problem.compete_positions) mean = sum_lanes<T>(mean);
-        for (int64_t k = from; k < to; k += groups) dr[k] = share[k] * (dr[k] - mean);
-      }
+  void softmax_backward(const Block& block, int64_t part, const V* share, V* dr) const {
+    for (const Block::Child& child : block.children) {
+      const int64_t from = child.slot * part, to = (child.slot + child.n_seen) * part;
+      V mean = {};
+      for (int64_t k = from; k < to; ++k) mean += share[k] * dr[k];
+      if (!problem.compete_positions) mean = sum_lanes<T>(mean);
+      for (int64_t k = from; k < to; ++k) dr[k] = share[k] * (dr[k] - mean);
+    }
   }
 
   template <bool kOffset>

@@ -142,36 +142,40 @@ struct Forward {
   template <bool kOffset>
   void sums(int64_t b, Parent<V>* parents, T* greatest, T* inverse, bool last) const {
     const auto& walk = problem.walk;
-    const int64_t JV = problem.JV, groups = problem.groups(), kept = problem.compete_positions ? JV * L : 1;
-    Buffer<T> scratch(walk.n_slots() * JV * (D + 1) + 2 * walk.n_children() * groups);
-    V *e = scratch.get(), *r = e + walk.n_slots() * JV * D, *top = r + walk.n_slots() * JV,
-      *inv = top + walk.n_children() * groups;
+    const int64_t JV = problem.JV, part = problem.part();
+    Buffer<T> scratch(walk.n_slots() * part * (D + 1) + 2 * walk.n_children());
+    V *e = scratch.get(), *r = e + walk.n_slots() * part * D, *top = r + walk.n_slots() * part,
+      *inv = top + walk.n_children();
     for (int64_t from = 0; from < problem.C; from += kRun) {
-      walk(from, std::min(problem.C, from + kRun), [&](const Block& block, int64_t type) {
-        const int64_t child0 = type * problem.H * problem.W, row0 = type * problem.K;
-        const T *poses = problem.pose + (b * problem.n_lower() + child0) * D,
-                *acts = problem.act + b * problem.n_lower() + child0;
-        for (const auto& run : block.runs)
-          for (int64_t jv = 0; jv < JV; ++jv)
-            for (const Visit& visit : run) {
-              const Parent<V>& parent = parents[place_of<Pose>(run, visit) * JV + jv];
-              const int64_t at = visit.slot * JV + jv;
-              const V distance = differences<T, Pose, kOffset>(
-                  poses + int64_t(visit.child) * D, problem.weights(row0 + visit.row, jv), parent.mu,
-                  problem.offset + (row0 + visit.row) * D, parent.w, e + at * D);
-              r[at] = parent.c - T(0.5) * distance;
+      for (int64_t first = 0; first < JV; first += part)
+        walk(from, std::min(problem.C, from + kRun), [&](const Block& block, int64_t type) {
+          const int64_t child0 = type * problem.H * problem.W, row0 = type * problem.K;
+          const T *poses = problem.pose + (b * problem.n_lower() + child0) * D,
+                  *acts = problem.act + b * problem.n_lower() + child0;
+          for (const auto& run : block.runs)
+            for (int64_t k = 0; k < part; ++k)
+              for (const Visit& visit : run) {
+                const int64_t at = visit.slot * part + k, jv = first + k;
+                const Parent<V>& parent = parents[place_of<Pose>(run, visit) * JV + jv];
+                const V distance = differences<T, Pose, kOffset>(
+                    poses + int64_t(visit.child) * D, problem.weights(row0 + visit.row, jv), parent.mu,
+                    problem.offset + (row0 + visit.row) * D, parent.w, e + at * D);
+                r[at] = parent.c - T(0.5) * distance;
+              }
+          softmax<T>(r, block, part, problem.compete_positions, top, inv);
+          if (last && coupling) store_coupling(b, block, row0, first, part, r);
+          for (int64_t i = 0; i < block.n(); ++i) {
+            const Block::Child& child = block.children[i];
+            if (problem.compete_positions) {
+              const int64_t at = ((child0 + child.child) * JV + first) * L;
+              store<T>(greatest + at, top[i]), store<T>(inverse + at, inv[i]);
+            } else {
+              greatest[child0 + child.child] = top[i][0], inverse[child0 + child.child] = inv[i][0];
             }
-        softmax<T>(r, block, JV, problem.compete_positions, top, inv);
-        if (last && coupling) store_coupling(b, block, row0, r);
-        for (int64_t i = 0; i < block.n(); ++i) {
-          const Block::Child& child = block.children[i];
-          const int64_t at = (child0 + child.child) * kept, size = kept * int64_t(sizeof(T));
-          std::memcpy(greatest + at, top + i * groups, size);
-          std::memcpy(inverse + at, inv + i * groups, size);
-          for (int64_t k = 0; k < child.n_seen * JV; ++k) r[child.slot * JV + k] *= acts[child.child];
-        }
-        add_moments<Pose>(block, JV, e, r, parents);
-      });
+            for (int64_t k = 0; k < child.n_seen * part; ++k) r[child.slot * part + k] *= acts[child.child];
+          }
+          add_moments<Pose>(block, part, e, r, parents + first, JV);
+        });
       if (problem.C <= kRun) return;
       for (int64_t i = 0; i < problem.P * JV; ++i) {
         Parent<V>& parent = parents[i];
@@ -302,12 +306,12 @@ struct Forward {
     }
   }
 
-  void store_coupling(int64_t b, const Block& block, int64_t row0, const V* r) const {
+  void store_coupling(int64_t b, const Block& block, int64_t row0, int64_t first, int64_t part, const V* r) const {
     for (const auto& run : block.runs)
       for (const Visit& visit : run)
-        for (int64_t jv = 0; jv < problem.JV; ++jv)
-          store_lanes<T>(problem.of_coupling(coupling, b, visit.place, row0 + visit.row) + jv * L,
-                         r[visit.slot * problem.JV + jv], problem.width(jv));
+        for (int64_t k = 0; k < part; ++k)
+          store_lanes<T>(problem.of_coupling(coupling, b, visit.place, row0 + visit.row) + (first + k) * L,
+                         r[visit.slot * part + k], problem.width(first + k));
   }
 
   void start_coupling(int64_t b) const {

@@ -125,8 +125,8 @@ struct Problem : Sizes {
     return n;
   }
 
-  // Groups of vectors of parents, among each of which a child is shared.
-  int64_t groups() const { return compete_positions ? JV : 1; }
+  // Vectors of parents that are visited together, as a child is shared among them.
+  int64_t part() const { return compete_positions ? 1 : JV; }
 
   T start(int n_seen) const { return T(1) / T(J * (start_types ? 1 : n_seen)); }  // R of the first M-step
 };
@@ -166,7 +166,7 @@ template <class P>
 class ByType {
  public:
   explicit ByType(const P& problem)
-      : problem_(problem), most_(std::min<int64_t>(16, std::max<int64_t>(4, 64 / (problem.most_seen * problem.JV)))) {}
+      : problem_(problem), most_(std::min<int64_t>(16, std::max<int64_t>(4, kVotes / (problem.most_seen * problem.part())))) {}
 
   int64_t n_children() const { return most_; }
   int64_t n_slots() const { return most_ * problem_.most_seen; }
@@ -199,6 +199,8 @@ class ByType {
             {int32_t(i), slot + s, child, int32_t(seen[s].place), int32_t(i * problem_.K + seen[s].kernel)});
     }
   }
+
+  static constexpr int64_t kVotes = 144;  // vectors of them in a block, so that they stay close
 
   const P& problem_;
   const int64_t most_;

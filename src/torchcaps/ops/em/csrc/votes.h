@@ -137,33 +137,36 @@ inline int64_t place_of(const std::vector<Visit>& run, const Visit& visit) {
   return (Pose::kEven ? run.data() : &visit)->place;
 }
 
-// s0 += Σ r, s1 += Σ r e, s2 += Σ r e² of the parents, over the children of a block; e and r by the votes' slots.
+constexpr int kSums = kRegisters / 4;  // of a parent's sums that are kept in registers, two each
+
+// s0 += Σ r, s1 += Σ r e, s2 += Σ r e² of the parents, over the children of a block; e and r by the votes' slots. Of
+// each place's JV vectors of parents these are the first part.
 template <class Pose, class V, class Record>
-inline void add_moments(const Block& block, int64_t JV, const V* e, const V* r, Record* parents) {
+inline void add_moments(const Block& block, int64_t part, const V* e, const V* r, Record* parents, int64_t JV) {
   for (const auto& run : block.by_place()) {
     const int n = int(run.size());
     if (!n) continue;
-    const int64_t apart = n > 1 ? (run[1].slot - run[0].slot) * JV : 0;
-    for (int64_t jv = 0; jv < JV; ++jv) {
-      const auto slot = [&](int i) { return Pose::kEven ? run[0].slot * JV + jv + i * apart : run[i].slot * JV + jv; };
+    const int64_t apart = n > 1 ? (run[1].slot - run[0].slot) * part : 0;
+    for (int64_t jv = 0; jv < part; ++jv) {
+      const auto slot = [&](int i) { return (Pose::kEven ? run[0].slot : run[i].slot) * part + jv + (Pose::kEven ? i * apart : 0); };
       Record& parent = parents[run[0].place * JV + jv];
       V total = {};
       for (int i = 0; i < n; ++i) total += r[slot(i)];
       parent.s0 += total;
-      for (int h = 0; h < D; h += 4) {
-        V a[4] = {}, b[4] = {};
+      for (int h = 0; h < D; h += kSums) {
+        V a[kSums] = {}, b[kSums] = {};
         for (int i = 0; i < n; ++i) {
           const int64_t at = slot(i);
           const V x = r[at];
-#pragma GCC unroll 4
-          for (int k = 0; k < 4; ++k) {
+#pragma GCC unroll 8
+          for (int k = 0; k < kSums; ++k) {
             const V y = e[at * D + h + k], xy = x * y;
             a[k] += xy;
             b[k] += xy * y;
           }
         }
-#pragma GCC unroll 4
-        for (int k = 0; k < 4; ++k) parent.s1[h + k] += a[k], parent.s2[h + k] += b[k];
+#pragma GCC unroll 8
+        for (int k = 0; k < kSums; ++k) parent.s1[h + k] += a[k], parent.s2[h + k] += b[k];
       }
     }
   }
@@ -171,43 +174,32 @@ inline void add_moments(const Block& block, int64_t JV, const V* e, const V* r, 
 
 // From logits to R, in place, for a block of children: over all parents of a child, or for each type over its places.
 // Keeps the greatest logit and the inverse of the sum, from which one R can be made again. Step by step for all
-// children, so that no step waits for the one before.
+// children, so that no step waits for the one before. A child has part logits for each place: one if over places.
 template <class T>
-inline void softmax(Vec<T>* logit, const Block& block, int64_t JV, bool positions, Vec<T>* greatest, Vec<T>* inverse) {
+inline void softmax(Vec<T>* logit, const Block& block, int64_t part, bool positions, Vec<T>* greatest, Vec<T>* inverse) {
   typedef Vec<T> V;
   // Processors are slow with what would become of such a share: numbers below the least normal one.
   const V tiny = splat<T>(std::numeric_limits<T>::min() * T(1e8));
-  const int64_t groups = positions ? JV : 1, n = block.n();
-  for (int64_t i = 0; i < n; ++i) {
+  const int64_t n = block.n();
+  const auto each = [&](int64_t i, const auto& body) {
     const Block::Child& child = block.children[i];
-    for (int64_t g = 0; g < groups; ++g) {
-      const V* x = logit + child.slot * JV + g;
-      V top = x[0];
-      for (int64_t k = groups; k < child.n_seen * JV; k += groups) top = vmax(top, x[k]);
-      greatest[i * groups + g] = positions ? top : max_lanes<T>(top);
-    }
+    for (int64_t k = child.slot * part; k < (child.slot + child.n_seen) * part; ++k) body(logit[k]);
+  };
+  for (int64_t i = 0; i < n; ++i) {
+    V top = logit[block.children[i].slot * part];
+    each(i, [&](const V& x) { top = vmax(top, x); });
+    greatest[i] = positions ? top : max_lanes<T>(top);
   }
+  for (int64_t i = 0; i < n; ++i)
+    each(i, [&, top = greatest[i]](V& x) { x = exp_of_negative<T>(x - top); });
   for (int64_t i = 0; i < n; ++i) {
-    const Block::Child& child = block.children[i];
-    for (int64_t k = 0; k < child.n_seen; ++k)
-      for (int64_t jv = 0; jv < JV; ++jv) {
-        V& x = logit[(child.slot + k) * JV + jv];
-        x = exp_of_negative<T>(x - greatest[i * groups + (positions ? jv : 0)]);
-      }
-  }
-  for (int64_t i = 0; i < n; ++i) {
-    const Block::Child& child = block.children[i];
-    for (int64_t g = 0; g < groups; ++g) {
-      V* x = logit + child.slot * JV + g;
-      V sum = {};
-      for (int64_t k = 0; k < child.n_seen * JV; k += groups) sum += x[k];
-      const V inv = T(1) / (positions ? sum : sum_lanes<T>(sum));
-      inverse[i * groups + g] = inv;
-      for (int64_t k = 0; k < child.n_seen * JV; k += groups) {
-        const V share = x[k] * inv;
-        x[k] = share < tiny ? V{} : share;
-      }
-    }
+    V sum = {};
+    each(i, [&](const V& x) { sum += x; });
+    const V inv = inverse[i] = T(1) / (positions ? sum : sum_lanes<T>(sum));
+    each(i, [&](V& x) {
+      const V share = x * inv;
+      x = share < tiny ? V{} : share;
+    });
   }
 }
 
