@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
 from torchcaps.checks import check_at_least, check_choice, check_number, check_positive, check_two
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.routing import Routing, understood
 from torchcaps.ops import Capsules, coordinate_offset
+from torchcaps.ops.backends.tracing import is_traced
 from torchcaps.ops.votes import PLACEMENTS
 
 
@@ -127,17 +132,19 @@ class ClassCaps(RoutedLayer):
         """
         if self.coordinates is None:
             return None
-        offset = coordinate_offset(
-            height,
-            width,
-            self.d_out,
-            placement=self.coordinates,
-            spacing=self.spacing,
-            centre=self.centre,
-            scale=self.coordinate_scale,
-            dtype=dtype,
-            device=device,
+        sizes, options = (
+            (height, width, self.d_out),
+            {
+                "placement": self.coordinates,
+                "spacing": tuple(self.spacing),
+                "centre": tuple(self.centre),
+                "scale": self.coordinate_scale,
+            },
         )
+        if torch.device(device).type != "cpu" or torch.compiler.is_compiling() or is_tracing() or is_traced():
+            offset = coordinate_offset(*sizes, **options, dtype=dtype, device=device)
+        else:
+            offset = torch.from_numpy(_offset(*sizes, **options)).to(dtype)
         return offset.flatten(0, 1).repeat(self.n_types, 1)
 
     def extra_repr(self) -> str:
@@ -147,3 +154,9 @@ class ClassCaps(RoutedLayer):
             f"[B, {self.n_types}, H, W, {self.d_in}] -> {self.n_out}×{self.d_out}, {self.routing_repr()}, "
             f"coordinates={self.coordinates}{scale}"
         )
+
+
+@functools.lru_cache  # of arrays: a tensor belongs to the mode of its first call, such as inference
+def _offset(*sizes: int, **options: Any) -> np.ndarray:
+    """Keep what is the same at every call; to compute it takes as long as all else of a small layer for one image."""
+    return coordinate_offset(*sizes, **options, dtype=torch.float64).numpy()

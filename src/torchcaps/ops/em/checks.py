@@ -101,7 +101,12 @@ def check_betas(beta_u: Tensor, beta_a: Tensor, n_out: int, first: str, poses: T
 
 def check_activation(activation: Tensor) -> None:
     """Reject what is no probability, such as logits, which would silently give NaN; see :func:`has_values`."""
-    if has_values(activation) and bool(((activation < 0) | (activation > _ONE)).any()):
+    if not has_values(activation):
+        return
+    least, greatest = activation.detach().aminmax()
+    if least >= 0 and greatest <= _ONE:  # one pass instead of four; where there are NaN, it is not so
+        return
+    if bool(((activation < 0) | (activation > _ONE)).any()):
         raise ValueError(
             f"activation must hold probabilities 0 … 1, got {activation.min():.4g} … {activation.max():.4g}"
         )

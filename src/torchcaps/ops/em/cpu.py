@@ -70,7 +70,9 @@ def forward_op(
     n, stride = _side_by_side(pose, stride)
     maps = [_as_one_map(x, n) for x in (pose, activation, mu, a)]
     given = *maps[:2], weight, beta_u, beta_a, offset
-    _call("forward", stride, settings, *given, *maps[2:], states, coupling if return_coupling else None)
+    # A tensor of inference mode never gets a gradient.
+    kept = None if torch.is_inference_mode_enabled() else states
+    _call("forward", stride, settings, *given, *maps[2:], kept, coupling if return_coupling else None)
     if n > 1:
         mu.copy_(_as_images(maps[2]))
         a.copy_(_as_images(maps[3]))

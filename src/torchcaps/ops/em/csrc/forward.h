@@ -39,9 +39,10 @@ struct Forward {
         const T start = n_seen ? problem.start(n_seen) : T(0);
         for (int64_t c = 0; c < problem.C; ++c) {
           const int64_t child = problem.child(0, c, y, x);
-          r[child] = start * problem.act[b * children + child];
-          root[child] = std::sqrt(r[child]);
-          for (int h = 0; h < D; ++h) weighted[child * D + h] = root[child] * poses[child * D + h];
+          const T x = start * problem.act[b * children + child], x_root = std::sqrt(x);
+          r[child] = x, root[child] = x_root;
+          for (int h = 0; h < D; h += L)
+            store<T>(weighted + child * D + h, x_root * load<T>(poses + child * D + h));
         }
       }
     for (int64_t p = 0; p < problem.P; ++p) {

@@ -137,7 +137,18 @@ inline int64_t place_of(const std::vector<Visit>& run, const Visit& visit) {
   return (Pose::kEven ? run.data() : &visit)->place;
 }
 
-constexpr int kSums = kRegisters / 4;  // of a parent's sums that are kept in registers, two each
+constexpr int kSums = kRegisters / 4;  // numbers of a pose whose two sums stay in registers
+
+// The same vector, which is in a register from here on: GCC would load it anew wherever it is used.
+template <class V>
+inline V in_register(V x) {
+#if defined(__x86_64__)
+  asm("" : "+v"(x));
+#elif defined(__aarch64__)
+  asm("" : "+w"(x));
+#endif
+  return x;
+}
 
 // s0 += Σ r, s1 += Σ r e, s2 += Σ r e² of the parents, over the children of a block; e and r by the votes' slots. Of
 // each place's JV vectors of parents these are the first part.
@@ -148,23 +159,24 @@ inline void add_moments(const Block& block, int64_t part, const V* e, const V* r
     if (!n) continue;
     const int64_t apart = n > 1 ? (run[1].slot - run[0].slot) * part : 0;
     for (int64_t jv = 0; jv < part; ++jv) {
-      const auto slot = [&](int i) { return (Pose::kEven ? run[0].slot : run[i].slot) * part + jv + (Pose::kEven ? i * apart : 0); };
+      const auto slot = [&](int i) {
+        return Pose::kEven ? run[0].slot * part + jv + i * apart : run[i].slot * part + jv;
+      };
       Record& parent = parents[run[0].place * JV + jv];
-      V total = {};
-      for (int i = 0; i < n; ++i) total += r[slot(i)];
-      parent.s0 += total;
       for (int h = 0; h < D; h += kSums) {
-        V a[kSums] = {}, b[kSums] = {};
+        V a[kSums] = {}, b[kSums] = {}, total = {};
         for (int i = 0; i < n; ++i) {
           const int64_t at = slot(i);
           const V x = r[at];
+          total += x;
 #pragma GCC unroll 8
           for (int k = 0; k < kSums; ++k) {
-            const V y = e[at * D + h + k], xy = x * y;
+            const V y = in_register(e[at * D + h + k]), xy = x * y;
             a[k] += xy;
             b[k] += xy * y;
           }
         }
+        if (!h) parent.s0 += total;
 #pragma GCC unroll 8
         for (int k = 0; k < kSums; ++k) parent.s1[h + k] += a[k], parent.s2[h + k] += b[k];
       }
@@ -176,7 +188,8 @@ inline void add_moments(const Block& block, int64_t part, const V* e, const V* r
 // Keeps the greatest logit and the inverse of the sum, from which one R can be made again. Step by step for all
 // children, so that no step waits for the one before. A child has part logits for each place: one if over places.
 template <class T>
-inline void softmax(Vec<T>* logit, const Block& block, int64_t part, bool positions, Vec<T>* greatest, Vec<T>* inverse) {
+inline void softmax(Vec<T>* logit, const Block& block, int64_t part, bool positions, Vec<T>* greatest,
+                    Vec<T>* inverse) {
   typedef Vec<T> V;
   // Processors are slow with what would become of such a share: numbers below the least normal one.
   const V tiny = splat<T>(std::numeric_limits<T>::min() * T(1e8));
