@@ -107,6 +107,24 @@ def test_class_caps_share_matrices_and_add_coordinates(coordinates: str | None) 
     assert layer(matrices(1, 2, 5, 2)).pose.shape == (1, 3, 4, 4)  # any height and width
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_class_caps_keep_of_places_belongs_to_no_mode_and_to_no_caller(dtype: torch.dtype) -> None:
+    layer = ClassCaps(
+        2, 3, 16, 16, routing="em", coordinates="column", spacing=[3, 7], centre=(1, 4), coordinate_scale=10
+    ).to(dtype)
+    lower = matrices(2, 2, 3, 4, dtype=dtype)
+    with torch.inference_mode():
+        answered = layer(lower)
+    offset = layer.offset(3, 4, dtype)
+    assert offset is not None
+    offset.fill_(torch.nan)
+    learned = layer(lower)
+    for one, two in zip(answered[:2], learned[:2], strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
+    learned.activation.sum().backward()
+    assert layer.weight.grad is not None and layer.weight.grad.isfinite().all()
+
+
 def test_class_caps_with_dynamic_routing() -> None:
     layer = ClassCaps(2, 3, 4, 5, routing=DynamicRouting(learned_logits=True))
     nn.init.normal_(layer.initial_logits)  # type: ignore[arg-type]

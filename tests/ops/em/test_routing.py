@@ -495,6 +495,9 @@ def test_dense_bad_input_speaks_of_dense_shapes() -> None:
     broken = dense[1].clone()
     broken[0] = torch.nan  # one of a batch says so itself, and leaves its neighbours alone
     assert em_routing(dense[0], broken, *dense[2:]).activation[1].isfinite().all()
+    broken[1] = -1
+    with pytest.raises(ValueError, match="activation must hold probabilities"):
+        em_routing(dense[0], broken, *dense[2:])
     with pytest.raises(ValueError, match="compete must be 'all' in dense routing, got 'positions'"):
         em_routing(*dense, compete="positions")
     with pytest.raises(ValueError, match="pose must be a torch.Tensor, got a list"):
