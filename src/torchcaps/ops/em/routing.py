@@ -286,7 +286,9 @@ def _run_operator(
     dtype = computed_in(pose, weight)
     activation, beta_u, beta_a = activation.to(dtype), beta_u.to(dtype), beta_a.to(dtype)
     offset = None if offset is None else offset.to(dtype)
-    parents = len(beta_u) * math.prod(places(pose, weight, stride))
+    ratio = 1.0
+    if given.normalize:
+        ratio = len(beta_u) * math.prod(places(pose, weight, stride)) / max(1, math.prod(pose.shape[1:4]))
     settings = Settings(
         compete_positions=given.compete == "positions",
         start_types=given.start == "types",
@@ -294,7 +296,7 @@ def _run_operator(
         damping=given.damping,
         variance_floor=given.variance_floor,
         mass_floor=given.mass_floor,
-        ratio=parents / max(1, math.prod(pose.shape[1:4])) if given.normalize else 1.0,
+        ratio=ratio,
         scale_a=given.beta_a_scale,
         scale_u=given.beta_u_scale,
         scale_variance=given.cost_scale,
