@@ -139,44 +139,47 @@ struct Forward {
     }
   }
 
-  // E-step with the parents' states and the M-step's sums, in one pass.
-  template <bool kOffset>
-  void sums(int64_t b, Parent<V>* parents, T* greatest, T* inverse, bool last) const {
+  // Makes the votes of the types of children from … to − 1, and shares them: the E-step. Calls
+  // body(block, its first type, first vector of parents, votes, R, what the softmax was made with) block by block.
+  template <bool kOffset, class Body>
+  void over_shares(int64_t b, const Parent<V>* parents, int64_t from, int64_t to, const Body& body) const {
     const auto& walk = problem.walk;
     const int64_t JV = problem.JV, part = problem.part();
     Buffer<T> scratch(walk.n_slots() * part * (D + 1) + 2 * walk.n_children());
     V *e = scratch.get(), *r = e + walk.n_slots() * part * D, *top = r + walk.n_slots() * part,
       *inv = top + walk.n_children();
-    for (int64_t from = 0; from < problem.C; from += kRun) {
-      for (int64_t first = 0; first < JV; first += part)
-        walk(from, std::min(problem.C, from + kRun), [&](const Block& block, int64_t type) {
-          const int64_t child0 = type * problem.H * problem.W, row0 = type * problem.K;
-          const T *poses = problem.pose + (b * problem.n_lower() + child0) * D,
-                  *acts = problem.act + b * problem.n_lower() + child0;
-          for (const auto& run : block.runs)
-            for (int64_t k = 0; k < part; ++k)
-              for (const Visit& visit : run) {
-                const int64_t at = visit.slot * part + k, jv = first + k;
-                const Parent<V>& parent = parents[place_of<Pose>(run, visit) * JV + jv];
-                const V distance = differences<T, Pose, kOffset>(
-                    poses + int64_t(visit.child) * D, problem.weights(row0 + visit.row, jv), parent.mu,
-                    problem.offset + (row0 + visit.row) * D, parent.w, e + at * D);
-                r[at] = parent.c - T(0.5) * distance;
-              }
-          softmax<T>(r, block, part, problem.compete_positions, top, inv);
-          if (last && coupling) store_coupling(b, block, row0, first, part, r);
-          for (int64_t i = 0; i < block.n(); ++i) {
-            const Block::Child& child = block.children[i];
-            if (problem.compete_positions) {
-              const int64_t at = ((child0 + child.child) * JV + first) * L;
-              store<T>(greatest + at, top[i]), store<T>(inverse + at, inv[i]);
-            } else {
-              greatest[child0 + child.child] = top[i][0], inverse[child0 + child.child] = inv[i][0];
+    for (int64_t first = 0; first < JV; first += part)
+      walk(from, to, [&](const Block& block, int64_t type) {
+        const int64_t child0 = type * problem.H * problem.W, row0 = type * problem.K;
+        const T* poses = problem.pose + (b * problem.n_lower() + child0) * D;
+        for (const auto& run : block.runs)
+          for (int64_t k = 0; k < part; ++k)
+            for (const Visit& visit : run) {
+              const int64_t at = visit.slot * part + k, jv = first + k;
+              const Parent<V>& parent = parents[place_of<Pose>(run, visit) * JV + jv];
+              const V distance = differences<T, Pose, kOffset>(
+                  poses + int64_t(visit.child) * D, problem.weights(row0 + visit.row, jv), parent.mu,
+                  problem.offset + (row0 + visit.row) * D, parent.w, e + at * D);
+              r[at] = parent.c - T(0.5) * distance;
             }
-            for (int64_t k = 0; k < child.n_seen * part; ++k) r[child.slot * part + k] *= acts[child.child];
-          }
-          add_moments<Pose>(block, part, e, r, parents + first, JV);
-        });
+        softmax<T>(r, block, part, problem.compete_positions, top, inv);
+        body(block, type, first, e, r, top, inv);
+      });
+  }
+
+  // E-step with the parents' states and the M-step's sums, in one pass.
+  template <bool kOffset>
+  void sums(int64_t b, Parent<V>* parents, bool last) const {
+    const int64_t JV = problem.JV, part = problem.part();
+    for (int64_t from = 0; from < problem.C; from += kRun) {
+      const auto add = [&](const Block& block, int64_t type, int64_t first, const V* e, V* r, const V*, const V*) {
+        const T* acts = problem.act + b * problem.n_lower() + type * problem.H * problem.W;
+        if (last && coupling) store_coupling(b, block, type * problem.K, first, part, r);
+        for (const Block::Child& child : block.children)
+          for (int64_t k = 0; k < child.n_seen * part; ++k) r[child.slot * part + k] *= acts[child.child];
+        add_moments<Pose>(block, part, e, r, parents + first, JV);
+      };
+      over_shares<kOffset>(b, parents, from, std::min(problem.C, from + kRun), add);
       if (problem.C <= kRun) return;
       for (int64_t i = 0; i < problem.P * JV; ++i) {
         Parent<V>& parent = parents[i];
@@ -187,6 +190,23 @@ struct Forward {
         }
       }
     }
+  }
+
+  // What the softmax of every child was made with: the greatest logit, and the inverse of the sum.
+  template <bool kOffset>
+  void find_shares(int64_t b, const Parent<V>* parents, T* greatest, T* inverse) const {
+    const auto keep = [&](const Block& block, int64_t type, int64_t first, const V*, V*, const V* top, const V* inv) {
+      for (int64_t i = 0; i < block.n(); ++i) {
+        const int64_t child = type * problem.H * problem.W + block.children[i].child;
+        if (problem.compete_positions) {
+          const int64_t at = (child * problem.JV + first) * L;
+          store<T>(greatest + at, top[i]), store<T>(inverse + at, inv[i]);
+        } else {
+          greatest[child] = top[i][0], inverse[child] = inv[i][0];
+        }
+      }
+    };
+    over_shares<kOffset>(b, parents, 0, problem.C, keep);
   }
 
   // Σ r d² around the new mean, d = V − μ − moved, without cancelling.
@@ -210,23 +230,35 @@ struct Forward {
     }
   }
 
+  // How far the mean moves, and Σ r d² around the new one; whether it cancels, which then has to be summed again.
+  bool moments(const Parent<V>& parent, V* moved, V* total) const {
+    const V mass = parent.s0 + problem.eps, inv = T(1) / mass;
+    bool again = false;
+    for (int h = 0; h < D; ++h) {
+      const V s1 = parent.s1[h] + parent.t1[h], s2 = parent.s2[h] + parent.t2[h];
+      moved[h] = (1 - problem.damping) * ((s1 - problem.eps * parent.mu[h]) * inv);
+      total[h] = s2 + moved[h] * (moved[h] * parent.s0 - T(2) * s1);
+      const auto lost = s2 > T(4) * (total[h] + problem.floor * mass);
+      for (int l = 0; l < L; ++l) again |= lost[l] != 0;
+    }
+    return again;
+  }
+
   // The new mean and variance, in mu and s2; the mass in s0; how far the mean moved in t1.
   template <bool kOffset>
-  void estimate(int64_t b, Parent<V>* parents, const T* greatest, const T* inverse) const {
+  void estimate(int64_t b, Parent<V>* parents, T* greatest, T* inverse) const {
+    V moved[D], total[D];
+    bool any = false;
+    for (int64_t i = 0; i < problem.P * problem.JV; ++i) {
+      parents[i].s0 += parents[i].t0;
+      any |= moments(parents[i], moved, total);
+    }
+    if (any) find_shares<kOffset>(b, parents, greatest, inverse);
     for (int64_t i = 0; i < problem.P * problem.JV; ++i) {
       Parent<V>& parent = parents[i];
-      parent.s0 += parent.t0;
+      if (moments(parent, moved, total))
+        squares<kOffset>(b, i / problem.JV, i % problem.JV, parent, moved, greatest, inverse, total);
       const V mass = parent.s0 + problem.eps, inv = T(1) / mass;
-      V moved[D], total[D];
-      bool again = false;
-      for (int h = 0; h < D; ++h) {
-        const V s1 = parent.s1[h] + parent.t1[h], s2 = parent.s2[h] + parent.t2[h];
-        moved[h] = (1 - problem.damping) * ((s1 - problem.eps * parent.mu[h]) * inv);
-        total[h] = s2 + moved[h] * (moved[h] * parent.s0 - T(2) * s1);
-        const auto lost = s2 > T(4) * (total[h] + problem.floor * mass);
-        for (int l = 0; l < L; ++l) again |= lost[l] != 0;
-      }
-      if (again) squares<kOffset>(b, i / problem.JV, i % problem.JV, parent, moved, greatest, inverse, total);
       for (int h = 0; h < D; ++h) {
         parent.mu[h] += moved[h];
         parent.s2[h] = total[h] * inv + problem.floor;
@@ -299,7 +331,7 @@ struct Forward {
       first_m_step<kOffset>(b, parents, weighted);
       finish(b, 0, parents, log_ap);
       for (int64_t t = 1; t < problem.n_iters; ++t) {
-        sums<kOffset>(b, parents, greatest, inverse, t == problem.n_iters - 1);
+        sums<kOffset>(b, parents, t == problem.n_iters - 1);
         estimate<kOffset>(b, parents, greatest, inverse);
         finish(b, t, parents, log_ap);
       }

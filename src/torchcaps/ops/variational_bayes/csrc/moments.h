@@ -90,7 +90,7 @@ struct Moments {
     for (int64_t b = from; b < to; ++b) {
       if (states.mean) {
         begin(b, parents);
-        pass.template sums<kOffset>(b, parents, greatest, inverse, true);
+        pass.template sums<kOffset>(b, parents, true);
         pass.template estimate<kOffset>(b, parents, greatest, inverse);
       } else {
         pass.template first_m_step<kOffset>(b, parents, weighted);
