@@ -186,7 +186,8 @@ class Votes:
             if not self.backward:
                 return {"pose": pose}
             (gradient,) = torch.autograd.grad(pose, votes, d_pose)
-            return {"pose": pose.detach(), "gradient of votes": gradient}
+            # Without routing it is one tensor, expanded: a convolution's gradient wants it written.
+            return {"pose": pose.detach(), "gradient of votes": gradient.contiguous()}
 
         return call
 

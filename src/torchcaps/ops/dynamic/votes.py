@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.checks import check_choice
+from torchcaps.ops.backends import large_pages
 from torchcaps.ops.backends.dispatch import note_reference, which_backend
 from torchcaps.ops.backends.errors import refuse_forward_derivative, refuse_second_derivative
 from torchcaps.ops.backends.native import SUFFIXES, load, why_not
@@ -90,7 +91,7 @@ def backward_op(
     d_pose: Tensor, d_activation: Tensor, votes: Tensor, bias: Tensor | None, n_iters: int, *choices: bool
 ) -> tuple[Tensor, Tensor]:
     """Compute the gradients of :func:`forward_op`: votes, and bias whether there is one or not."""
-    results = _gradients(votes)
+    results = large_pages.empty(votes.shape, votes.dtype), votes.new_empty(votes.shape[2:4])
     if not d_pose.numel():
         return results[0].zero_(), results[1].zero_()
     _call("backward", votes, n_iters, choices, votes, bias, d_pose, d_activation, *results)
@@ -102,10 +103,6 @@ def _allocate(votes: Tensor) -> tuple[Tensor, Tensor]:
     return votes.new_empty(n_images, n_out, d_out, height, width), votes.new_empty(n_images, n_out, height, width)
 
 
-def _gradients(votes: Tensor) -> tuple[Tensor, Tensor]:
-    return votes.new_empty(votes.shape), votes.new_empty(votes.shape[2:4])
-
-
 @forward_op.register_fake
 def _(votes: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return _allocate(votes)
@@ -113,7 +110,7 @@ def _(votes: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 @backward_op.register_fake
 def _(_p: Any, _a: Any, votes: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return _gradients(votes)
+    return votes.new_empty(votes.shape), votes.new_empty(votes.shape[2:4])
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
