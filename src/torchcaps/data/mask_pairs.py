@@ -78,7 +78,7 @@ def _is_masked(path: Path) -> bool:
 
 
 def _is_beside(path: Path) -> bool:
-    """Return whether a file is of another kind: what has no ending might be meant, but for a medium's index."""
+    """Return whether a file is of another kind. What has no ending might be meant, except for a medium's index."""
     return suffix_of(path) != "" or is_index(path)
 
 
