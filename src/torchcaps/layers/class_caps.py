@@ -142,10 +142,9 @@ class ClassCaps(RoutedLayer):
             },
         )
         if torch.device(device).type != "cpu" or torch.compiler.is_compiling() or is_tracing() or is_traced():
-            offset = coordinate_offset(*sizes, **options, dtype=dtype, device=device)
-        else:
-            offset = torch.from_numpy(_offset(*sizes, **options)).to(dtype)
-        return offset.flatten(0, 1).repeat(self.n_types, 1)
+            return _repeated(self.n_types, *sizes, **options, dtype=dtype, device=device)
+        kept = torch.float32 if dtype == torch.float32 else torch.float64
+        return torch.from_numpy(_kept(self.n_types, *sizes, **options, dtype=kept)).to(dtype, copy=True)
 
     def extra_repr(self) -> str:
         """Describe the layer for ``print``: shapes, then options."""
@@ -156,7 +155,11 @@ class ClassCaps(RoutedLayer):
         )
 
 
+def _repeated(n_types: int, *sizes: int, **options: Any) -> Tensor:
+    return coordinate_offset(*sizes, **options).flatten(0, 1).repeat(n_types, 1)
+
+
 @functools.lru_cache  # of arrays: a tensor belongs to the mode of its first call, such as inference
-def _offset(*sizes: int, **options: Any) -> np.ndarray:
+def _kept(n_types: int, *sizes: int, **options: Any) -> np.ndarray:
     """Keep what is the same at every call; to compute it takes as long as all else of a small layer for one image."""
-    return coordinate_offset(*sizes, **options, dtype=torch.float64).numpy()
+    return _repeated(n_types, *sizes, **options).numpy()
