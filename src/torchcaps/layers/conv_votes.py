@@ -128,8 +128,8 @@ class _ConvolvedVotes(RoutedLayer):
         dtype = torch.promote_types(pose.dtype, self.weight.dtype)
         routing = self.routing
         assert isinstance(routing, DynamicRouting)
-        backend = "auto" if return_coupling else routing.backend  # compiled code gives no couplings
-        backend = "reference" if routing.backend == "reference" else backend
+        # Compiled code gives no couplings.
+        backend = "auto" if return_coupling and routing.backend == "cpu" else routing.backend
         options = {"n_iters": n_iters, "bias": self.bias, "backprop": routing.backprop, "backend": backend}
         with without_autocast(pose):
             if n_iters == 1 or (self.n_out == 1 and self.compete == "place" and not routing.leaky):

@@ -169,7 +169,7 @@ def conv_variational_bayes_routing(
     vote = (pose.shape[4], sizes["columns"]) if matrices else (sizes["columns"],)
     if offset is not None:
         check_sized("offset", offset, (*weight.shape[:3], *vote), beside=("pose", pose))
-    every = *((pose, activation, weight, beta_u, beta_a)), *(() if offset is None else (offset,))
+    every = (pose, activation, weight, beta_u, beta_a, *(() if offset is None else (offset,)))
     chosen = which_backend("variational_bayes", _asked(backend, vote, pose, weight, offset), *every)
     if backend == "auto" and _are_large(pose, weight):
         chosen = "reference"

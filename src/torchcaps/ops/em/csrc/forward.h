@@ -360,11 +360,18 @@ struct Forward {
         }
   }
 
-  bool run() const {
+  // Calls images(from, to) for all images, cut into tasks.
+  template <class Images>
+  bool over_images(const Images& images) const {
     const int64_t tasks = std::min(problem.B, std::max<int64_t>(1, 4 * problem.n_threads));
     return parallel(tasks, problem.n_threads, [&](int64_t task) {
       const WithoutSubnormals faster;
-      const int64_t from = task * problem.B / tasks, to = (task + 1) * problem.B / tasks;
+      images(task * problem.B / tasks, (task + 1) * problem.B / tasks);
+    });
+  }
+
+  bool run() const {
+    return over_images([&](int64_t from, int64_t to) {
       problem.offset ? images<true>(from, to) : images<false>(from, to);
     });
   }

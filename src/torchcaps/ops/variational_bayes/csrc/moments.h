@@ -101,12 +101,8 @@ struct Moments {
   }
 
   bool run() const {
-    const auto& problem = pass.problem;
-    const int64_t tasks = std::min(problem.B, std::max<int64_t>(1, 4 * problem.n_threads));
-    return parallel(tasks, problem.n_threads, [&](int64_t task) {
-      const WithoutSubnormals faster;
-      const int64_t from = task * problem.B / tasks, to = (task + 1) * problem.B / tasks;
-      problem.offset ? images<true>(from, to) : images<false>(from, to);
+    return pass.over_images([&](int64_t from, int64_t to) {
+      pass.problem.offset ? images<true>(from, to) : images<false>(from, to);
     });
   }
 };
