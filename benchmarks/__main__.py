@@ -37,7 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Measure speed and memory beside a floor and what others write.",
         allow_abbrev=False,
     )
-    suites = "of dynamic, capsnet, em, memory, growth, threads, routings, votes, peers, bounds (default: all)"
+    suites = "of dynamic, capsnet, em, memory, growth, threads, routings, votes, later, peers, bounds (default: all)"
     parser.add_argument("names", metavar="NAME", nargs="*", help=suites)
     parser.add_argument("--threads", type=int, default=1, help="threads on a CPU (default: 1)")
     parser.add_argument("--repeats", type=int, default=7, help="repetitions of every measurement (default: 7)")

@@ -12,8 +12,12 @@ from benchmarks.check import relative_errors, require_agreement
 from benchmarks.clock import Measured, interleaved, stopwatch
 from benchmarks.contenders import why_no_triton
 from benchmarks.peak import peak
+from benchmarks.routed import Routed
 from benchmarks.tf32 import without_tf32
 from benchmarks.work import Net, Vectors, Votes, Work
+
+#: What is held to the reference before it is timed.
+Checked = Vectors | Votes | Routed | Net
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Conditions:
         """Peak memory above what was held before."""
         return peak(work, self.device, self.threads)["step"]
 
-    def checked(self, works: Mapping[str, Vectors | Votes | Net], batch: int) -> dict[str, float]:
+    def checked(self, works: Mapping[str, Checked], batch: int) -> dict[str, float]:
         """Hold each to the reference in float64, on a smaller batch; relative errors by name.
 
         The floor is routing of one iteration, with equal weights. Whatever the user allows, TF32 is off here: times
@@ -64,8 +68,8 @@ class Conditions:
         with without_tf32():
             return self._checked(works, batch)
 
-    def _checked(self, works: Mapping[str, Vectors | Votes | Net], batch: int) -> dict[str, float]:
-        exact: dict[Vectors | Votes | Net, dict[str, Tensor]] = {}
+    def _checked(self, works: Mapping[str, Checked], batch: int) -> dict[str, float]:
+        exact: dict[Checked, dict[str, Tensor]] = {}
         errors = {}
         for name, given in works.items():
             work = replace(given, batch=batch)
@@ -81,9 +85,11 @@ class Conditions:
         return errors
 
 
-def _truth(work: Vectors | Votes | Net) -> Vectors | Votes | Net:
+def _truth(work: Checked) -> Checked:
     """The same by the reference."""
     floor = work.contender == "floor"
+    if isinstance(work, Routed):
+        return replace(work, contender="ours")
     if isinstance(work, Vectors | Votes):
         return replace(work, contender="reference", n_iters=1 if floor else work.n_iters)
     n_iters = 1 if floor else work.n_iters

@@ -16,6 +16,7 @@ from benchmarks import by_jax
 from benchmarks.compiled import compiled
 from benchmarks.contenders import maps, take, torchs_convolutions, vectors
 from benchmarks.in_use import JAX, InUse
+from benchmarks.routed import Routed
 from torchcaps.models import ModelOutput, build
 from torchcaps.ops import (
     dynamic_routing_3d,
@@ -269,8 +270,8 @@ class Net:
         return options if self.n_iters is None else options | {"n_iters": self.n_iters}
 
 
-Work = Vectors | Maps | Votes | Net | InUse
-KINDS = {kind.__name__: kind for kind in (Vectors, Maps, Votes, Net, InUse)}
+Work = Vectors | Maps | Votes | Routed | Net | InUse
+KINDS = {kind.__name__: kind for kind in (Vectors, Maps, Votes, Routed, Net, InUse)}
 
 
 def described(work: Work) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from benchmarks.suites.capsnet import capsnet
 from benchmarks.suites.dynamic import dynamic
 from benchmarks.suites.em import em
 from benchmarks.suites.growth import growth
+from benchmarks.suites.later import later
 from benchmarks.suites.memory import memory
 from benchmarks.suites.peers import peers
 from benchmarks.suites.routings import routings
@@ -23,6 +24,7 @@ SUITES = {
     "threads": threads,
     "routings": routings,
     "votes": votes,
+    "later": later,
     "peers": peers,
     "bounds": bounds,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,8 +16,10 @@ from benchmarks.compiled import compiled, nothing_compiled
 from benchmarks.conditions import Conditions
 from benchmarks.contenders import take, torchs_convolutions, vectors, why_no_triton
 from benchmarks.floor import conv_equal_votes
+from benchmarks.routed import Routed
 from benchmarks.textbook import FORMULATIONS
 from benchmarks.textbook_em import stored_votes
+from benchmarks.textbook_later import AUTHORS
 from benchmarks.work import Net
 from tests.backends import needs_interpreter
 from torchcaps.layers.base import RoutedLayer
@@ -171,3 +174,13 @@ def test_what_is_compiled_is_whole_and_for_each_size() -> None:
 
     with pytest.raises(torch._dynamo.exc.Unsupported):
         compiled(broken, backend)(torch.ones(2))
+
+
+@pytest.mark.parametrize(("name", "shared"), [*((name, False) for name in AUTHORS), ("heinsen_matrix", True)])
+def test_later_routings_as_their_authors_compute_them(name: str, shared: bool) -> None:
+    work = Routed(name, batch=3, n_in=7, n_out=4, d_in=16, shared=shared)
+    ours, theirs = (
+        replace(work, contender=each).prepare(torch.device("cpu"), torch.float64)() for each in ("ours", "authors")
+    )
+    assert ours.keys() == theirs.keys() >= {"pose", "activation", "gradient of pose"}
+    assert_close(list(theirs.values()), list(ours.values()))
