@@ -5,10 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchcaps.ops.backends.tracing import has_values
+
 #: Numbers beyond this are large: of float32, the square of their square would overflow.
 LARGE = 2.0**20
 #: The least that a constant of plain numbers, such as a prior or an ε, counts beside squares in units.
 LEAST = 1e-15
+#: Products of the largest numbers of poses and of matrices from which on compiled code leaves votes to plain PyTorch.
+_LARGE_VOTES = 1e10
+
+
+def have_large_votes(pose: Tensor, weight: Tensor) -> bool:
+    """Tell whether squares of squares of votes may be beyond all numbers of float32; no where values cannot be read."""
+    if not (has_values(pose) and pose.numel() and weight.numel()):
+        return False
+    largest = [float(x.detach().abs().max()) for x in (pose, weight)]
+    return largest[0] * largest[1] > _LARGE_VOTES
 
 
 def in_units(x: Tensor, dim: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:

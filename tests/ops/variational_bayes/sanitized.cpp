@@ -27,9 +27,9 @@ bool run(const torchcaps::Sizes& n, bool extras, bool first, Forward forward, Ba
     states.mean = mean.data(), states.precision = precision.data(), states.constant = constant.data();
     wanted = {d_mean.data(), d_precision.data(), d_constant.data(), nullptr, nullptr, nullptr};
   }
-  int32_t failed = forward(&n, pose.data(), act.data(), weight.data(), o, &states, r);
+  int32_t failed = forward(&n, pose.data(), act.data(), weight.data(), o, &states, r, first ? 1 : 1e-5);
   failed |= backward(&n, pose.data(), act.data(), weight.data(), o, &states, &given, &wanted, first ? nullptr : r,
-                     d_pose.data(), d_act.data(), d_weight.data());
+                     d_pose.data(), d_act.data(), d_weight.data(), first ? 1 : 1e-5);
   for (T g : d_weight) failed |= !(g == g);
   return !failed;
 }

@@ -123,15 +123,17 @@ def test_any_sizes(
         assert distance(ours[name], wanted) <= 1e-9 * (1 + largest(wanted)), name
 
 
+@pytest.mark.parametrize("prior", [1.0, 1e-5])
 @pytest.mark.parametrize("first", [True, False])
-def test_gradients_of_the_moments_are_those_of_differences(first: bool) -> None:
+def test_gradients_of_the_moments_are_those_of_differences(first: bool, prior: float) -> None:
     torch.manual_seed(0)
     pose, a, weight = torch.randn(1, 2, 3, 3, 4, 4), torch.rand(1, 2, 3, 3), torch.randn(2, 2, 2, 3, 4, 4) / 2
     shares = torch.randn(1, 4, 16, 3), torch.rand(1, 4, 16, 3), torch.randn(1, 4, 3)
     tensors = [x.double().requires_grad_() for x in (pose, a, weight, *(() if first else shares))]
 
     def function(pose: Tensor, a: Tensor, weight: Tensor, *shares: Tensor) -> tuple[Tensor, ...]:
-        found, coupling = moments(pose, a, weight, None, (1, 1), Shares(*shares) if shares else None, not first)
+        known = Shares(*shares) if shares else None
+        found, coupling = moments(pose, a, weight, None, (1, 1), known, not first, prior=prior)
         return (*found,) if first else (*found, coupling)
 
     assert torch.autograd.gradcheck(function, tensors)

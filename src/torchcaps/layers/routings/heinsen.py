@@ -15,6 +15,7 @@ from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.layers.routings.em import POSES
 from torchcaps.layers.routings.options import known_sizes, shaped
 from torchcaps.ops import Capsules, heinsen_matrix_routing, heinsen_vector_routing
+from torchcaps.ops.heinsen_matrix.routing import BACKENDS
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class HeinsenMatrixRouting(Routing):
         shared: Share weights and costs among all lower capsules. Any number of them may come then, some masked.
         logits: Return the scores a_j as they are, for cross-entropy; else σ(a_j), the activations that a layer above
             reads. None for logits of dense layers alone.
+        backend: What computes it: "auto", "reference" or "cpu". Compiled code, which stores no votes, is for 4×4
+            matrices and ``shared``.
 
     Raises:
         ValueError: A value out of range.
@@ -50,10 +53,12 @@ class HeinsenMatrixRouting(Routing):
     pose: str = "matrix"
     shared: bool = False
     logits: bool | None = None
+    backend: str = "auto"
 
     def __post_init__(self) -> None:
         check_at_least("n_iters", self.n_iters, 1)
         check_choice("pose", self.pose, POSES)
+        check_choice("backend", self.backend, BACKENDS)
         check_flag("shared", self.shared)
         if self.logits is not None:
             check_flag("logits", self.logits)
@@ -105,6 +110,7 @@ class HeinsenMatrixRouting(Routing):
             **parts,
             n_iters=self.n_iters if n_iters is None else n_iters,
             mask=mask,
+            backend=self.backend,
             return_coupling=return_coupling,
         )
         return Capsules(pose, score if self.logits else score.sigmoid(), coupling)

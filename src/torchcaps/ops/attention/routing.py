@@ -75,7 +75,8 @@ def attention_routing(
         shapes["activation_bias"] = (activation_bias, "J d_out")
     sizes = check_shapes(**shapes)
     n_in, n_types, n_out, d_out = (sizes[name] for name in ("I", "K", "J", "d_out"))
-    if n_in % n_types:
+    n_places = n_in // max(1, n_types)
+    if n_places * n_types != n_in:
         raise ValueError(f"attention_weight must be [I={n_in}, K, J, d_out] with K that divides I, got K={n_types}")
     check_sized("activation_weight", activation_weight, (n_out, d_out, d_out), beside=("u", u))
     check_flag("return_coupling", return_coupling)
@@ -85,7 +86,7 @@ def attention_routing(
         attention, square = attention_weight.to(votes.dtype), activation_weight.to(votes.dtype)
         if vote_bias is not None:
             votes = votes + vote_bias.to(votes.dtype)
-        seen = votes.unflatten(1, (n_types, n_in // n_types)).sum(dim=2)  # [B, K, J, d_out]
+        seen = votes.unflatten(1, (n_types, n_places)).sum(dim=2)  # [B, K, J, d_out]
         c = torch.einsum("bkjd,ikjd->bij", seen, attention).softmax(dim=1)
         s = torch.einsum("bij,bijd,jde->bje", c, votes, square)
         if activation_bias is not None:

@@ -66,7 +66,7 @@ def fixed_routing(
     dtype = torch.promote_types(u.dtype, weight.dtype)
     with without_autocast(u):
         u, weight = at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype))
-        c = u.new_full((n_in, n_out), 1 / n_out) if coupling is None else coupling.to(u.dtype)
+        c = u.new_full((n_in, n_out), 1 / max(1, n_out)) if coupling is None else coupling.to(u.dtype)
         s = _weighted_sum(u, weight, None if coupling is None else c)
         pose, activation = squash_with_length(s if bias is None else s + bias.to(s.dtype))
     given = c.to(dtype).expand(len(u), n_in, n_out) if return_coupling else None
@@ -78,7 +78,7 @@ def _weighted_sum(u: Tensor, weight: Tensor, c: Tensor | None) -> Tensor:
     n_out, shared = weight.shape[1], len(weight) == 1
     if c is None:
         u, equation = (u.sum(dim=1), "bd,jde->bje") if shared else (u, "bid,ijde->bje")
-        return torch.einsum(equation, u, weight[0] if shared else weight) / n_out
+        return torch.einsum(equation, u, weight[0] if shared else weight) / max(1, n_out)
     if shared:  # children count through their weighted sum alone
         return torch.einsum("bjd,jde->bje", torch.einsum("bid,ij->bjd", u, c), weight[0])
     return torch.einsum("bid,ijde->bje", u, weight * c[:, :, None, None])

@@ -6,12 +6,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_flag, check_floating, check_mask, check_shapes, check_sized
+from torchcaps.checks import (
+    check_at_least,
+    check_choice,
+    check_flag,
+    check_floating,
+    check_mask,
+    check_shapes,
+    check_sized,
+)
+from torchcaps.ops.backends.dispatch import which_backend
 from torchcaps.ops.em.checks import check_activation
+from torchcaps.ops.heinsen_matrix import cpu
 from torchcaps.ops.precision import at_least_float32, without_autocast
-from torchcaps.ops.units import in_units, per_square_unit
+from torchcaps.ops.units import have_large_votes, in_units, per_square_unit
 from torchcaps.types import Capsules
 
+BACKENDS = ("auto", "reference", "cpu")
 _EPS = 1e-5  # the author's
 
 
@@ -25,6 +36,7 @@ def heinsen_matrix_routing(
     bias: Tensor | None = None,
     n_iters: int = 3,
     mask: Tensor | None = None,
+    backend: str = "auto",
     return_coupling: bool = False,
 ) -> Capsules:
     """Route I lower capsules, which vote V_ij = M_i W_ij + B_ij, to J upper ones by Heinsen's algorithm of 2019.
@@ -49,6 +61,10 @@ def heinsen_matrix_routing(
         bias: B, ``[I, J, rows, columns]`` or ``[1, J, rows, columns]``; for vectors ``[I, J, d_out]``. None for 0.
         n_iters: passes, at least 1; the paper uses 3.
         mask: true for lower capsules that are there, ``[B, I]``; None for all.
+        backend: "reference" stores the votes; "cpu" is compiled code that does not, for 4×4 matrices whose bias all
+            lower capsules share. "auto" takes compiled code where it is available, elsewhere the reference, and the
+            reference for products of poses and weights beyond 1e10. The code is that of variational-Bayes routing, of
+            which :func:`torchcaps.ops.which_backend` says whether it is available.
         return_coupling: fill the result's ``coupling`` with R of the last pass.
 
     Returns:
@@ -57,7 +73,8 @@ def heinsen_matrix_routing(
 
     Raises:
         ValueError: shapes that do not fit, numbers that are not floating point, activations that are no probabilities,
-            or ``n_iters`` below 1.
+            ``n_iters`` below 1, an unknown ``backend``, or one that is not made for these.
+        Unavailable: ``backend="cpu"`` where nothing can be compiled; a RuntimeError.
 
     Example:
         >>> import torch
@@ -87,16 +104,40 @@ def heinsen_matrix_routing(
     check_activation(activation)
     check_at_least("n_iters", n_iters, 1)
     check_flag("return_coupling", return_coupling)
+    every = (pose, activation, weight, beta_use, beta_ign, *(() if bias is None else (bias,)))
+    chosen = which_backend("variational_bayes", _asked(backend, vote, pose, weight, bias), *every)
+    if backend == "auto" and have_large_votes(pose, weight):
+        chosen = "reference"
     dtype = torch.promote_types(pose.dtype, weight.dtype)
     with without_autocast(pose):
         m, w = (at_least_float32(x.to(dtype)) for x in (pose if matrices else pose.unsqueeze(2), weight))
         f = activation.to(m.dtype) if mask is None else activation.to(m.dtype) * mask.to(m.dtype)
         w = w.expand(n_in, -1, -1, -1)
-        votes = torch.einsum("birk,ijkc->bijrc", m, w).flatten(3)  # [B, I, J, D]
-        if bias is not None:
-            votes = votes + bias.to(m.dtype).flatten(2)
-        mean, _, logit, r = route(votes, f, beta_use.to(m.dtype), beta_ign.to(m.dtype), n_iters)
+        use, ign = beta_use.to(m.dtype), beta_ign.to(m.dtype)
+        bias = None if bias is None else bias.to(m.dtype)
+        if chosen == "cpu":
+            mean, logit, r = cpu.route(m, f, w, bias, use, ign, n_iters, return_coupling, eps=_EPS)
+        else:
+            votes = torch.einsum("birk,ijkc->bijrc", m, w).flatten(3)  # [B, I, J, D]
+            votes = votes if bias is None else votes + bias.flatten(2)
+            mean, _, logit, r = route(votes, f, use, ign, n_iters)
     return Capsules(mean.unflatten(2, vote).to(dtype), logit.to(dtype), r.to(dtype) if return_coupling else None)
+
+
+def _asked(backend: str, vote: tuple[int, ...], pose: Tensor, weight: Tensor, bias: Tensor | None) -> str:
+    """Return what to ask for: the reference instead of "auto" where compiled code is not made for a call."""
+    check_choice("backend", backend, BACKENDS)
+    if backend == "reference":
+        return backend
+    if not vote == tuple(weight.shape[-2:]) == tuple(pose.shape[-2:]) == (4, 4) or not pose.shape[1]:
+        why = f"wants 4×4 matrices, got poses {list(pose.shape)} and weight {list(weight.shape)}"
+    elif bias is not None and len(bias) != 1:
+        why = f"wants one bias for all lower capsules, got {len(bias)}"
+    else:
+        return backend
+    if backend == "auto":
+        return "reference"
+    raise ValueError(f"backend='{backend}' {why}")
 
 
 def route(
@@ -108,7 +149,7 @@ def route(
         μ and s ``[B, J, D]``, a ``[B, J]`` and R ``[B, I, J]``. s is in plain numbers, and infinite where they end.
     """
     v, unit = in_units(votes, 1)
-    r = torch.full_like(votes[..., 0], 1 / votes.shape[2])
+    r = torch.full_like(votes[..., 0], 1 / max(1, votes.shape[2]))
     known = _explain(v, unit, r, f, beta_use, beta_ign, eps)
     for _ in range(n_iters - 1):
         mean, variance, logit = known

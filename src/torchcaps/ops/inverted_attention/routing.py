@@ -98,9 +98,9 @@ def inverted_attention_routing(
         def normalize(s: Tensor) -> Tensor:
             return layer_norm(s.flatten(2), gamma, beta)  # [B, J, d_out]
 
-        share = m.new_full((*m.shape[:2], n_out), 1 / n_out)
+        share = m.new_full((*m.shape[:2], n_out), 1 / max(1, n_out))
         if initial is None:  # Σ_i V_ij / J is one product of matrices
-            upper = normalize(torch.einsum("birk,ijkc->bjrc", m, w) / n_out)
+            upper = normalize(torch.einsum("birk,ijkc->bjrc", m, w) / max(1, n_out))
             n_iters = n_iters - 1
         else:
             upper = initial.to(m.dtype).flatten(2)

@@ -84,4 +84,5 @@ def _softmax(b: Tensor, unit: Tensor) -> Tensor:
     """Take the softmax over the last axis of logits that are in square units."""
     squared = (unit * unit).clamp_max(torch.finfo(unit.dtype).max)
     # Of the difference to the largest, whose product with the unit may be −∞ but is never +∞ or NaN.
-    return ((b - b.detach().amax(dim=-1, keepdim=True)) * squared).softmax(dim=-1)
+    highest = b.detach().amax(dim=-1, keepdim=True) if b.shape[-1] else 0
+    return ((b - highest) * squared).softmax(dim=-1)

@@ -82,7 +82,8 @@ def self_routing(
         c = log_c.exp()
         empty = (a == 0).all(dim=1, keepdim=True)
         a = torch.where(empty, 1.0, a)
-        upper = torch.einsum("bij,bi->bj", c, a) / a.sum(dim=1, keepdim=True)
+        total = a.sum(dim=1, keepdim=True) if a.shape[1] else 1
+        upper = torch.einsum("bij,bi->bj", c, a) / total
         pose = upper.unsqueeze(2)
         if weight is not None:
             pose = _mean_votes(wide, a, log_c, weight.to(wide.dtype))
@@ -94,8 +95,8 @@ def _mean_votes(u: Tensor, a: Tensor, log_c: Tensor, weight: Tensor) -> Tensor:
 
     The largest share among active capsules counts as 1, so that some weight is left however small all shares are.
     """
-    highest = log_c.detach().masked_fill((a == 0).unsqueeze(2), -torch.inf).amax(dim=1, keepdim=True)
-    below = log_c - highest
+    active = log_c.detach().masked_fill((a == 0).unsqueeze(2), -torch.inf)
+    below = log_c - (active.amax(dim=1, keepdim=True) if active.shape[1] else 0)
     # Shares of capsules that are not active do not count, and may be larger than all that do. No clamp: from torch 2.14
     # it gives no gradient to what is at its bound, as the largest is.
     share = below.masked_fill(below > 0, 0).exp() * a.unsqueeze(2)  # [B, I, J]

@@ -4,9 +4,9 @@ With V_ij = M_i W_ij, the shares of a lower capsule i among all upper ones j tha
 
     R_ij = softmax_j(c_j − ½ Σ_h p_jh (V_ijh − m_jh)²),    or 1/J at first, and r_ij = R_ij a_i.
 
-Beside a prior of one vote at 0 the next state is
+Beside a prior, a vote of 0 that counts so much, the next state is
 
-    mass_j = 1 + Σ_i r_ij,    mean_j = Σ_i r_ij V_ij / mass_j,    spread_j = Σ_i r_ij (V_ij − mean_j)².
+    mass_j = prior + Σ_i r_ij,    mean_j = Σ_i r_ij V_ij / mass_j,    spread_j = Σ_i r_ij (V_ij − mean_j)².
 
 Votes are never stored. What follows from the moments is a few numbers of each upper capsule, and left to torch.
 """
@@ -54,6 +54,8 @@ def moments(
     stride: tuple[int, int],
     shares: Shares | None,
     return_coupling: bool = False,
+    *,
+    prior: float = 1.0,
 ) -> tuple[Moments, Tensor]:
     """Compute the moments of votes, of tensors of one dtype, float32 or float64.
 
@@ -65,12 +67,13 @@ def moments(
         stride: of rows and of columns.
         shares: what the shares follow from; None where they are 1/J.
         return_coupling: return the shares, too.
+        prior: what the vote of 0 counts, above 0.
 
     Returns:
         The moments, and R ``[B, H', W', T·K_h·K_w, J]``, or ``[0]`` unless asked for.
     """
     known = shares or Shares(*(pose.new_empty(0) for _ in Shares._fields))
-    *found, coupling = forward_op(pose, activation, weight, offset, *known, list(stride), return_coupling)
+    *found, coupling = forward_op(pose, activation, weight, offset, *known, list(stride), return_coupling, prior)
     return Moments(*found), coupling
 
 
@@ -78,7 +81,7 @@ def moments(
     "torchcaps::vote_moments_cpu",
     mutates_args=(),
     device_types="cpu",
-    schema=f"({_GIVEN}, SymInt[] stride, bool return_coupling) -> (Tensor, Tensor, Tensor, Tensor)",
+    schema=f"({_GIVEN}, SymInt[] stride, bool return_coupling, float prior) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def forward_op(
     pose: Tensor,
@@ -90,6 +93,7 @@ def forward_op(
     constant: Tensor,
     stride: list[int],
     return_coupling: bool,
+    prior: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute :func:`moments`; shares of ``[0]`` are none. Where nothing is compiled torch computes the same."""
     given, shares = (pose, activation, weight, offset), (mean, precision, constant)
@@ -101,9 +105,9 @@ def forward_op(
     if reason is not None:
         note_reference(reason)
         known = Shares(*shares) if mean.numel() else None
-        return _by_torch(pose, activation, weight, offset, (stride[0], stride[1]), known, return_coupling)
+        return _by_torch(pose, activation, weight, offset, (stride[0], stride[1]), known, return_coupling, prior)
     coupling = results[3] if return_coupling else None
-    _call("moments", stride, given, ((*shares, *results[:3]),), (coupling,))
+    _call("moments", stride, given, ((*shares, *results[:3]),), (coupling,), prior)
     return results
 
 
@@ -124,7 +128,7 @@ def _allocate(
     mutates_args=(),
     device_types="cpu",
     schema=f"(Tensor d_mean, Tensor d_spread, Tensor d_mass, Tensor? d_coupling, {_GIVEN}, Tensor new_mean, "
-    "Tensor mass, SymInt[] stride) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "Tensor mass, SymInt[] stride, float prior) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def backward_op(
     d_mean: Tensor,
@@ -141,6 +145,7 @@ def backward_op(
     new_mean: Tensor,
     mass: Tensor,
     stride: list[int],
+    prior: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute the gradients of :func:`forward_op`: pose, activation, weight, mean, precision and constant."""
     shares = mean, precision, constant
@@ -148,7 +153,7 @@ def backward_op(
     if not mass.numel():
         return tuple(x.zero_() for x in results)  # type: ignore[return-value]
     states = (*shares, new_mean, None, mass), (None, None, None, d_mean, d_spread, d_mass), (*results[3:], *3 * [None])
-    _call("moments_backward", stride, (pose, activation, weight, offset), states, (d_coupling, *results[:3]))
+    _call("moments_backward", stride, (pose, activation, weight, offset), states, (d_coupling, *results[:3]), prior)
     return results
 
 
@@ -160,7 +165,9 @@ def _gradients(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor
 
 
 @forward_op.register_fake
-def _(pose: Tensor, _a: Any, weight: Tensor, _o: Any, _m: Any, _p: Any, _c: Any, stride: Any, coupling: Any) -> Any:
+def _(
+    pose: Tensor, _a: Any, weight: Tensor, _o: Any, _m: Any, _p: Any, _c: Any, stride: Any, coupling: Any, _: Any
+) -> Any:
     return _allocate(pose, weight, stride, coupling)
 
 
@@ -170,14 +177,16 @@ def _(_dm: Any, _ds: Any, _dn: Any, _dc: Any, pose: Tensor, a: Tensor, w: Tensor
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.stride, ctx.return_coupling = inputs
+    *tensors, ctx.stride, ctx.return_coupling, ctx.prior = inputs
     ctx.save_for_backward(*tensors, output[0], output[2])
 
 
 def _differentiate(ctx: Any, d_mean: Tensor, d_spread: Tensor, d_mass: Tensor, d_coupling: Tensor) -> tuple[Any, ...]:
     asked = d_coupling if ctx.return_coupling else None  # else one of shape [0]
-    d_pose, d_a, d_weight, *d_shares = backward_op(d_mean, d_spread, d_mass, asked, *ctx.saved_tensors, ctx.stride)
-    return d_pose, d_a, d_weight, None, *d_shares, None, None
+    d_pose, d_a, d_weight, *d_shares = backward_op(
+        d_mean, d_spread, d_mass, asked, *ctx.saved_tensors, ctx.stride, ctx.prior
+    )
+    return d_pose, d_a, d_weight, None, *d_shares, None, None, None
 
 
 forward_op.register_autograd(_differentiate, setup_context=_keep)
@@ -197,6 +206,7 @@ def _call(
     given: tuple[Tensor | None, ...],
     states: tuple[tuple[Tensor | None, ...], ...],
     rest: tuple[Tensor | None, ...],
+    prior: float,
 ) -> None:
     """Call ``<name>_<dtype>`` of the library; None, and shares of nothing, are handed over as null."""
     states = tuple(tuple(None if x is None or not x.numel() else x for x in each) for each in states)
@@ -209,7 +219,7 @@ def _call(
     tensors, more = ([ctypes.c_void_p(_address(x)) for x in each] for each in kept[:2])
     structures = [ctypes.byref(_States(*map(_address, each))) for each in kept[2:]]
     function = getattr(load(_LIBRARY), f"{name}_{SUFFIXES[pose.dtype]}")
-    if function(ctypes.byref(sizes), *tensors, *structures, *more):
+    if function(ctypes.byref(sizes), *tensors, *structures, *more, ctypes.c_double(prior)):
         raise MemoryError(f"routing of sizes {extents} ran out of memory")
 
 
@@ -225,6 +235,7 @@ def _by_torch(
     stride: tuple[int, int],
     shares: Shares | None,
     return_coupling: bool,
+    prior: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute the moments of stored votes, without gradients."""
     fields = Fields(pose.shape[1:4], weight.shape[1:3], stride)
@@ -239,7 +250,7 @@ def _by_torch(
         logits = shares.constant[:, :, None] - distance / 2
         r = (logits - fields.logsumexp(logits.logsumexp(dim=3, keepdim=True))).exp()
     given = (r * fields.gather(activation)[..., None])[:, :, :, None]
-    mass = 1 + given.sum(dim=2)
+    mass = prior + given.sum(dim=2)
     mean = (given * v).sum(dim=2) / mass
     spread = (given * (v - mean[:, :, None]).square()).sum(dim=2)
     coupling = r.unflatten(1, fields.places).contiguous() if return_coupling else pose.new_empty(0)

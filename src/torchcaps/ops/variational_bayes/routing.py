@@ -9,9 +9,9 @@ from torch import Tensor
 
 from torchcaps.checks import as_two, check_at_least, check_choice, check_flag, check_floating, check_shapes, check_sized
 from torchcaps.ops.backends.dispatch import which_backend
-from torchcaps.ops.backends.tracing import has_values
 from torchcaps.ops.em.checks import check_activation
 from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
+from torchcaps.ops.units import have_large_votes
 from torchcaps.ops.variational_bayes import cpu
 from torchcaps.ops.variational_bayes.reference import route
 from torchcaps.ops.votes import Fields, matrix_votes
@@ -19,8 +19,6 @@ from torchcaps.types import Capsules
 
 #: What may be asked for; "auto" takes what :func:`torchcaps.ops.which_backend` says.
 BACKENDS = ("auto", "reference", "cpu")
-#: Products of the largest numbers of poses and of matrices from which on they are measured in units of their own.
-_LARGE = 1e10
 #: Normalizes poses ``[B, J, n]`` or logits ``[B, J, n]``, such as ``torch.nn.BatchNorm1d(J, affine=False)``.
 Norm = Callable[[Tensor], Tensor]
 
@@ -171,7 +169,7 @@ def conv_variational_bayes_routing(
         check_sized("offset", offset, (*weight.shape[:3], *vote), beside=("pose", pose))
     every = (pose, activation, weight, beta_u, beta_a, *(() if offset is None else (offset,)))
     chosen = which_backend("variational_bayes", _asked(backend, vote, pose, weight, offset), *every)
-    if backend == "auto" and _are_large(pose, weight):
+    if backend == "auto" and have_large_votes(pose, weight):
         chosen = "reference"
     stride = as_two("stride", stride, 1)
     fields = Fields(pose.shape[1:4], weight.shape[1:3], stride)
@@ -278,14 +276,6 @@ def _asked(backend: str, vote: tuple[int, ...], pose: Tensor, weight: Tensor, of
     if backend == "auto":
         return "reference"
     raise ValueError(f"backend='{backend}' {why}")
-
-
-def _are_large(pose: Tensor, weight: Tensor) -> bool:
-    """Tell whether squares of squares of votes may be beyond all numbers of float32; no where values cannot be read."""
-    if not (has_values(pose) and pose.numel() and weight.numel()):
-        return False
-    largest = [float(x.detach().abs().max()) for x in (pose, weight)]
-    return largest[0] * largest[1] > _LARGE
 
 
 def _check_choices(

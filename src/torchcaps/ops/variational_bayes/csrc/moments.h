@@ -1,6 +1,6 @@
 // One E-step and the moments of the votes that each parent is then given, forward and backward: the passes of EM
 // routing without its rule for what follows from them. Other mixtures of Gaussians are a few numbers of each parent
-// away. A prior of one vote at 0 is counted; moments.py says all in formulas.
+// away. A prior, a vote at 0, is counted; moments.py says all in formulas.
 #pragma once
 
 #include "backward.h"
@@ -13,12 +13,13 @@ namespace {
 template <class T>
 struct States {
   T *mean, *precision, *constant;            // of the E-step; null where each vote has the same share
-  T *new_mean, *spread, *mass;               // Σ r V / mass, Σ r (V − mean)², 1 + Σ r
+  T *new_mean, *spread, *mass;               // Σ r V / mass, Σ r (V − mean)², prior + Σ r
 };
 
-inline Settings with_a_prior() {
+inline Settings with_a_prior(double prior) {
   Settings settings = {};
-  settings.mass_floor = settings.ratio = 1;
+  settings.mass_floor = prior;
+  settings.ratio = 1;
   return settings;
 }
 
@@ -131,8 +132,8 @@ struct MomentsBackward {
         const V mean = Pass::read(states.new_mean, from, h, J, n);
         s.g2[h] = Pass::read(given.spread, from, h, J, n);
         s.twice[h] = s.g2[h] + s.g2[h];
-        // The mean moves with r, and the spread with the mean: by −2 Σ r (V − mean), which is −2 mean beside a prior.
-        s.g1[h] = (Pass::read(given.new_mean, from, h, J, n) - s.twice[h] * mean) / mass;
+        // The mean moves with r, and the spread with the mean: by −2 Σ r (V − mean), which is −2 prior · mean.
+        s.g1[h] = (Pass::read(given.new_mean, from, h, J, n) - s.twice[h] * (pass.problem.eps * mean)) / mass;
         s.mu[h] = mean;
         if (!states.mean) continue;
         s.mu[h] = Pass::read(states.mean, from, h, J, n);
@@ -181,9 +182,9 @@ struct MomentsBackward {
 // 0, or 1 where memory ran out.
 template <class T, class Pose>
 int32_t moments(const Sizes& sizes, const T* pose, const T* act, const T* weight, const T* offset,
-                const States<T>& states, T* coupling) {
+                const States<T>& states, T* coupling, double prior) {
   try {
-    const Moments<T, Pose> op{{{sizes, with_a_prior(), nullptr, pose, act, weight, nullptr, nullptr, offset},
+    const Moments<T, Pose> op{{{sizes, with_a_prior(prior), nullptr, pose, act, weight, nullptr, nullptr, offset},
                                nullptr, nullptr, nullptr, coupling},
                               states};
     return op.run() ? 0 : 1;
@@ -195,9 +196,9 @@ int32_t moments(const Sizes& sizes, const T* pose, const T* act, const T* weight
 template <class T, class Pose>
 int32_t moments_backward(const Sizes& sizes, const T* pose, const T* act, const T* weight, const T* offset,
                          const States<T>& states, const States<T>& given, const States<T>& wanted,
-                         const T* d_coupling, T* d_pose, T* d_act, T* d_weight) {
+                         const T* d_coupling, T* d_pose, T* d_act, T* d_weight, double prior) {
   try {
-    const MomentsBackward<T, Pose> op{{{sizes, with_a_prior(), nullptr, pose, act, weight, nullptr, nullptr, offset},
+    const MomentsBackward<T, Pose> op{{{sizes, with_a_prior(prior), nullptr, pose, act, weight, nullptr, nullptr, offset},
                                        nullptr, nullptr, nullptr, d_coupling, d_pose, d_act},
                                       states, given, wanted};
     return op.run(d_weight) ? 0 : 1;
