@@ -22,6 +22,8 @@ def test_only_large_numbers_are_divided() -> None:
 def test_nothing_is_divided_by_1() -> None:
     scaled, unit = in_units(torch.zeros(2, 0, 3), 1)
     assert scaled.shape == (2, 0, 3) and torch.equal(unit, torch.ones(2, 1, 3))
+    x = torch.rand(2, 3)
+    assert in_units(x, 1)[0] is x
 
 
 def test_a_constant_per_square_unit() -> None:

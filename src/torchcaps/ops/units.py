@@ -36,9 +36,13 @@ def in_units(x: Tensor, dim: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """
     sizes = [x.shape[axis] for axis in ((dim,) if isinstance(dim, int) else dim)]
     of_nothing = any(size == 0 for size in sizes)  # of which there is no largest number, but a sum
-    largest = x.detach().sum(dim, keepdim=True) if of_nothing else x.detach().abs().amax(dim, keepdim=True)
+    known = x.detach()
+    largest = (
+        known.sum(dim, keepdim=True) if of_nothing else torch.linalg.vector_norm(known, torch.inf, dim, keepdim=True)
+    )
     unit = torch.where(largest > LARGE, largest, 1.0)
-    return x / unit, unit
+    # What is divided by 1 need not be written again.
+    return (x if has_values(unit) and bool((unit == 1).all()) else x / unit), unit
 
 
 def per_square_unit(constant: float, unit: Tensor) -> Tensor:

@@ -7,11 +7,13 @@ from torch import Tensor
 
 from torchcaps.checks import check_flag, check_floating, check_shapes
 from torchcaps.ops.precision import at_least_float32, without_autocast
-from torchcaps.ops.squash import safe_norm, squash_with_length
+from torchcaps.ops.squash import squash_with_length
+from torchcaps.ops.units import in_units
 from torchcaps.ops.votes import dense_votes
 from torchcaps.types import Capsules
 
-_SHORTEST = 1e-4  # whose square, 1e-8, is the authors'
+_SHORTEST = 1e-8  # the authors' least square of a length
+_LEAST = 1e-30  # of it in units of large votes, so that nothing is divided by 0
 
 
 def degree_routing(u: Tensor, weight: Tensor, *, return_coupling: bool = False) -> Capsules:
@@ -54,9 +56,9 @@ def degree_routing(u: Tensor, weight: Tensor, *, return_coupling: bool = False) 
     dtype = torch.promote_types(u.dtype, weight.dtype)
     with without_autocast(u):
         votes = dense_votes(at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype)))  # [B, I, J, d_out]
-        length = safe_norm(votes, keepdim=True).clamp_min(_SHORTEST)
-        # Each factor by itself, as squares of large votes would overflow.
-        degree = ((votes / length) * (votes.sum(dim=1, keepdim=True) / length)).sum(dim=3)
-        c = degree.softmax(dim=1)
-        pose, activation = squash_with_length(torch.einsum("bij,bije->bje", c, votes))
+        votes, unit = in_units(votes, (1, 2, 3))
+        degree = torch.einsum("bije,bje->bij", votes, votes.sum(dim=1))
+        square = torch.linalg.vector_norm(votes, dim=3).square()
+        c = (degree / square.maximum((_SHORTEST / unit[..., 0] / unit[..., 0]).clamp_min(_LEAST))).softmax(dim=1)
+        pose, activation = squash_with_length(torch.einsum("bij,bije->bje", c, votes) * unit[:, 0])
     return Capsules(pose.to(dtype), activation.to(dtype), c.to(dtype) if return_coupling else None)
