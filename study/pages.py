@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from study import records
 from study.gpu_pages import gpu_in_short, gpu_routing, gpu_steps, milliseconds
 from study.peers_page import peers
-from study.routings_page import costs, routings
+from study.routings_page import authors, costs, routings
 from study.tables import TABLES
 from study.tables.kept import read_results
 from study.tables.summary import Summary, summarise
@@ -59,7 +59,11 @@ def pages() -> dict[Path, str]:
             "speed-gpu": gpu_routing(),
             "steps-gpu": gpu_steps(),
         },
-        ROOT / "docs" / "results" / "routings.md": {"routings": routings(), "costs": costs()},
+        ROOT / "docs" / "results" / "routings.md": {
+            "routings": routings(),
+            "costs": costs(),
+            "authors": authors(),
+        },
     }
     return {path: _filled(path, parts) for path, parts in written.items()}
 

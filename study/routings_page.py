@@ -51,6 +51,26 @@ def costs() -> list[str]:
     return markdown_table(("routing", "step of 64 images", "peak memory", "multiply-adds of an image"), rows)
 
 
+def authors() -> list[str]:
+    """Return the table of layers beside what their authors' code computes, from ``python -m benchmarks later``."""
+    suite = records.read("bench", "later")["suites"]["later"]
+
+    def taken(layer: str, by: str) -> str:
+        milliseconds, megabytes = (
+            scale * suite[what][f"{layer}: {by}"]["median"] for what, scale in (("seconds", 1e3), ("bytes", 1e-6))
+        )
+        return f"{milliseconds:,.3g} ms, {megabytes:,.3g} MB"
+
+    rows = []
+    for layer in dict.fromkeys(name.rpartition(": ")[0] for name in suite["seconds"]):
+        values = {
+            row["what"].rpartition(": ")[2]: row["value"] for row in suite["rows"] if row["what"].startswith(layer)
+        }
+        faster, memory = values["the authors' way over ours"], values["our peak memory over theirs"]
+        rows.append((layer, taken(layer, "ours"), taken(layer, "authors"), f"{faster:.1f}×", f"{memory:.2f}"))
+    return markdown_table(("layer", "ours", "the authors' way", "their time over ours", "our memory over theirs"), rows)
+
+
 def _table(data: str, found: dict[str, list[dict[str, Any]]], measures: dict[str, Any]) -> list[str]:
     errors = {"test_error": "familiar", "novel_error": "novel"} if data == "azimuth" else {"test_error": "test error"}
     header = ("routing", "seeds", "rate", *errors.values(), *(title for title, _ in MEASURED.values()), "parameters")

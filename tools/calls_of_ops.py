@@ -277,7 +277,13 @@ CALLS = {
             "beta_use": T("I J", "1 J"),
             "beta_ign": T("I J", "1 J"),
         },
-        {"bias": T("I J 3 d_out", "1 J 3 d_out"), "n_iters": ITERATIONS, "mask": _mask, "return_coupling": FLAG},
+        {
+            "bias": T("I J 3 d_out", "1 J 3 d_out"),
+            "n_iters": ITERATIONS,
+            "mask": _mask,
+            "backend": choice("auto", "reference"),
+            "return_coupling": FLAG,
+        },
         right=returns("B J 3 d_out", "B J", "B I J", dtype=("pose", "weight")),
     ),
     "torchcaps.ops.heinsen_vector_routing": Call(

@@ -79,6 +79,7 @@ CALLS = {
             "pose": choice("matrix", "vector"),
             "shared": FLAG,
             "logits": choice(True, False, None),
+            "backend": choice("auto", "reference", "cpu"),
         },
     ),
     "torchcaps.layers.HeinsenVectorRouting": Call(
