@@ -27,7 +27,7 @@ from torchcaps.playground.segmenter import Segmenter, load_segmenter
 from torchcaps.training import Data, Experiment, Model, Optim
 from torchcaps.training.batches import Batches
 from torchcaps.training.callbacks import OutOfTime
-from torchcaps.training.checkpoint import load_model
+from torchcaps.training.checkpoint import data_for, load_model
 from torchcaps.training.dice import count_overlaps, dice_scores
 from torchcaps.training.examples import Batch
 from torchcaps.training.predict_masks import predict_masks, write_masks
@@ -255,8 +255,6 @@ def test_from_the_command_line(folder: Path, run: Path, capsys: pytest.CaptureFi
     assert "must hold a classifier, got a network that segments" in capsys.readouterr().err
     assert main(["playground", str(run), "--static", str(run.parent / "page")]) == 2
     assert "static shows classifiers alone, got run, which segments" in capsys.readouterr().err
-    assert main(["export", str(run), "--format", "onnx", "--int8"]) == 2
-    assert "must hold a classifier, got a network that segments" in capsys.readouterr().err
 
 
 def test_a_run_is_shown_on_the_playground(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -300,6 +298,47 @@ def test_scores_of_pixels_are_exported(
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
         said = json.loads(extra["torchcaps"])
         assert said["classes"] == ["bright", "dim"] and said["scores"].startswith("of each class at each pixel")
+
+
+def test_int8_says_the_dice_score_before_and_after(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    for name in ("onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    import onnxruntime
+
+    file, before = tmp_path / "int8.onnx", tmp_path / "float32.onnx"
+    assert main(["export", str(run), "--format", "onnx", "--out", str(before)]) == 0
+    assert main(["export", str(run), "--format", "onnx", "--int8", "--out", str(file)]) == 0
+    said = capsys.readouterr().out
+    test = data_for(Run(run).experiment(), load_model(run), run).test
+    assert test.masks is not None
+    images, found = test.images.float().div(255).numpy(), {}
+    for path in (file, before):
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        found[path] = torch.from_numpy(session.run(None, {"images": images})[0])
+    (dice, wrong), (dice_before, wrong_before) = (
+        (dice_score(each, test.masks.float()), ((each > 0.5) != test.masks).any(dim=1).double().mean())
+        for each in found.values()
+    )
+    assert (
+        f"test Dice {dice.mean():.4f} instead of {dice_before.mean():.4f}, {wrong:.2%} of pixels wrong instead of "
+        f"{wrong_before:.2%}, on {len(test)} images; "
+        f"scores differ by at most {(found[file] - found[before]).abs().max():.2f}"
+    ) in said
+    for k, name in enumerate(("bright", "dim")):
+        assert f"{name}: Dice {dice[k]:.4f} instead of {dice_before[k]:.4f}\n" in said
+    assert not torch.equal(found[file], found[before])
+    proto = onnx.load(str(file))
+    told = json.loads(next(each.value for each in proto.metadata_props if each.key == "torchcaps"))["int8"]
+    for scores, error, there in ((dice, wrong, told), (dice_before, wrong_before, told["in_float32"])):
+        assert there["test_dice"] == pytest.approx(dict(zip(("bright", "dim"), scores.tolist())))
+        assert there["wrong_pixels"] == pytest.approx(float(error))
+    assert told["of_images"] == len(test) and "test_error" not in told
+    floats = {each.name for each in proto.graph.initializer if each.data_type == onnx.TensorProto.FLOAT}
+    weighed = [node for node in proto.graph.node if node.op_type in ("Conv", "ConvTranspose")]
+    assert weighed and not any(floats & {*node.input} for node in weighed)  # all are of 8 bits
 
 
 def test_tuning_chooses_by_the_dice_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,11 +211,19 @@ def _export_int8(parsed: argparse.Namespace, path: Path) -> None:
     from torchcaps.training.int8 import export_int8
 
     done = export_int8(parsed.run, path, root=parsed.root, overwrite=parsed.force)
+    error, error_before = done.test_error
+    said = f"test error {error:.2%} instead of {error_before:.2%}"
+    scores, scores_before = done.test_dice
+    if scores:
+        mean, mean_before = (sum(each.values()) / len(each) for each in done.test_dice)
+        said = f"test Dice {mean:.4f} instead of {mean_before:.4f}, {error:.2%} of pixels wrong instead of "
+        said += f"{error_before:.2%},"
     print(
-        f"wrote {done.path}, {done.size[0]:,} bytes instead of {done.size[1]:,}; test error {done.test_error[0]:.2%} "
-        f"instead of {done.test_error[1]:.2%} on {done.n_images:,} images; scores differ by at most "
-        f"{done.difference:.2f}"
+        f"wrote {done.path}, {done.size[0]:,} bytes instead of {done.size[1]:,}; {said} on {done.n_images:,} images; "
+        f"scores differ by at most {done.difference:.2f}"
     )
+    for name, score in scores.items():
+        print(f"{name}: Dice {score:.4f} instead of {scores_before[name]:.4f}")
 
 
 def playground_command(parsed: argparse.Namespace) -> None:

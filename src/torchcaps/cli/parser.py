@@ -108,7 +108,7 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
     made.add_argument("run", metavar="RUN", help=f"{run_help}; or pretrained:NAME, which torchcaps list names")
     made.add_argument("--format", required=True, choices=("onnx", "pt2", "openvino", "safetensors"))
     made.add_argument(
-        "--int8", action="store_true", help="of ONNX: 8-bit integers; says the test error before and after"
+        "--int8", action="store_true", help="of ONNX: 8-bit integers; says the test error, or Dice, before and after"
     )
     made.add_argument(
         "--out", type=place, metavar="FILE", help="default: model.onnx and the like in the run's folder; NAME.onnx here"

@@ -283,15 +283,16 @@ def quietly() -> Iterator[None]:
 
 
 def _read_onnx(content: _Content, path: Path) -> Tensor:
-    return run_onnx(path, content.images)
+    run = open_onnx(path)
+    return torch.cat([run(images) for images in content.images.split(100)])
 
 
-def run_onnx(path: Path, images: Tensor) -> Tensor:
-    """Return the scores that a file gives for images, 100 at once."""
+def open_onnx(path: Path) -> Callable[[Tensor], Tensor]:
+    """Return the function that gives the scores of images by a file."""
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return torch.cat([torch.from_numpy(session.run(None, {"images": x.numpy()})[0]) for x in images.split(100)])
+    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 
 def _write_openvino(content: _Content, path: Path) -> None:

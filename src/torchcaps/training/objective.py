@@ -137,12 +137,12 @@ def wrong(scores: Tensor, labels: Tensor, threshold: float = 0.5) -> Tensor:
     """Return which predictions are wrong: the K largest scores must be the K true classes, all of them.
 
     Args:
-        scores: ``[B, J]``.
-        labels: classes ``[B, K]``; or bool ``[B, J]`` of images with several labels each.
-        threshold: a score above which a label is predicted, where images have several.
+        scores: ``[B, J]``, or ``[B, J, H, W]`` of each pixel.
+        labels: classes ``[B, K]``; or bool, of the scores' shape, of images or pixels with several labels each.
+        threshold: a score above which a label is predicted, where there are several.
 
     Returns:
-        ``[B]`` bool; of several labels ``[B, J]``, each of them.
+        ``[B]`` bool; of several labels each of them, in the scores' shape.
     """
     if labels.dtype == torch.bool:
         return (scores > threshold) != labels
