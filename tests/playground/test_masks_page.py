@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import torch
 from PIL import Image
 
 from tests.playground.conftest import small_network, small_segmenter
-from tests.playground.pages import draw, move, served, settle
+from tests.playground.pages import BACKENDS, draw, move, opened, settle
 from torchcaps.data.image_file import read_image
 from torchcaps.data.mask_file import colour_of
 from torchcaps.explain import colour_masks
@@ -30,18 +31,23 @@ def playground() -> Playground:
     return Playground(networks, small_segmenter("other"))
 
 
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def address(playground: Playground) -> Iterator[str]:
-    with served(playground) as address:
+def address(playground: Playground, backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with opened(playground, backend, tmp_path_factory.mktemp("page")) as address:
         yield address
 
 
 @pytest.fixture
-def page(browser: Any, address: str) -> Iterator[Any]:
+def page(browser: Any, address: str, backend: str) -> Iterator[Any]:
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.set_default_timeout(30_000)
     asked, wrong = [], []
-    page.on("request", lambda request: asked.append(request.url))
+    page.context.on("request", lambda request: asked.append(request.url))  # a worker's too
     page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.goto(address)
@@ -49,6 +55,7 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     settle(page)
     yield page
     page.close()
+    assert any(url.endswith("api/see" if backend == "server" else "masks.onnx") for url in asked)
     assert all(url.startswith((address, "data:", "blob:")) for url in asked), "a request left the machine"
     assert wrong == []
 
@@ -203,6 +210,54 @@ def test_a_pixel_is_read(page: Any, playground: Playground) -> None:
     assert [values["cell"], values["wall"]] == pytest.approx(scores[:, 2, 5].tolist(), abs=0.01)
 
 
+def asked(page: Any, name: str, message: dict[str, Any]) -> dict[str, Any]:
+    return page.evaluate(
+        "([name, message]) => import('./api.js').then(({ ask }) => ask(name, message))", [name, message]
+    )
+
+
+def as_tensor(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8).int()
+
+
+@pytest.mark.parametrize("k", [0, 1])
+def test_every_answer_is_pythons_own(page: Any, playground: Playground, k: int) -> None:
+    """Of an image that is moved, which a static page does by itself."""
+    pixels = torch.randint(256, (GREY, COLOUR)[k], dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+    moves = {"rotate": 25.0, "shear": -0.2, "shift_x": 1.5, "shift_y": -2.0}
+    message = {"network": k, "image": base64.b64encode(pixels.numpy().tobytes()).decode(), **moves}
+    found, wanted = asked(page, "see", message), playground.see(message)
+    for name in ("image", "scores", "beside"):
+        if wanted[name] is None:
+            assert k == 1 and name == "beside" and found[name] is None
+            continue
+        one, two = as_tensor(found[name]), as_tensor(wanted[name])
+        assert (one - two).abs().max() <= 1 and one.unique().numel() > 2
+        if name != "image":
+            assert torch.equal(one >= 128, two >= 128)
+    for one, two in zip(found["classes"], wanted["classes"], strict=True):
+        assert one == pytest.approx(two, abs=1.1e-5)
+    found, wanted = asked(page, "explain", message), playground.explain(message)
+    assert len(found["layers"]) == len(wanted["layers"]) == (12, 0)[k]
+    for one, two in zip(found["layers"], wanted["layers"], strict=True):
+        assert one["shape"] == two["shape"]
+        assert (as_tensor(one["lengths"]) - as_tensor(two["lengths"])).abs().max() <= 1
+
+
+@pytest.mark.parametrize("k", [0, 1])
+def test_test_images_come_with_their_own_masks(page: Any, playground: Playground, k: int) -> None:
+    network = playground.networks[k]
+    assert isinstance(network, Segmenter) and network.samples is not None and network.samples.masks is not None
+    seen = set()
+    for seed in range(12):
+        said = asked(page, "sample", {"network": k, "seed": seed})
+        image, masks = network.samples.images[said["index"]], network.samples.masks[said["index"]]
+        assert torch.equal(as_tensor(said["image"]).view(image.shape), image.int())
+        assert torch.equal(as_tensor(said["masks"]).view(masks.shape), 255 * masks.int())
+        seen.add(said["index"])
+    assert len(seen) > 2
+
+
 def test_a_classifier_on_the_same_page_works_as_ever(page: Any) -> None:
     page.select_option("#network", "2")
     settle(page)
@@ -218,7 +273,7 @@ def test_a_classifier_on_the_same_page_works_as_ever(page: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 800, 1440])
-def test_nothing_stands_out_at_any_width(page: Any, width: int) -> None:
+def test_nothing_stands_out_at_any_width(page: Any, width: int, backend: str) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     settle(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -227,7 +282,7 @@ def test_nothing_stands_out_at_any_width(page: Any, width: int) -> None:
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
             page.locator(f"html[data-theme={scheme}]").wait_for()
-            page.screenshot(path=f"{folder}/masks-{width}-{scheme}.png", full_page=True)
+            page.screenshot(path=f"{folder}/masks-{backend}-{width}-{scheme}.png", full_page=True)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -146,10 +146,14 @@ def read_pose(message: dict[str, Any]) -> Tensor:
     return torch.tensor(pose, dtype=torch.float32)
 
 
+def as_bytes(images: Tensor) -> bytes:
+    """Write images of values 0 … 1 as bytes, row by row."""
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8).contiguous().numpy().tobytes()
+
+
 def as_text(images: Tensor) -> str:
     """Write images of values 0 … 1 as base64 of bytes, row by row."""
-    pixels = (images.clamp(0, 1) * 255).round().to(torch.uint8)
-    return base64.b64encode(pixels.contiguous().numpy().tobytes()).decode("ascii")
+    return base64.b64encode(as_bytes(images)).decode("ascii")
 
 
 def numbers_of(values: Tensor) -> list[float]:

@@ -16,6 +16,7 @@ from torchcaps.playground.inside import Agreement
 from torchcaps.playground.meaning import measure_strokes
 from torchcaps.playground.network import Network, probabilities
 from torchcaps.playground.parts import Parts, PartsSeen
+from torchcaps.playground.segmenter import Segmenter
 from torchcaps.training.export import TOLERANCE, plain_copy, quietly
 
 
@@ -43,6 +44,19 @@ class Probabilities(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Look at one image ``[1, C, H, W]``."""
         return probabilities(self.scores(images), pairs=self.pairs)[0]
+
+
+class Masks(nn.Module):
+    """Say of one image what a network that segments says of every pixel, and how long its capsules are."""
+
+    def __init__(self, segmenter: Segmenter) -> None:
+        super().__init__()
+        self.model = segmenter.model
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return scores ``[J, H, W]`` of one image ``[1, C, H, W]``, and the lengths ``[T, H', W']`` of each layer."""
+        output = self.model(images)
+        return output.scores[0].float(), *(each.activation[0].float() for each in output.capsules)
 
 
 def write_inside(network: Network, images: Tensor, path: Path) -> None:
@@ -78,6 +92,13 @@ def write_probabilities(network: Network, images: Tensor, path: Path) -> None:
     """Write the probabilities of a network without capsules."""
     names = ("probabilities",)
     _write(Probabilities(network), [{"images": image[None]} for image in images], names, path, names)
+
+
+def write_masks(segmenter: Segmenter, images: Tensor, path: Path) -> None:
+    """Write what a network that segments says of one image: its "scores", then its "lengths" layer by layer."""
+    n_layers = len(segmenter.lengths(images[0]))
+    names = ("scores", *(f"lengths_{k}" for k in range(1, n_layers + 1)))
+    _write(Masks(segmenter), [{"images": image[None]} for image in images], names, path, names)
 
 
 @torch.no_grad()

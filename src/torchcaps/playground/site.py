@@ -17,13 +17,14 @@ from torch import Tensor
 from torchcaps import __version__
 from torchcaps.data import Images
 from torchcaps.data.images import to_float
-from torchcaps.playground import meaning, network
+from torchcaps.playground import masks, meaning, network
 from torchcaps.playground.answers import Playground
 from torchcaps.playground.drawing import SIDE
 from torchcaps.playground.load import OURS, load_playground
 from torchcaps.playground.programs import write_decoder, write_inside, write_parts, write_probabilities
 from torchcaps.playground.runtime import VERSION, copy_runtime
 from torchcaps.playground.segmenter import Segmenter
+from torchcaps.playground.segmenter_files import write_segmenter
 from torchcaps.training.export import FORMATS, check_packages
 
 #: Test images that lie beside the page.
@@ -51,8 +52,8 @@ def write_playground(
 ) -> Path:
     """Write the playground of trained networks as files that any static host can serve.
 
-    The networks, classifiers alone, run in the browser, by onnxruntime-web on WebAssembly. There is no attack, which
-    needs gradients.
+    The networks run in the browser, by onnxruntime-web on WebAssembly. There is no attack, which needs gradients. Test
+    images lie beside the page for all to see, those of a run that segments too, with their true masks.
 
     Args:
         folder: not there, empty, or written by this function before.
@@ -66,9 +67,8 @@ def write_playground(
         The folder.
 
     Raises:
-        ValueError: a folder of other files, no run, one that does not fit or segments, a missing package, another
-            version of onnxruntime-web, or a program that differs from its network by more than 1e-5. Nothing is written
-            then.
+        ValueError: a folder of other files, no run, one that does not fit, a missing package, another version of
+            onnxruntime-web, or a program that differs from its network by more than 1e-5. Nothing is written then.
     """
     check_folder(Path(folder).expanduser())
     return write_site(load_playground(runs, beside, parts, toys), folder, onnxruntime_web=onnxruntime_web)
@@ -87,7 +87,6 @@ def write_site(playground: Playground, folder: str | Path, *, onnxruntime_web: s
     """
     folder = Path(folder).expanduser()
     check_folder(folder)
-    _classifiers(playground)
     check_packages("static", FORMATS["onnx"].packages)
     with tempfile.TemporaryDirectory() as temporary:
         made = Path(temporary) / "page"  # whose mode, unlike that of the temporary folder, lets others read
@@ -133,18 +132,14 @@ def _copy_page(folder: Path) -> None:
     page.write_text(text.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{head}', 1), encoding="utf-8")
 
 
-def _classifiers(playground: Playground) -> list[network.Network]:
-    for each in playground.networks:
-        if isinstance(each, Segmenter):
-            raise ValueError(f"static shows classifiers alone, got {each.name}, which segments: leave --static out")
-    return [each for each in playground.networks if isinstance(each, network.Network)]
-
-
 def _write_networks(playground: Playground, folder: Path) -> None:
     (folder / "networks").mkdir()
     about: dict[str, Any] = {"torchcaps": __version__, "onnxruntime_web": VERSION, **playground.describe()}
     about |= {"attacks": False, "constants": _constants()}
-    for k, (each, says) in enumerate(zip(_classifiers(playground), about["networks"], strict=True)):
+    for k, (each, says) in enumerate(zip(playground.networks, about["networks"], strict=True)):
+        if isinstance(each, Segmenter):
+            says |= write_segmenter(each, playground.beside_of(each), folder, f"networks/{k}")
+            continue
         assert each.inside is not None
         says["extent"], says["map_shape"] = list(each.inside.extent), list(each.inside.map_shape)
         says["programs"] = _write_programs(playground, each, folder, f"networks/{k}")
@@ -188,6 +183,7 @@ def _images(samples: Images | None, margin: int) -> Tensor:
 def _constants() -> dict[str, Any]:
     return {
         "present": network.PRESENT,
+        "there": masks.THRESHOLD,
         "reach": meaning.REACH,
         "steps": meaning.STEPS,
         "seen": meaning.SEEN,

@@ -13,7 +13,7 @@ export async function program(name) {
   return onnxruntime.InferenceSession.create(new Uint8Array(await (await load(name)).arrayBuffer()));
 }
 
-// An image as a batch of one.
+// An image, channel by channel, as a batch of one.
 export function asBatch({ data, height, width }) {
-  return new Tensor("float32", data, [1, 1, height, width]);
+  return new Tensor("float32", data, [1, data.length / (height * width), height, width]);
 }

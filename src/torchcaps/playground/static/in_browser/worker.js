@@ -4,6 +4,7 @@ import { asBase64 } from "./base64.js";
 import { load } from "./files.js";
 import { Network } from "./network.js";
 import { takeApart } from "./parts.js";
+import { Segmenter } from "./segmenter.js";
 
 const about = load("about.json").then((response) => response.json());
 const networks = new Map();
@@ -21,7 +22,9 @@ const answers = {
 
 // Loaded once it is asked for: few visitors try every network.
 async function network({ network: index }) {
-  if (!networks.has(index)) networks.set(index, Network.load((await about).networks[index], (await about).constants));
+  const { networks: known, constants } = await about;
+  const kind = known[index].segments ? Segmenter : Network;
+  if (!networks.has(index)) networks.set(index, kind.load(known[index], constants));
   try {
     return await networks.get(index);
   } catch (error) {
@@ -30,10 +33,13 @@ async function network({ network: index }) {
   }
 }
 
-async function sample({ seed }) {
-  const { labels, side } = (await about).test_images;
+// Classifiers share their test images; a network that segments has its own.
+async function sample(message) {
+  const { networks: known, test_images: shared } = await about;
+  if (known[message.network]?.segments) return (await network(message)).sample(message);
+  const { labels, side } = shared;
   samples ??= new Uint8Array(await (await load("samples.bin")).arrayBuffer());
-  const index = seed % labels.length;
+  const index = message.seed % labels.length;
   const size = side * side;
   return { image: asBase64(samples.subarray(index * size, (index + 1) * size)), label: labels[index], index };
 }
