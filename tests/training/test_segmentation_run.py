@@ -253,8 +253,6 @@ def test_from_the_command_line(folder: Path, run: Path, capsys: pytest.CaptureFi
     assert "nothing was trained" in said and f"test Dice {result['test_dice']:.4f}, validation Dice" in said
     assert main(["evaluate", str(run), "--folder", str(folder)]) == 2
     assert "must hold a classifier, got a network that segments" in capsys.readouterr().err
-    assert main(["playground", str(run), "--static", str(run.parent / "page")]) == 2
-    assert "static shows classifiers alone, got run, which segments" in capsys.readouterr().err
 
 
 def test_a_run_is_shown_on_the_playground(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -235,11 +235,13 @@ def playground_command(parsed: argparse.Namespace) -> None:
     parts = parsed.parts or (None if parsed.runs else PARTS)
     shown = {"beside": parsed.beside, "parts": parts, "toys": parsed.toys}
     if parsed.static is not None:
-        folder = write_playground(parsed.static, runs, **shown, onnxruntime_web=parsed.onnxruntime_web)
+        further = {"onnxruntime_web": parsed.onnxruntime_web, "test_images": not parsed.no_test_images}
+        folder = write_playground(parsed.static, runs, **shown, **further)
         print(f"wrote {folder}: give it to any static host, or try it by python -m http.server -d {folder}")
         return
-    if parsed.onnxruntime_web is not None:
-        raise ValueError("--onnxruntime-web is for --static, which is not given")
+    for option, given in (("onnxruntime-web", parsed.onnxruntime_web), ("no-test-images", parsed.no_test_images)):
+        if given:
+            raise ValueError(f"--{option} is for --static, which is not given")
     serve_playground(
         runs,
         **shown,

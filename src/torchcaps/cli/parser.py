@@ -150,6 +150,11 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
         metavar="FOLDER",
         help="with --static: folder of that npm package (default: download it into the cache)",
     )
+    made.add_argument(
+        "--no-test-images",
+        action="store_true",
+        help="with --static: lay no test images beside the page, such as a patient's, where all can see them",
+    )
     made = command("doctor", commands.doctor_command, "--json doctor.json")
     made.add_argument("--json", type=place, metavar="FILE", help="also write all of it there, to attach to a report")
     if further is not None:

@@ -18,10 +18,12 @@ from torchcaps.playground.segmenter import Segmenter
 #: Test images that lie beside the page: at most so many, and of large images so many bytes, masks included.
 N_SAMPLES, MOST_BYTES = 1000, 8 * 2**20
 #: Images on which a program is compared with its network.
-_COMPARED = 16
+COMPARED = 16
 
 
-def write_segmenter(segmenter: Segmenter, beside: Segmenter | None, folder: Path, name: str) -> dict[str, Any]:
+def write_segmenter(
+    segmenter: Segmenter, beside: Segmenter | None, folder: Path, name: str, *, test_images: bool
+) -> dict[str, Any]:
     """Write a network, the one beside, and test images.
 
     Args:
@@ -29,6 +31,7 @@ def write_segmenter(segmenter: Segmenter, beside: Segmenter | None, folder: Path
         beside: another one of the same images and classes.
         folder: of the page.
         name: with which the names of the files begin, in the folder.
+        test_images: write them, where there are some.
 
     Returns:
         What the page has to know of them.
@@ -43,7 +46,7 @@ def write_segmenter(segmenter: Segmenter, beside: Segmenter | None, folder: Path
         programs["beside"] = f"{name}-beside.onnx"
         write_masks(beside, images, folder / f"{name}-beside.onnx")
     n, samples = 0, None
-    if segmenter.samples is not None and segmenter.samples.masks is not None:
+    if test_images and segmenter.samples is not None and segmenter.samples.masks is not None:
         samples = f"{name}-samples.bin"
         n = _write_samples(segmenter.samples, segmenter.samples.masks, folder / samples)
     return {"programs": programs, "samples": n, "samples_file": samples}
@@ -65,5 +68,5 @@ def _write_samples(images: Images, masks: Tensor, path: Path) -> int:
 def _images(segmenter: Segmenter) -> Tensor:
     """Return images to compare on: test images, else noise."""
     if segmenter.samples is not None:
-        return to_float(segmenter.samples.images[:_COMPARED])
-    return torch.rand(_COMPARED, *segmenter.image_shape, generator=torch.Generator().manual_seed(0))
+        return to_float(segmenter.samples.images[:COMPARED])
+    return torch.rand(COMPARED, *segmenter.image_shape, generator=torch.Generator().manual_seed(0))

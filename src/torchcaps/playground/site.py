@@ -24,15 +24,13 @@ from torchcaps.playground.load import OURS, load_playground
 from torchcaps.playground.programs import write_decoder, write_inside, write_parts, write_probabilities
 from torchcaps.playground.runtime import VERSION, copy_runtime
 from torchcaps.playground.segmenter import Segmenter
-from torchcaps.playground.segmenter_files import write_segmenter
+from torchcaps.playground.segmenter_files import COMPARED, N_SAMPLES, write_segmenter
 from torchcaps.training.export import FORMATS, check_packages
 
-#: Test images that lie beside the page.
-N_SAMPLES = 1000
-#: Images on which every program is compared with its network.
-_COMPARED = 16
 #: The file by which a folder is known to be one of these pages.
 _MARK = "about.json"
+#: Test images for classifiers.
+_SAMPLES = "samples.bin"
 #: Scripts of this page alone, and none of another machine's. The worker, in which WebAssembly is compiled, has none
 #: of a page's rules but those of its own host.
 _RULES = (
@@ -49,11 +47,11 @@ def write_playground(
     parts: str | Path | None = None,
     toys: str | Path | None = None,
     onnxruntime_web: str | Path | None = None,
+    test_images: bool = True,
 ) -> Path:
     """Write the playground of trained networks as files that any static host can serve.
 
-    The networks run in the browser, by onnxruntime-web on WebAssembly. There is no attack, which needs gradients. Test
-    images lie beside the page for all to see, those of a run that segments too, with their true masks.
+    The networks run in the browser, by onnxruntime-web on WebAssembly. There is no attack, which needs gradients.
 
     Args:
         folder: not there, empty, or written by this function before.
@@ -62,6 +60,8 @@ def write_playground(
         parts: as for :func:`serve_playground`.
         toys: as for :func:`serve_playground`.
         onnxruntime_web: folder of the npm package of that name, version 1.30.0; None downloads it into the cache.
+        test_images: lay test images beside the page, for all to see. Those of a run that segments are its own, and have
+            their true masks.
 
     Returns:
         The folder.
@@ -71,16 +71,24 @@ def write_playground(
             onnxruntime-web, or a program that differs from its network by more than 1e-5. Nothing is written then.
     """
     check_folder(Path(folder).expanduser())
-    return write_site(load_playground(runs, beside, parts, toys), folder, onnxruntime_web=onnxruntime_web)
+    playground = load_playground(runs, beside, parts, toys)
+    return write_site(playground, folder, onnxruntime_web=onnxruntime_web, test_images=test_images)
 
 
-def write_site(playground: Playground, folder: str | Path, *, onnxruntime_web: str | Path | None = None) -> Path:
+def write_site(
+    playground: Playground,
+    folder: str | Path,
+    *,
+    onnxruntime_web: str | Path | None = None,
+    test_images: bool = True,
+) -> Path:
     """Write the page and its networks into a folder that any static host can serve.
 
     Args:
         playground: its networks, the one beside, and test images, of which the first 1,000 are written.
         folder: as for :func:`write_playground`; files in it that are not the page's own stay.
         onnxruntime_web: as for :func:`write_playground`.
+        test_images: as for :func:`write_playground`.
 
     Raises:
         ValueError: as :func:`write_playground`, of the folder, of packages, of networks and of programs.
@@ -93,9 +101,10 @@ def write_site(playground: Playground, folder: str | Path, *, onnxruntime_web: s
         made.mkdir()
         copy_runtime(None if onnxruntime_web is None else Path(onnxruntime_web), made)
         _copy_page(made)
-        _write_networks(playground, made)
+        _write_networks(playground, made, test_images=test_images)
         for name in ("networks", "toys"):  # there may have been more of them
             shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / _SAMPLES).unlink(missing_ok=True)  # which may be left out now
         shutil.copytree(made, folder, dirs_exist_ok=True)
     return folder
 
@@ -132,13 +141,14 @@ def _copy_page(folder: Path) -> None:
     page.write_text(text.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{head}', 1), encoding="utf-8")
 
 
-def _write_networks(playground: Playground, folder: Path) -> None:
+def _write_networks(playground: Playground, folder: Path, *, test_images: bool) -> None:
     (folder / "networks").mkdir()
     about: dict[str, Any] = {"torchcaps": __version__, "onnxruntime_web": VERSION, **playground.describe()}
     about |= {"attacks": False, "constants": _constants()}
     for k, (each, says) in enumerate(zip(playground.networks, about["networks"], strict=True)):
         if isinstance(each, Segmenter):
-            says |= write_segmenter(each, playground.beside_of(each), folder, f"networks/{k}")
+            beside = playground.beside_of(each)
+            says.update(write_segmenter(each, beside, folder, f"networks/{k}", test_images=test_images))
             continue
         assert each.inside is not None
         says["extent"], says["map_shape"] = list(each.inside.extent), list(each.inside.map_shape)
@@ -150,10 +160,11 @@ def _write_networks(playground: Playground, folder: Path) -> None:
         (folder / "toys").mkdir()
         for k in range(len(playground.toys.toys)):
             (folder / "toys" / f"{k}.json").write_text(json.dumps(playground.toys.show(k)), encoding="utf-8")
-    if playground.samples is not None:
+    about["samples"] = 0
+    if playground.samples is not None and test_images:
         about["samples"] = min(N_SAMPLES, len(playground.samples))
         about["test_images"] = {"side": SIDE, "labels": playground.samples.labels[:N_SAMPLES].tolist()}
-        (folder / "samples.bin").write_bytes(playground.samples.images[:N_SAMPLES].contiguous().numpy().tobytes())
+        (folder / _SAMPLES).write_bytes(playground.samples.images[:N_SAMPLES].contiguous().numpy().tobytes())
     (folder / _MARK).write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
 
 
@@ -176,8 +187,8 @@ def _write_programs(playground: Playground, each: network.Network, folder: Path,
 
 def _images(samples: Images | None, margin: int) -> Tensor:
     """Return images to compare on: test images, else noise."""
-    noise = torch.rand(_COMPARED, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
-    return F.pad(noise if samples is None else to_float(samples.images[:_COMPARED]), (margin,) * 4)
+    noise = torch.rand(COMPARED, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    return F.pad(noise if samples is None else to_float(samples.images[:COMPARED]), (margin,) * 4)
 
 
 def _constants() -> dict[str, Any]:
