@@ -53,7 +53,7 @@ def write_segmenter(
 
 
 def _write_samples(images: Images, masks: Tensor, path: Path) -> int:
-    """Write images one after the other: bytes of its pixels, then a bit for each pixel of each mask."""
+    """Write images one after the other: of each the bytes of its pixels, then a bit for each pixel of each mask."""
     written, size = list[bytes](), 0
     for image, mask in zip(images.images[:N_SAMPLES], masks):
         bits = np.packbits(mask.numpy().reshape(-1), bitorder="little").tobytes()
