@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from study import records
-from study.markdown import markdown_table
+from study.markdown import markdown_table, three_digits
 
 
 def peers() -> list[str]:
@@ -37,6 +37,5 @@ def _cell(times: Mapping[str, float], memory: Mapping[str, float], name: str) ->
 
 def _marked(values: Mapping[str, float], name: str, factor: float) -> str:
     """Write a number to three digits; the least of all is bold."""
-    value = factor * values[name]
-    shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    shown = three_digits(factor * values[name])
     return f"**{shown}**" if values[name] == min(values.values()) else shown

@@ -8,7 +8,7 @@ from typing import Any
 
 from study import records
 from study.comparison import MEASURE
-from study.markdown import markdown_table
+from study.markdown import markdown_table, three_digits
 from study.recipes.comparison import DATA, ROUTINGS, name_of
 from study.tables.kept import read_results
 
@@ -59,7 +59,7 @@ def authors() -> list[str]:
         milliseconds, megabytes = (
             scale * suite[what][f"{layer}: {by}"]["median"] for what, scale in (("seconds", 1e3), ("bytes", 1e-6))
         )
-        return f"{milliseconds:,.3g} ms, {megabytes:,.3g} MB"
+        return f"{three_digits(milliseconds)} ms, {three_digits(megabytes)} MB"
 
     rows = []
     for layer in dict.fromkeys(name.rpartition(": ")[0] for name in suite["seconds"]):
