@@ -3,8 +3,8 @@
 Optimizer, schedule, batch, epochs and losses are those of the authors' code. Augmentation is this library's: theirs
 squeezes digits and erases a square besides, and turns half of the images alone. Their checkpoint is the one that is
 best on the test images; ours is the last, or with ``--keep-best`` the best on validation images. So ours may land
-higher. Two were trained for a third of their epochs or less, and ``mnist-efficient-muon`` to its end: see mnist and
-smallnorb in results.md.
+higher. Two were trained for a third of their epochs or less, and those with Muon to their end: see mnist and smallnorb
+in results.md.
 """
 
 from __future__ import annotations
