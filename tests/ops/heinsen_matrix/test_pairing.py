@@ -89,6 +89,13 @@ def test_far_votes_are_finite_and_right(scale: float, shift: float) -> None:
     assert all(bool(x.isfinite().all()) for x in outcome(routing(), tensors, "cpu").values())
 
 
+@pytest.mark.parametrize("name", ["pose", "bias"])
+def test_auto_leaves_large_votes_to_the_reference(name: str) -> None:
+    tensors = inputs() | {name: torch.full_like(inputs()[name], 1e25)}  # type: ignore[arg-type]
+    for x, y in zip(routing()("auto", tensors), routing()("reference", tensors), strict=True):
+        assert bool(x.isfinite().all()) and torch.equal(x, y)
+
+
 @limits(max_examples=20, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 40), st.integers(1, 19), st.booleans(), st.integers(0, 2**31))
 def test_any_sizes(b: int, i: int, j: int, shared: bool, seed: int) -> None:

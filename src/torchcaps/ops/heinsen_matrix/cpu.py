@@ -7,9 +7,6 @@ from torch import Tensor
 
 from torchcaps.ops.variational_bayes.moments import Shares, moments
 
-#: The numbers of a vote.
-_SIZE = 16
-
 
 def route(
     m: Tensor,

@@ -63,8 +63,8 @@ def heinsen_matrix_routing(
         mask: true for lower capsules that are there, ``[B, I]``; None for all.
         backend: "reference" stores the votes; "cpu" is compiled code that does not, for 4×4 matrices whose bias all
             lower capsules share. "auto" takes compiled code where it is available, elsewhere the reference, and the
-            reference for products of poses and weights beyond 1e10. The code is that of variational-Bayes routing, of
-            which :func:`torchcaps.ops.which_backend` says whether it is available.
+            reference for products of poses and weights, or a bias, beyond 1e10. The code is that of variational-Bayes
+            routing; :func:`torchcaps.ops.which_backend` says whether it is available.
         return_coupling: fill the result's ``coupling`` with R of the last pass.
 
     Returns:
@@ -106,7 +106,8 @@ def heinsen_matrix_routing(
     check_flag("return_coupling", return_coupling)
     every = (pose, activation, weight, beta_use, beta_ign, *(() if bias is None else (bias,)))
     chosen = which_backend("variational_bayes", _asked(backend, vote, pose, weight, bias), *every)
-    if backend == "auto" and have_large_votes(pose, weight):
+    far = have_large_votes(pose, weight) or (bias is not None and have_large_votes(bias, bias.new_ones(1)))
+    if backend == "auto" and far:
         chosen = "reference"
     dtype = torch.promote_types(pose.dtype, weight.dtype)
     with without_autocast(pose):
