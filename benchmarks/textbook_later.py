@@ -93,7 +93,7 @@ def heinsen_matrix(u: Tensor, f: Tensor, parts: Parts, n_iters: int) -> Routed:
 
 
 def heinsen_vector(x: Tensor, a: Tensor, parts: Parts, n_iters: int) -> Routed:
-    """Store the votes, as the author's code does unless it is to save memory."""
+    """Store the votes, as the author's code does with ``memory_efficient=False``; by default it stores none."""
     del a
     scaled = x * x.shape[1] ** -0.5
     votes = torch.einsum("bid,jd,dh->bijh", scaled, parts["vote_factor"], parts["vote_weight"]) + parts["vote_bias"]
