@@ -99,6 +99,7 @@ _ROWS: dict[str, Callable[[], Experiment]] = {
     "smallnorb-cross-entropy": matrix.smallnorb_cross_entropy,
     "smallnorb-efficient": efficient_capsnet.smallnorb_efficient,
     "smallnorb-efficient-muon": efficient_capsnet.smallnorb_efficient_muon,
+    "smallnorb-efficient-light": efficient_capsnet.smallnorb_efficient_light,
     "smallnorb-elevation": viewpoints.smallnorb_elevation,
     "smallnorb-elevation-fold-0": viewpoints.smallnorb_elevation_fold_0,
     "smallnorb-elevation-cnn": viewpoints.smallnorb_elevation_cnn,
