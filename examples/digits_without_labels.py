@@ -1,10 +1,15 @@
-"""Learn digits without labels: a stacked capsule auto-encoder, its features clustered, after Kosiorek et al. 2019.
+"""Learn digits without labels: a stacked capsule auto-encoder, after Kosiorek et al. 2019, that compares two views.
 
-Training sees images alone. Then k-means and a linear probe are fitted on features of training images, clusters are
-matched to classes on training labels, and images that were not in training are counted. (The authors fit k-means on the
-test images that they then count.) A run goes on from its checkpoint.
+Training sees images alone, turned, scaled, slanted and shifted by chance. It learns parts first, until their templates
+make the images. Then it learns objects, which explain parts that stay as they are: no gradient of objects would reach
+them anyway. Each image is shown in two views. Poses of objects may differ between these, presences may not: in place of
+the paper's sparsity, objects of one view are to tell those of the other (Ji et al. 2019).
 
-    python -m examples.digits_without_labels --out runs/scae --data mnist --hours 6
+Then k-means and a linear probe are fitted on features of training images, clusters are matched to classes on training
+labels, and images that were not in training are counted. (The authors fit k-means on the test images that they then
+count.) A run goes on from its checkpoint.
+
+    python -m examples.digits_without_labels --out runs/scae --data mnist
     python -m examples.digits_without_labels --out runs/scae --data mnist --hours 0 --split test
 """
 
@@ -12,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,49 +29,119 @@ from torch import Tensor
 
 from torchcaps import load
 from torchcaps.data import Dataset, Images
+from torchcaps.data.augment import random_affine
 from torchcaps.models import StackedCapsuleAutoencoder, scae_small
+from torchcaps.models.sparsity import shared_information
+
+#: Of the network. Objects read parts by an MLP: the set transformer learned slowly.
+OPTIONS: dict[str, Any] = {
+    "encoder": "mlp",
+    "width": 512,
+    "n_layers": 2,
+    "noise": 0.0,
+    "image_scale": 0.5,
+    "n_present": 1.0,
+    "part_weight": 0.02,
+    "prior_weights": (0.0, 0.0),
+    "posterior_weights": (0.0, 0.0),
+}
+#: How far two views of an image are apart; shifts in pixels.
+VIEWS: dict[str, Any] = {"degrees": 20.0, "scale": 0.2, "shear": 0.3, "translate": 1.7}
+#: Weight of the information that views share.
+INFORMATION = 5.0
+#: Rates of templates and of objects over that of the network that finds parts.
+FAST, OBJECTS = 20.0, 0.3
+#: Steps in which the rate rises, and where it ends.
+WARM_UP, LAST = 100, 0.02
 
 
-def batch_of(images: Tensor, step: int, size: int, seed: int) -> Tensor:
-    """Draw the images of a step, which are the same whether the run was interrupted or not."""
+def views(images: Tensor, step: int, size: int, n_views: int, seed: int) -> Tensor:
+    """Draw the images of a step, all in one view, then all in the next; the same if a run was interrupted."""
     generator = torch.Generator().manual_seed(seed * 10**9 + step)
-    return images[torch.randint(len(images), (size,), generator=generator)].float() / 255
+    drawn = images[torch.randint(len(images), (size,), generator=generator)].float() / 255
+    return torch.cat([random_affine(drawn, generator, **VIEWS) for _ in range(n_views)])
+
+
+def rate_at(step: int, steps: int) -> float:
+    """Return the share of the rate at a step of so many: it rises in a line, and falls as a cosine."""
+    fall = LAST + (1 - LAST) * (1 + math.cos(math.pi * step / steps)) / 2
+    return min((step + 1) / WARM_UP, 1.0) * fall
+
+
+def part_losses(model: StackedCapsuleAutoencoder, x: Tensor) -> dict[str, Tensor]:
+    """Measure how well parts make images."""
+    return {"image_likelihood": -model.decoder(model.parts(x), x)[1].mean()}
+
+
+def object_losses(model: StackedCapsuleAutoencoder, x: Tensor) -> dict[str, Tensor]:
+    """Measure how well objects explain parts, and what those of the first half of the images tell of the other half."""
+    with torch.no_grad():
+        parts = model.parts(x)
+    output = model.explain(parts)
+    first, second = output.prior.chunk(2)
+    return {**output.losses, "shared_information": -INFORMATION * shared_information(first, second)}
 
 
 class Run:
     """A network in training, and the file that it goes on from."""
 
-    def __init__(self, folder: Path, image_shape: tuple[int, int, int], seed: int, lr: float) -> None:
+    def __init__(self, folder: Path, image_shape: tuple[int, int, int], **settings: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.file, self.log, self.seed, self.step = folder / "checkpoint.pt", folder / "log.jsonl", seed, 0
-        torch.manual_seed(seed)
-        self.model: StackedCapsuleAutoencoder = scae_small(image_shape)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=lr)
+        self.file, self.log = folder / "checkpoint.pt", folder / "log.jsonl"
+        self.settings, self.step = settings, 0
+        torch.manual_seed(settings["seed"])
+        self.model: StackedCapsuleAutoencoder = scae_small(image_shape, n_objects=settings["objects"], **OPTIONS)
+        fast = ("templates", "alpha", "background", "background_alpha", "colour.bias")
+        groups: dict[float, list[Tensor]] = {1.0: [], FAST: [], OBJECTS: []}
+        for name, parameter in self.model.named_parameters():
+            part, _, rest = name.partition(".")
+            of_objects = part in ("encoder", "objects")
+            groups[OBJECTS if of_objects else FAST if part == "decoder" and rest in fast else 1.0].append(parameter)
+        self.optimizer = torch.optim.Adam([{"params": each, "times": times} for times, each in groups.items()])
         if self.file.exists():
             state = torch.load(self.file, weights_only=True)
-            if state["seed"] != seed:
-                raise ValueError(f"--seed must be {state['seed']}, as of the run in {folder}, got {seed}")
+            for name, value in settings.items():
+                if state["settings"][name] != value:
+                    had = state["settings"][name]
+                    raise ValueError(
+                        f"--{name.replace('_', '-')} must be {had}, as of the run in {folder}, got {value}"
+                    )
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.step = state["step"]
 
-    def train_step(self, images: Tensor, size: int) -> dict[str, float]:
+    @property
+    def steps(self) -> int:
+        """Steps of the whole training."""
+        return self.settings["part_steps"] + self.settings["object_steps"]
+
+    def train_step(self, images: Tensor) -> dict[str, float]:
         """Take one step, and return the terms of its loss."""
-        torch.manual_seed(self.seed * 10**9 + self.step)  # the noise of presences
-        output = self.model.train()(batch_of(images, self.step, size, self.seed))
-        self.optimizer.zero_grad()
-        output.loss.backward()
-        if not output.loss.isfinite():
-            raise FloatingPointError(f"the loss is {output.loss.item()} at step {self.step}")
+        size, part_steps = self.settings["batch"], self.settings["part_steps"]
+        of_parts = self.step < part_steps
+        share = (
+            rate_at(self.step, part_steps)
+            if of_parts
+            else rate_at(self.step - part_steps, self.settings["object_steps"])
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["times"] * self.settings["lr"] * share
+        x = views(images, self.step, size, 1 if of_parts else 2, self.settings["seed"])
+        losses = part_losses(self.model.train(), x) if of_parts else object_losses(self.model.train(), x)
+        loss = torch.stack(list(losses.values())).sum()
+        self.optimizer.zero_grad()  # what has no gradient stays as it is
+        loss.backward()
+        if not loss.isfinite():
+            raise FloatingPointError(f"the loss is {loss.item()} at step {self.step}")
         self.optimizer.step()
         self.step += 1
-        return {name: round(term.item(), 3) for name, term in output.losses.items()}
+        return {name: round(term.item(), 3) for name, term in losses.items()}
 
     def save(self) -> None:
         """Write the checkpoint, whole or not at all."""
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         unfinished = self.file.with_suffix(".unfinished")
-        torch.save({**state, "step": self.step, "seed": self.seed}, unfinished)
+        torch.save({**state, "step": self.step, "settings": self.settings}, unfinished)
         unfinished.replace(self.file)
 
     def write(self, line: dict[str, Any]) -> None:
@@ -152,26 +228,30 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--data", default="digits", help="a data set of torchcaps")
-    parser.add_argument("--hours", type=float, default=0.1, help="how long to train; 0 measures alone")
-    parser.add_argument("--steps", type=int, default=10**9, help="stop at this step at the latest")
-    parser.add_argument("--batch", type=int, default=64, help="images in a step")
-    parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--hours", type=float, default=6.0, help="stop after this; 0 measures alone")
+    parser.add_argument("--part-steps", type=int, default=4000, help="steps in which parts learn")
+    parser.add_argument("--object-steps", type=int, default=5000, help="steps in which objects learn, after that")
+    parser.add_argument("--batch", type=int, default=256, help="images in a step")
+    parser.add_argument("--objects", type=int, help="objects; default: as many as there are classes")
+    parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every", type=int, default=2000, help="measure each so many steps, on validation images")
+    parser.add_argument("--every", type=int, default=1000, help="save and measure each so many steps")
     parser.add_argument("--split", choices=("val", "test"), default="val", help="images to measure in the end")
     parser.add_argument("--images", type=int, default=10_000, help="images to measure with, of each split")
     options = parser.parse_args(arguments)
     data = load(options.data)
     depth, height, width = data.train.images.shape[1:]
-    run = Run(options.out, (depth, height, width), options.seed, options.lr)
+    settings = {name: getattr(options, name) for name in ("part_steps", "object_steps", "batch", "lr", "seed")}
+    settings["objects"] = options.objects or len(data.classes)
+    run = Run(options.out, (depth, height, width), **settings)
     end = time.monotonic() + 3600 * options.hours
-    while run.step < options.steps and time.monotonic() < end:
-        terms = run.train_step(data.train.images, options.batch)
-        if run.step % 200 == 0:
-            run.save()
-            run.write(terms)
+    while run.step < run.steps and time.monotonic() < end:
+        terms = run.train_step(data.train.images)
         if run.step % options.every == 0:
-            run.write(evaluate(run.model, data, "val", min(options.images, 3000)))
+            run.save()
+            if run.step > options.part_steps:
+                terms |= evaluate(run.model, data, "val", min(options.images, 3000))
+            run.write(terms)
     if options.hours:
         run.save()
     got = evaluate(run.model, data, options.split, options.images)

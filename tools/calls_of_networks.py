@@ -280,6 +280,8 @@ CALLS = {
             function,
             {"image_scale": real(0.1, 1), "noise": real(0, 2), "n_layers": whole(1, 2), "n_classes": whole(1, 4)},
             {
+                "encoder": choice("set_transformer", "mlp"),
+                "part_weight": real(0, 2),
                 "image_shape": choice((1, 23, 24), [2, 25, 23]),
                 "n_parts": whole(1, 4),
                 "n_objects": whole(1, 4),

@@ -10,6 +10,7 @@ import torch
 
 from examples import constellations, digits_without_labels
 from examples.constellations import draw, error
+from torchcaps.models import scae_small
 
 
 def test_points_are_of_squares_and_triangles() -> None:
@@ -62,17 +63,58 @@ def test_clusters_are_matched_without_the_test() -> None:
     assert digits_without_labels.cluster_accuracy(*noise, test) < 0.6
 
 
-def test_digits_run_and_go_on_to_the_same_bits(tmp_path: Path) -> None:
-    def run(folder: str, steps: int) -> dict[str, torch.Tensor]:
-        options = {"out": tmp_path / folder, "steps": steps, "batch": 2, "images": 40, "hours": 1}
+def test_digits_run_and_go_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(folder: str) -> dict[str, torch.Tensor]:
+        options = {"out": tmp_path / folder, "part-steps": 2, "object-steps": 2, "batch": 4, "images": 40, "every": 1}
         measures = digits_without_labels.main([f"--{name}={value}" for name, value in options.items()])
         assert set(measures) == {f"val_{a}_{b}" for a in ("match", "probe") for b in ("prior", "posterior")}
         return torch.load(tmp_path / folder / "checkpoint.pt", weights_only=True)["model"]
 
-    whole = run("whole", 3)
-    run("parts", 1)
-    gone_on = run("parts", 3)
+    class Stopped(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    whole = run("whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(digits_without_labels, "evaluate", stop)  # after three of four steps, which are saved
+        with pytest.raises(Stopped):
+            run("parts")
+    gone_on = run("parts")
     assert all(torch.equal(whole[name], gone_on[name]) for name in whole)
     assert (tmp_path / "parts" / "parts.png").read_bytes().startswith(b"\x89PNG")
+    options = [f"--out={tmp_path / 'parts'}", "--part-steps=2", "--object-steps=2", "--batch=4", "--seed=1"]
     with pytest.raises(ValueError, match="--seed must be 0, as of the run in .*, got 1"):
-        digits_without_labels.main(["--out", str(tmp_path / "parts"), "--seed", "1"])
+        digits_without_labels.main(options)
+
+
+def test_views_are_of_the_same_images() -> None:
+    images = torch.zeros(5, 1, 28, 28, dtype=torch.uint8)
+    images[torch.arange(5), :, 10:18, 10:18] = (50 * torch.arange(1, 6, dtype=torch.uint8))[:, None, None, None]
+    first, second = digits_without_labels.views(images, 3, 4, 2, 0).split(4)
+    torch.testing.assert_close(first.flatten(1).amax(1), second.flatten(1).amax(1))
+    assert not torch.equal(first, second)
+    assert torch.equal(digits_without_labels.views(images, 3, 4, 2, 0), torch.cat((first, second)))
+    assert not torch.equal(digits_without_labels.views(images, 4, 4, 1, 0), first)
+
+
+def test_the_rate_rises_and_falls() -> None:
+    rates = [digits_without_labels.rate_at(step, 1000) for step in (0, 99, 500, 1000)]
+    assert rates == pytest.approx([0.01, 0.02 + 0.98 * (1 + np.cos(0.099 * np.pi)) / 2, 0.51, 0.02])
+
+
+def test_parts_learn_first_and_objects_then() -> None:
+    torch.manual_seed(0)
+    model, x = scae_small(n_objects=4, **digits_without_labels.OPTIONS), torch.rand(6, 1, 28, 28)
+
+    def learning(losses: dict[str, torch.Tensor]) -> set[str]:
+        model.zero_grad()
+        torch.stack(list(losses.values())).sum().backward()
+        return {name.split(".")[0] for name, p in model.named_parameters() if p.grad is not None}
+
+    assert learning(digits_without_labels.part_losses(model, x)) == {"parts", "decoder"}
+    assert learning(digits_without_labels.object_losses(model, x)) == {"encoder", "objects"}
+    whole, alone = model.eval()(x), model.explain(model.parts(x))
+    assert all(torch.equal(alone.losses[name], whole.losses[name]) for name in alone.losses)
+    assert set(whole.losses) - set(alone.losses) == {"image_likelihood"} and alone.images is None

@@ -14,7 +14,7 @@ from torchcaps.models.baselines import count_parameters
 from torchcaps.models.object_capsules import ObjectCapsules, geometric_transform
 from torchcaps.models.part_capsules import Parts, TemplateDecoder
 from torchcaps.models.set_transformer import SetTransformer
-from torchcaps.models.sparsity import entropy, posterior_sparsity, prior_sparsity
+from torchcaps.models.sparsity import entropy, posterior_sparsity, prior_sparsity, shared_information
 from torchcaps.types import Capsules, StackedOutput
 
 K, M, N = 32, 40, 11 * 11
@@ -249,3 +249,51 @@ def test_initial_values_are_drawn_anew() -> None:
         constant = {name for name, p in before.items() if p.numel() and bool((p == p.flatten()[0]).all())}
         assert drawn | constant == set(before) and not drawn & constant
         assert all(isinstance(p, nn.Parameter) for p in model.parameters())
+
+
+def test_information_that_views_share_worked_by_hand() -> None:
+    # Two images of two objects: the same in both views tells ln 2, one object for both images tells nothing.
+    same, one = torch.eye(2).double(), torch.tensor([[1.0, 0], [1, 0]]).double()
+    torch.testing.assert_close(shared_information(same, 3 * same), torch.tensor(math.log(2)).double())
+    torch.testing.assert_close(shared_information(one, one), torch.tensor(0.0).double())
+    # Two images of object 0 first, of which one is of object 1 then.
+    first = torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]]).double()
+    second = torch.tensor([[1.0, 0], [0, 1], [0, 1], [0, 1]]).double()
+    joint = {(0, 0): 1 / 4, (0, 1): 1 / 8, (1, 0): 1 / 8, (1, 1): 1 / 2}  # the mean of both directions
+    marginal = (3 / 8, 5 / 8)
+    wanted = sum(p * math.log(p / (marginal[i] * marginal[j])) for (i, j), p in joint.items())
+    torch.testing.assert_close(shared_information(first, second), torch.tensor(wanted).double())
+    assert shared_information(torch.rand(64, 10), torch.rand(64, 10)) < 0.1
+    assert shared_information(torch.zeros(0, 3), torch.zeros(0, 3)) == 0
+
+
+def test_objects_start_rigid_and_presences_as_far_apart_as_asked() -> None:
+    x = torch.randn(20, 4, 16).double()
+    logits = []
+    for spread in (0, 1, 30):
+        torch.manual_seed(0)
+        made = ObjectCapsules(4, 3, 16, d_code=8, hidden=16, noise=0, presence=0.1, spread=spread).double()(x)
+        assert not bool(made.dynamic.any())
+        logits.append(made.presence.detach().logit() + math.log(9))
+    torch.testing.assert_close(logits[0], torch.zeros(20, 4).double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(logits[2], 30 * logits[1], atol=1e-5, rtol=0)
+    assert bool((logits[1].std(dim=0) > 0).all())
+
+
+def test_an_mlp_reads_parts_in_their_order() -> None:
+    model, x = small(encoder="mlp", width=12, n_layers=2), torch.rand(6, 2, 24, 27)
+    output = model(x)
+    output.loss.backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())
+    assert bool(model.encoder.get_parameter("layers.1.weight").grad.any())  # type: ignore[union-attr]
+    # 5 parts of 7 + 4 numbers; normalizations but the first have a weight and a bias.
+    assert count_parameters(model.encoder) == (55 * 12 + 12) + 24 + (12 * 12 + 12) + 24 + 13 * 3 * 8
+    assert model.eval()(x[:1]).prior.shape == (1, 3)
+    with pytest.raises(ValueError, match="encoder must be one of set_transformer, mlp; got 'gru'"):
+        small(encoder="gru")
+
+
+def test_the_weight_of_parts_is_their_loss() -> None:
+    x = torch.rand(3, 2, 24, 27)
+    once, half = (small(part_weight=weight).eval()(x).losses["part_likelihood"] for weight in (1, 0.5))
+    torch.testing.assert_close(half, once / 2)

@@ -42,6 +42,28 @@ def posterior_sparsity(explained: Tensor) -> tuple[Tensor, Tensor]:
     return batch_mean(entropy(share)), entropy(mean)
 
 
+def shared_information(first: Tensor, second: Tensor) -> Tensor:
+    """Measure what the object of one view tells of the object of another view of the same images.
+
+    It is largest, ln K, where each image has one object, the same in both views, and all objects are as frequent. So it
+    asks for all that both posterior terms ask for, and for objects that are there whatever their pose.
+
+    Args:
+        first: presences of objects, or the parts they explain, ``[B, K]``.
+        second: those of other views of the same images, ``[B, K]``.
+
+    Returns:
+        Their mutual information in nats, a scalar, 0 for an empty batch.
+
+    Source: Ji, Henriques, Vedaldi 2019, Invariant Information Clustering, arXiv 1807.06653, section 3.1, whose classes
+    are objects here.
+    """
+    first, second = (x / x.sum(dim=1, keepdim=True).clamp_min(1e-6) for x in (first, second))
+    both = first.mT @ second / torch.sym_max(first.shape[0], 1)  # [K, K]
+    both = (both + both.mT) / 2
+    return 2 * entropy(both.sum(dim=0)) - entropy(both.flatten())
+
+
 def batch_mean(x: Tensor) -> Tensor:
     """Sum what each image has, and average over images ``[B, ...]``: a scalar, 0 for an empty batch."""
     return x.sum() / torch.sym_max(x.shape[0], 1)

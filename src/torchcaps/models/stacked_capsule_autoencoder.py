@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_number, check_positive
+from torchcaps.checks import check_at_least, check_choice, check_number, check_positive
 from torchcaps.layers.shapes import as_image_shape, check_like, require_images
 from torchcaps.models.object_capsules import ObjectCapsules
 from torchcaps.models.part_capsules import PartEncoder, Parts, TemplateDecoder
+from torchcaps.models.parts_mlp import PartsMLP
 from torchcaps.models.set_transformer import SetTransformer
 from torchcaps.models.sparsity import batch_mean, explained_parts, object_losses
 from torchcaps.ops import mixture_likelihood
 from torchcaps.types import Capsules, StackedOutput
 
+#: What reads parts into objects.
+ENCODERS = ("set_transformer", "mlp")
+#: Initial presences of objects are to differ between images.
+_SPREAD = 30.0
 #: Images smaller than this leave the four convolutions no place.
 _LEAST_SIDE = 23
 
@@ -35,15 +40,17 @@ class StackedCapsuleAutoencoder(nn.Module):
         n_features: of each part, beside its pose.
         template: side of the square templates in pixels.
         channels: of the four convolutions.
-        width: of the set transformer's members, whose attention has one head.
-        n_layers: of self-attention.
+        encoder: what reads the parts: a set transformer, or an MLP with weights of its own for each part.
+        width: of the set transformer's members, whose attention has one head; or of the MLP's hidden layers.
+        n_layers: of self-attention; or the MLP's hidden layers.
         d_features: size of the vector of each object.
         d_code: numbers that an object is squeezed into.
         hidden: width of the layers of each object.
         image_scale: standard deviation of a pixel.
         noise: while training, uniform noise of ± this on the logits of presences; evaluated there is none.
         n_classes: kinds of image that the sparsity terms expect: an object in B / this images.
-        n_present: c, objects that an image is expected to have.
+        n_present: c, objects that an image is expected to have; at first it has as many, but half of them at most.
+        part_weight: of the parts' negative log-likelihood.
         dynamic_weight: of the loss that keeps objects rigid.
         prior_weights: of sparsity of presences, within an image and between images.
         posterior_weights: of sparsity of what objects explain, within an image and between images.
@@ -72,6 +79,7 @@ class StackedCapsuleAutoencoder(nn.Module):
         n_features: int = 16,
         template: int = 11,
         channels: int = 128,
+        encoder: Literal["set_transformer", "mlp"] = "set_transformer",
         width: int = 16,
         n_layers: int = 3,
         d_features: int = 256,
@@ -81,6 +89,7 @@ class StackedCapsuleAutoencoder(nn.Module):
         noise: float = 2.0,
         n_classes: int = 10,
         n_present: float = 4.3,
+        part_weight: float = 1.0,
         dynamic_weight: float = 10.0,
         prior_weights: tuple[float, float] = (2.0, 0.35),
         posterior_weights: tuple[float, float] = (0.7, 0.2),
@@ -91,9 +100,11 @@ class StackedCapsuleAutoencoder(nn.Module):
         for name, value in {**sizes, "d_code": d_code, "hidden": hidden, "n_classes": n_classes}.items():
             check_at_least(name, value, 1)
         check_positive("image_scale", image_scale)
-        for name, number in {"noise": noise, "n_present": n_present, "dynamic_weight": dynamic_weight}.items():
+        numbers = {"noise": noise, "n_present": n_present, "part_weight": part_weight, "dynamic_weight": dynamic_weight}
+        for name, number in numbers.items():
             check_number(name, number, 0)
-        self.weights = {"dynamic": float(dynamic_weight)}
+        check_choice("encoder", encoder, ENCODERS)
+        self.weights = {"part_likelihood": float(part_weight), "dynamic": float(dynamic_weight)}
         for kind, pair in {"prior": prior_weights, "posterior": posterior_weights}.items():
             self.weights |= _pair_of_weights(kind, pair)
         self.image_shape = as_image_shape(image_shape)
@@ -102,14 +113,27 @@ class StackedCapsuleAutoencoder(nn.Module):
         self.n_present, self.n_classes = n_present, n_classes
         self.parts = PartEncoder(self.image_shape, n_parts, n_features, channels=channels, noise=noise)
         self.decoder = TemplateDecoder(self.image_shape, n_parts, n_features, template=template, scale=image_scale)
-        d_part = 7 + n_features + self.image_shape[0] * template**2
-        self.encoder = SetTransformer(d_part, n_objects, d_features, width=width, n_layers=n_layers, n_heads=1)
-        self.objects = ObjectCapsules(n_objects, n_parts, d_features, d_code=d_code, hidden=hidden, noise=noise)
+        d_part, d_template = 7 + n_features, self.image_shape[0] * template**2
+        self.encoder = (
+            PartsMLP(n_parts, d_part, n_objects, d_features, width=width, n_layers=n_layers)
+            if encoder == "mlp"
+            else SetTransformer(d_part + d_template, n_objects, d_features, width=width, n_layers=n_layers, n_heads=1)
+        )
+        self.objects = ObjectCapsules(
+            n_objects,
+            n_parts,
+            d_features,
+            d_code=d_code,
+            hidden=hidden,
+            noise=noise,
+            presence=min(max(n_present / n_objects, 0.01), 0.5),
+            spread=_SPREAD,
+        )
 
     def reset_parameters(self) -> None:
         """Draw the initial values anew, in place."""
         for module in (*self.parts.modules(), self.decoder, self.encoder, self.objects):
-            if isinstance(module, nn.Conv2d | TemplateDecoder | SetTransformer | ObjectCapsules):
+            if isinstance(module, nn.Conv2d | TemplateDecoder | SetTransformer | PartsMLP | ObjectCapsules):
                 module.reset_parameters()
 
     def forward(self, x: Tensor) -> StackedOutput:
@@ -124,20 +148,31 @@ class StackedCapsuleAutoencoder(nn.Module):
         require_images(x, self.image_shape)
         check_like("x", x, self.decoder.templates)
         parts = self.parts(x)
-        images, image_likelihood = self.decoder(parts, x)
+        images, likelihood = self.decoder(parts, x)
+        output = self.explain(parts)
+        losses = {"image_likelihood": -batch_mean(likelihood), **output.losses}
+        return output._replace(losses=losses, parts=parts.capsules, images=images)
+
+    def explain(self, parts: Parts) -> StackedOutput:
+        """Explain parts by objects alone, to train these on parts that stay as they are.
+
+        Args:
+            parts: as :attr:`parts` finds them in images. No gradient reaches them.
+
+        Returns:
+            All but images and their likelihood.
+        """
         target = Capsules(*(each.detach() for each in parts.capsules[:2]))
-        made = self.objects(self.encoder(self._members(parts), target.activation))
+        made = self.objects(self._read(parts))
         found = mixture_likelihood(
             _numbers(target.pose),
             _numbers(made.votes).transpose(1, 2),
             made.vote_presence.transpose(1, 2),
             made.scale.transpose(1, 2),
         )
-        losses = {
-            "image_likelihood": -batch_mean(image_likelihood),
-            "part_likelihood": -batch_mean(target.activation * found.log_likelihood),
-        }
+        likelihood = batch_mean(target.activation * found.log_likelihood)
         explained = explained_parts(target.activation, found.responsibility)
+        losses = {"part_likelihood": -self.weights["part_likelihood"] * likelihood}
         losses |= object_losses(
             made,
             explained,
@@ -146,13 +181,16 @@ class StackedCapsuleAutoencoder(nn.Module):
             n_classes=self.n_classes,
         )
         objects = Capsules(made.pose, made.presence, found.responsibility)
-        return StackedOutput(explained, losses, parts.capsules, objects, images)
+        return StackedOutput(explained, losses, target, objects)
 
-    def _members(self, parts: Parts) -> Tensor:
-        """Write what is known of each part in one vector ``[B, M, E]``, through which no gradient flows."""
-        pose, presence = parts.capsules.pose, parts.capsules.activation
-        templates = self.decoder.templates.sigmoid().flatten(1).expand(pose.shape[0], -1, -1)
-        return torch.cat((_numbers(pose), 1 - presence.unsqueeze(2), parts.features, templates), dim=2).detach()
+    def _read(self, parts: Parts) -> Tensor:
+        """Read what is known of the parts into vectors ``[B, K, d_features]``, through which no gradient flows."""
+        pose, presence = parts.capsules.pose.detach(), parts.capsules.activation.detach()
+        known = torch.cat((_numbers(pose), 1 - presence.unsqueeze(2), parts.features.detach()), dim=2)
+        if isinstance(self.encoder, PartsMLP):
+            return self.encoder(known)
+        templates = self.decoder.templates.detach().sigmoid().flatten(1).expand(pose.shape[0], -1, -1)
+        return self.encoder(torch.cat((known, templates), dim=2), presence)
 
 
 def _numbers(matrix: Tensor) -> Tensor:
