@@ -200,27 +200,44 @@ def evaluate(model: StackedCapsuleAutoencoder, data: Dataset, split: str, n: int
     }
 
 
-def write_picture(path: Path, model: StackedCapsuleAutoencoder, images: Tensor) -> None:
-    """Show templates, images and what the network makes of them."""
+def write_rows(path: Path, rows: dict[str, Tensor]) -> None:
+    """Write a picture with a row of images ``[N, H, W]`` for each name."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    with torch.no_grad():
-        made = model.eval()(images).images
-    assert made is not None
-    rows = {"image": images, "made": made, "templates": model.decoder.templates.detach().sigmoid()}
-    n = min(len(each) for each in rows.values())
-    figure, axes = pyplot.subplots(len(rows), n, figsize=(n, 1.1 * len(rows)), squeeze=False)
+    n = max(map(len, rows.values()))
+    figure, axes = pyplot.subplots(len(rows), n, figsize=(0.6 * n + 0.8, 0.62 * len(rows)), squeeze=False)
+    for axis in axes.flat:
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.set_frame_on(False)
     for line, (name, pictures) in zip(axes, rows.items(), strict=True):
-        for axis, picture in zip(line, pictures[:n], strict=True):
-            axis.imshow(picture[0].numpy(), cmap="gray", vmin=0, vmax=1)
-            axis.set_xticks([])
-            axis.set_yticks([])
-        line[0].set_ylabel(name)
-    figure.savefig(path)
+        for axis, picture in zip(line, pictures, strict=False):
+            axis.imshow(picture.numpy(), cmap="gray", vmin=0, vmax=1)
+        line[0].set_ylabel(name, rotation=0, ha="right", va="center")
+    figure.subplots_adjust(left=0.8 / (0.6 * n + 0.8), right=1, bottom=0, top=1, wspace=0.06, hspace=0.06)
+    figure.savefig(path, dpi=100)
     pyplot.close(figure)
+
+
+@torch.no_grad()
+def write_parts(path: Path, model: StackedCapsuleAutoencoder, images: Tensor) -> None:
+    """Show images ``[N, C, H, W]``, what the network makes of them, and as many templates: one channel of each."""
+    made = model.eval()(images).images
+    assert made is not None
+    templates = model.decoder.templates.sigmoid()[: len(images), 0]
+    write_rows(path, {"image": images[:, 0], "made": made[:, 0], "template": templates})
+
+
+def write_objects(path: Path, model: StackedCapsuleAutoencoder, images: Images, n: int, columns: int = 16) -> None:
+    """Show for each object the images of the first n whose parts are its own by the largest share."""
+    explained = torch.from_numpy(features(model, images, n)[0]["posterior"])
+    share = explained / explained.sum(dim=1, keepdim=True).clamp_min(1e-6)
+    most = share.topk(min(columns, len(share)), dim=0).indices
+    pictures = images.images[:n, 0].float() / 255
+    write_rows(path, {f"object {k}": pictures[most[:, k]] for k in range(share.shape[1])})
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
@@ -256,7 +273,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         run.save()
     got = evaluate(run.model, data, options.split, options.images)
     run.write(got)
-    write_picture(options.out / "parts.png", run.model, getattr(data, options.split).images[:12].float() / 255)
+    shown: Images = getattr(data, options.split)
+    write_parts(options.out / "parts.png", run.model, shown.images[:16].float() / 255)
+    write_objects(options.out / "objects.png", run.model, shown, options.images)
     return got
 
 

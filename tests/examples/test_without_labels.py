@@ -83,7 +83,8 @@ def test_digits_run_and_go_on_to_the_same_bits(tmp_path: Path, monkeypatch: pyte
             run("parts")
     gone_on = run("parts")
     assert all(torch.equal(whole[name], gone_on[name]) for name in whole)
-    assert (tmp_path / "parts" / "parts.png").read_bytes().startswith(b"\x89PNG")
+    for picture in ("parts", "objects"):
+        assert (tmp_path / "parts" / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
     options = [f"--out={tmp_path / 'parts'}", "--part-steps=2", "--object-steps=2", "--batch=4", "--seed=1"]
     with pytest.raises(ValueError, match="--seed must be 0, as of the run in .*, got 1"):
         digits_without_labels.main(options)
