@@ -297,3 +297,11 @@ def test_the_weight_of_parts_is_their_loss() -> None:
     x = torch.rand(3, 2, 24, 27)
     once, half = (small(part_weight=weight).eval()(x).losses["part_likelihood"] for weight in (1, 0.5))
     torch.testing.assert_close(half, once / 2)
+
+
+def test_parts_of_another_network_are_refused() -> None:
+    model, x = small(), torch.rand(2, 2, 24, 27)
+    with pytest.raises(ValueError, match=r"pose must be \[B, 5, 3, 3\], got shape \[2, 4, 3, 3\]"):
+        model.explain(small(n_parts=4).parts(x))
+    with pytest.raises(ValueError, match=r"features must be \[B, 5, 4\], got shape \[2, 5, 3\]"):
+        model.explain(small(n_features=3).parts(x))

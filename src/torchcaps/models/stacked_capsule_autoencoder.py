@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchcaps.checks import check_at_least, check_choice, check_number, check_positive
+from torchcaps.checks import check_at_least, check_choice, check_number, check_positive, check_shapes
 from torchcaps.layers.shapes import as_image_shape, check_like, require_images
 from torchcaps.models.object_capsules import ObjectCapsules
 from torchcaps.models.part_capsules import PartEncoder, Parts, TemplateDecoder
@@ -161,7 +161,11 @@ class StackedCapsuleAutoencoder(nn.Module):
 
         Returns:
             All but images and their likelihood.
+
+        Raises:
+            ValueError: parts of another number or shape than this network's.
         """
+        self._check_parts(parts)
         target = Capsules(*(each.detach() for each in parts.capsules[:2]))
         made = self.objects(self._read(parts))
         found = mixture_likelihood(
@@ -182,6 +186,12 @@ class StackedCapsuleAutoencoder(nn.Module):
         )
         objects = Capsules(made.pose, made.presence, found.responsibility)
         return StackedOutput(explained, losses, target, objects)
+
+    def _check_parts(self, parts: Parts) -> None:
+        n, n_features = self.parts.n_parts, self.decoder.colour_hidden.in_features
+        pose, presence = parts.capsules[:2]
+        shapes = {"pose": (pose, f"B {n} 3 3"), "presence": (presence, f"B {n}")}
+        check_shapes(**shapes, features=(parts.features, f"B {n} {n_features}"))
 
     def _read(self, parts: Parts) -> Tensor:
         """Read what is known of the parts into vectors ``[B, K, d_features]``, through which no gradient flows."""
