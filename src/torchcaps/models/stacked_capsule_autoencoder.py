@@ -157,7 +157,7 @@ class StackedCapsuleAutoencoder(nn.Module):
         """Explain parts by objects alone, to train these on parts that stay as they are.
 
         Args:
-            parts: as :attr:`parts` finds them in images. No gradient reaches them.
+            parts: as the module ``parts`` finds them in images. No gradient reaches them.
 
         Returns:
             All but images and their likelihood.
