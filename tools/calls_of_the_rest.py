@@ -390,6 +390,7 @@ LEFT_OUT = {
         *("torchcaps.ops.Capsules", "torchcaps.ops.AffineParts", "torchcaps.layers.Init", "torchcaps.layers.Sizes"),
         *("torchcaps.models.ModelOutput", "torchcaps.models.Reconstruction", "torchcaps.data.Limits"),
         *("torchcaps.models.SegmentationOutput", "torchcaps.models.StackedOutput", "torchcaps.ops.MixtureLikelihood"),
+        "torchcaps.models.part_capsules.Parts",
         *("torchcaps.data.pairs.PairBatch", "torchcaps.data.transformed.TransformedPair"),
         *(
             "torchcaps.data.labels.Labels",
