@@ -1,9 +1,9 @@
-"""Learn digits without labels: a stacked capsule auto-encoder, after Kosiorek et al. 2019, that compares two views.
+"""Learn digits without labels: a stacked capsule auto-encoder, after Kosiorek et al. 2019, trained on two views.
 
-Training sees images alone, turned, scaled, slanted and shifted by chance. It learns parts first, until their templates
-make the images. Then it learns objects, which explain parts that stay as they are: no gradient of objects would reach
-them anyway. Each image is shown in two views. Poses of objects may differ between these, presences may not: in place of
-the paper's sparsity, objects of one view are to tell those of the other (Ji et al. 2019).
+Training uses images alone. Random affine transformations augment them. First the parts are trained to reconstruct the
+images. Then the objects are trained on fixed parts, whose gradient the paper stops, too. Each image is augmented twice.
+Instead of the paper's sparsity losses, training maximizes the mutual information of the objects in both views (Ji et
+al. 2019): the pose of an object may differ between views, its presence may not.
 
 Then k-means and a linear probe are fitted on features of training images, clusters are matched to classes on training
 labels, and images that were not in training are counted. (The authors fit k-means on the test images that they then
@@ -31,9 +31,9 @@ from torchcaps import load
 from torchcaps.data import Dataset, Images
 from torchcaps.data.augment import random_affine
 from torchcaps.models import StackedCapsuleAutoencoder, scae_small
-from torchcaps.models.sparsity import shared_information
+from torchcaps.models.sparsity import mutual_information
 
-#: Of the network. Objects read parts by an MLP: the set transformer learned slowly.
+#: Options of the network. The set transformer learned slowly, so an MLP encodes the parts.
 OPTIONS: dict[str, Any] = {
     "encoder": "mlp",
     "width": 512,
@@ -45,41 +45,41 @@ OPTIONS: dict[str, Any] = {
     "prior_weights": (0.0, 0.0),
     "posterior_weights": (0.0, 0.0),
 }
-#: How far two views of an image are apart; shifts in pixels.
+#: Random affine transformations, as random_affine takes them.
 VIEWS: dict[str, Any] = {"degrees": 20.0, "scale": 0.2, "shear": 0.3, "translate": 1.7}
-#: Weight of the information that views share.
+#: Weight of the mutual information of two views.
 INFORMATION = 5.0
-#: Rates of templates and of objects over that of the network that finds parts.
+#: Learning rates of templates and of objects, relative to that of the part encoder.
 FAST, OBJECTS = 20.0, 0.3
-#: Steps in which the rate rises, and where it ends.
+#: Steps of linear warm-up, and the last learning rate, relative to the largest.
 WARM_UP, LAST = 100, 0.02
 
 
 def views(images: Tensor, step: int, size: int, n_views: int, seed: int) -> Tensor:
-    """Draw the images of a step, all in one view, then all in the next; the same if a run was interrupted."""
+    """Draw the images of a step: all in one view, then all in the next. A resumed run draws the same."""
     generator = torch.Generator().manual_seed(seed * 10**9 + step)
     drawn = images[torch.randint(len(images), (size,), generator=generator)].float() / 255
     return torch.cat([random_affine(drawn, generator, **VIEWS) for _ in range(n_views)])
 
 
 def rate_at(step: int, steps: int) -> float:
-    """Return the share of the rate at a step of so many: it rises in a line, and falls as a cosine."""
+    """Return the factor on the learning rate at a step: linear warm-up, cosine decay."""
     fall = LAST + (1 - LAST) * (1 + math.cos(math.pi * step / steps)) / 2
     return min((step + 1) / WARM_UP, 1.0) * fall
 
 
 def part_losses(model: StackedCapsuleAutoencoder, x: Tensor) -> dict[str, Tensor]:
-    """Measure how well parts make images."""
+    """Return the loss of parts, the negative log-likelihood of the images."""
     return {"image_likelihood": -model.decoder(model.parts(x), x)[1].mean()}
 
 
 def object_losses(model: StackedCapsuleAutoencoder, x: Tensor) -> dict[str, Tensor]:
-    """Measure how well objects explain parts, and what those of the first half of the images tell of the other half."""
+    """Return the losses of objects; both halves of the batch are views of the same images."""
     with torch.no_grad():
         parts = model.parts(x)
     output = model.explain(parts)
     first, second = output.prior.chunk(2)
-    return {**output.losses, "shared_information": -INFORMATION * shared_information(first, second)}
+    return {**output.losses, "mutual_information": -INFORMATION * mutual_information(first, second)}
 
 
 class Run:
@@ -119,13 +119,9 @@ class Run:
         """Take one step, and return the terms of its loss."""
         size, part_steps = self.settings["batch"], self.settings["part_steps"]
         of_parts = self.step < part_steps
-        share = (
-            rate_at(self.step, part_steps)
-            if of_parts
-            else rate_at(self.step - part_steps, self.settings["object_steps"])
-        )
+        stage = (self.step, part_steps) if of_parts else (self.step - part_steps, self.settings["object_steps"])
         for group in self.optimizer.param_groups:
-            group["lr"] = group["times"] * self.settings["lr"] * share
+            group["lr"] = group["times"] * self.settings["lr"] * rate_at(*stage)
         x = views(images, self.step, size, 1 if of_parts else 2, self.settings["seed"])
         losses = part_losses(self.model.train(), x) if of_parts else object_losses(self.model.train(), x)
         loss = torch.stack(list(losses.values())).sum()
@@ -224,15 +220,15 @@ def write_rows(path: Path, rows: dict[str, Tensor]) -> None:
 
 @torch.no_grad()
 def write_parts(path: Path, model: StackedCapsuleAutoencoder, images: Tensor) -> None:
-    """Show images ``[N, C, H, W]``, what the network makes of them, and as many templates: one channel of each."""
+    """Show images ``[N, C, H, W]``, their reconstructions, and as many templates: the first channel of each."""
     made = model.eval()(images).images
     assert made is not None
     templates = model.decoder.templates.sigmoid()[: len(images), 0]
-    write_rows(path, {"image": images[:, 0], "made": made[:, 0], "template": templates})
+    write_rows(path, {"image": images[:, 0], "reconstruction": made[:, 0], "template": templates})
 
 
 def write_objects(path: Path, model: StackedCapsuleAutoencoder, images: Images, n: int, columns: int = 16) -> None:
-    """Show for each object the images of the first n whose parts are its own by the largest share."""
+    """Show for each object the images of the first n in which it explains the largest share of the parts."""
     explained = torch.from_numpy(features(model, images, n)[0]["posterior"])
     share = explained / explained.sum(dim=1, keepdim=True).clamp_min(1e-6)
     most = share.topk(min(columns, len(share)), dim=0).indices

@@ -80,7 +80,7 @@ def smallnorb_efficient_muon() -> Experiment:
 
 
 def smallnorb_efficient_light() -> Experiment:
-    """``smallnorb-efficient-muon`` in changed light too, of another gamma and shaded, as ``smallnorb-em-light``.
+    """``smallnorb-efficient-muon`` with random gamma and shading, as ``smallnorb-em-light`` has them.
 
     Not chosen on validation: the test errors of runs with EM routing, which were known, spoke for it.
     """

@@ -100,7 +100,7 @@ def test_views_are_of_the_same_images() -> None:
     assert not torch.equal(digits_without_labels.views(images, 4, 4, 1, 0), first)
 
 
-def test_the_rate_rises_and_falls() -> None:
+def test_the_learning_rate_warms_up_and_decays() -> None:
     rates = [digits_without_labels.rate_at(step, 1000) for step in (0, 99, 500, 1000)]
     assert rates == pytest.approx([0.01, 0.02 + 0.98 * (1 + np.cos(0.099 * np.pi)) / 2, 0.51, 0.02])
 

@@ -14,7 +14,7 @@ from torchcaps.models.baselines import count_parameters
 from torchcaps.models.object_capsules import ObjectCapsules, geometric_transform
 from torchcaps.models.part_capsules import Parts, TemplateDecoder
 from torchcaps.models.set_transformer import SetTransformer
-from torchcaps.models.sparsity import entropy, posterior_sparsity, prior_sparsity, shared_information
+from torchcaps.models.sparsity import entropy, mutual_information, posterior_sparsity, prior_sparsity
 from torchcaps.types import Capsules, StackedOutput
 
 K, M, N = 32, 40, 11 * 11
@@ -251,28 +251,30 @@ def test_initial_values_are_drawn_anew() -> None:
         assert all(isinstance(p, nn.Parameter) for p in model.parameters())
 
 
-def test_information_that_views_share_worked_by_hand() -> None:
-    # Two images of two objects: the same in both views tells ln 2, one object for both images tells nothing.
+def test_mutual_information_worked_by_hand() -> None:
+    # Two images of two objects: ln 2 if each keeps its object in both views, 0 if both images have the same object.
     same, one = torch.eye(2).double(), torch.tensor([[1.0, 0], [1, 0]]).double()
-    torch.testing.assert_close(shared_information(same, 3 * same), torch.tensor(math.log(2)).double())
-    torch.testing.assert_close(shared_information(one, one), torch.tensor(0.0).double())
+    torch.testing.assert_close(mutual_information(same, 3 * same), torch.tensor(math.log(2)).double())
+    torch.testing.assert_close(mutual_information(one, one), torch.tensor(0.0).double())
     # Two images of object 0 first, of which one is of object 1 then.
     first = torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]]).double()
     second = torch.tensor([[1.0, 0], [0, 1], [0, 1], [0, 1]]).double()
     joint = {(0, 0): 1 / 4, (0, 1): 1 / 8, (1, 0): 1 / 8, (1, 1): 1 / 2}  # the mean of both directions
     marginal = (3 / 8, 5 / 8)
     wanted = sum(p * math.log(p / (marginal[i] * marginal[j])) for (i, j), p in joint.items())
-    torch.testing.assert_close(shared_information(first, second), torch.tensor(wanted).double())
-    assert shared_information(torch.rand(64, 10), torch.rand(64, 10)) < 0.1
-    assert shared_information(torch.zeros(0, 3), torch.zeros(0, 3)) == 0
+    torch.testing.assert_close(mutual_information(first, second), torch.tensor(wanted).double())
+    assert mutual_information(torch.rand(64, 10), torch.rand(64, 10)) < 0.1
+    assert mutual_information(torch.zeros(0, 3), torch.zeros(0, 3)) == 0
 
 
-def test_objects_start_rigid_and_presences_as_far_apart_as_asked() -> None:
+def test_initial_objects_are_rigid_and_their_presences_have_the_gain() -> None:
     x = torch.randn(20, 4, 16).double()
     logits = []
-    for spread in (0, 1, 30):
+    for gain in (0, 1, 30):
         torch.manual_seed(0)
-        made = ObjectCapsules(4, 3, 16, d_code=8, hidden=16, noise=0, presence=0.1, spread=spread).double()(x)
+        made = ObjectCapsules(
+            4, 3, 16, d_code=8, hidden=16, noise=0, initial_presence=0.1, presence_gain=gain
+        ).double()(x)
         assert not bool(made.dynamic.any())
         logits.append(made.presence.detach().logit() + math.log(9))
     torch.testing.assert_close(logits[0], torch.zeros(20, 4).double(), atol=1e-6, rtol=0)

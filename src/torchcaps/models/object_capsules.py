@@ -77,12 +77,11 @@ class ObjectCapsules(nn.Module):
         hidden: width of both hidden layers.
         noise: while training, presences' logits get uniform noise of ± this.
         rigid: objects are turned, scaled and shifted alone: neither sheared nor stretched, and nothing is dynamic.
-        presence: of each object at first, on the mean.
-        spread: how many times wider than other weights those of presences are drawn, so that presences differ between
-            images at first.
+        initial_presence: of each object, when all weights of presences are 0.
+        presence_gain: factor on the initial weights of presences. A large one makes presences differ between images.
 
-    What is dynamic starts at 0. Drawn as other weights, its loss would undo what objects tell of the image, presences
-    too, before anything is learned: both are read from the same code.
+    The dynamic numbers start at 0. Random ones would have a large loss, and its gradient would shrink the code that
+    presences are read from, too.
 
     Source: Kosiorek et al. 2019, section 2.3 and its code.
     """
@@ -97,12 +96,12 @@ class ObjectCapsules(nn.Module):
         hidden: int,
         noise: float,
         rigid: bool = False,
-        presence: float = 0.5,
-        spread: float = 1.0,
+        initial_presence: float = 0.5,
+        presence_gain: float = 1.0,
     ) -> None:
         super().__init__()
         self.n_parts, self.noise, self.rigid = n_parts, noise, rigid
-        self.presence, self.spread = presence, spread
+        self.initial_presence, self.presence_gain = initial_presence, presence_gain
         self.read, self.squeeze = PerObject(n_objects, d_in, hidden), PerObject(n_objects, hidden, d_code)
         self.unfold = PerObject(n_objects, d_code, hidden)
         self.last = PerObject(n_objects, hidden, (2 if rigid else 8) * n_parts + 7, bias=False)
@@ -118,11 +117,11 @@ class ObjectCapsules(nn.Module):
                 module.reset_parameters()
         nn.init.normal_(self.static, std=0.2)
         nn.init.zeros_(self.bias)
-        self.bias[:, _POSE] = math.log(self.presence / (1 - self.presence))
+        self.bias[:, _POSE] = math.log(self.initial_presence / (1 - self.initial_presence))
         if not self.rigid:
             n_dynamic = _POSE * self.n_parts
             self.last.weight[..., :n_dynamic] = 0
-            self.last.weight[..., n_dynamic + _POSE] *= self.spread
+            self.last.weight[..., n_dynamic + _POSE] *= self.presence_gain
 
     def forward(self, x: Tensor) -> Predictions:
         """Predict parts from vectors ``[B, K, d_in]``."""

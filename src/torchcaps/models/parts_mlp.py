@@ -1,4 +1,4 @@
-"""A multi-layer perceptron that reads all parts at once, instead of a set transformer."""
+"""A multi-layer perceptron that encodes all parts at once, instead of a set transformer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from torch import Tensor, nn
 
 
 class PartsMLP(nn.Module):
-    """Read parts in their order into one vector for each object.
+    """Encode parts into one vector for each object.
 
-    The parts of a stacked auto-encoder have an order, as each has a template. So each part can have weights of its own.
-    All numbers are standardised first: poses of a part differ little between images, beside what is the same in all.
+    Each part of a stacked auto-encoder has its own template, so each part gets its own weights here. Batch
+    normalization standardizes the inputs: the pose of a part varies little around its mean.
 
     Args:
         n_parts: M.
         d_in: numbers of each part.
-        n_out: K, vectors that are read.
+        n_out: K, vectors that are returned.
         d_out: their size.
         width: of the hidden layers.
         n_layers: hidden layers.
@@ -39,5 +39,5 @@ class PartsMLP(nn.Module):
                 module.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Read parts ``[B, M, d_in]``: ``[B, K, d_out]``."""
+        """Encode parts ``[B, M, d_in]``: ``[B, K, d_out]``."""
         return self.layers(x.flatten(1)).unflatten(1, (self.n_out, -1))

@@ -42,18 +42,18 @@ def posterior_sparsity(explained: Tensor) -> tuple[Tensor, Tensor]:
     return batch_mean(entropy(share)), entropy(mean)
 
 
-def shared_information(first: Tensor, second: Tensor) -> Tensor:
-    """Measure what the object of one view tells of the object of another view of the same images.
+def mutual_information(first: Tensor, second: Tensor) -> Tensor:
+    """Return the mutual information of the objects in two views of the same images.
 
-    It is largest, ln K, where each image has one object, the same in both views, and all objects are as frequent. So it
-    asks for all that both posterior terms ask for, and for objects that are there whatever their pose.
+    Presences are normalized to a distribution over objects. The mutual information is at most ln K. It is ln K if each
+    image has one object, the same in both views, and all objects are equally frequent.
 
     Args:
         first: presences of objects, or the parts they explain, ``[B, K]``.
         second: those of other views of the same images, ``[B, K]``.
 
     Returns:
-        Their mutual information in nats, a scalar, 0 for an empty batch.
+        A scalar in nats, 0 for an empty batch.
 
     Source: Ji, Henriques, Vedaldi 2019, Invariant Information Clustering, arXiv 1807.06653, section 3.1, whose classes
     are objects here.

@@ -17,10 +17,10 @@ from torchcaps.models.sparsity import batch_mean, explained_parts, object_losses
 from torchcaps.ops import mixture_likelihood
 from torchcaps.types import Capsules, StackedOutput
 
-#: What reads parts into objects.
+#: Networks that encode parts into objects.
 ENCODERS = ("set_transformer", "mlp")
-#: Initial presences of objects are to differ between images.
-_SPREAD = 30.0
+#: Factor on the initial weights of objects' presences.
+_PRESENCE_GAIN = 30.0
 #: Images smaller than this leave the four convolutions no place.
 _LEAST_SIDE = 23
 
@@ -40,7 +40,7 @@ class StackedCapsuleAutoencoder(nn.Module):
         n_features: of each part, beside its pose.
         template: side of the square templates in pixels.
         channels: of the four convolutions.
-        encoder: what reads the parts: a set transformer, or an MLP with weights of its own for each part.
+        encoder: of the parts: a set transformer, or an MLP that has its own weights for each part.
         width: of the set transformer's members, whose attention has one head; or of the MLP's hidden layers.
         n_layers: of self-attention; or the MLP's hidden layers.
         d_features: size of the vector of each object.
@@ -49,7 +49,7 @@ class StackedCapsuleAutoencoder(nn.Module):
         image_scale: standard deviation of a pixel.
         noise: while training, uniform noise of ± this on the logits of presences; evaluated there is none.
         n_classes: kinds of image that the sparsity terms expect: an object in B / this images.
-        n_present: c, objects that an image is expected to have; at first it has as many, but half of them at most.
+        n_present: c, objects that an image is expected to have. The initial presences are c / K, at most ½.
         part_weight: of the parts' negative log-likelihood.
         dynamic_weight: of the loss that keeps objects rigid.
         prior_weights: of sparsity of presences, within an image and between images.
@@ -126,8 +126,8 @@ class StackedCapsuleAutoencoder(nn.Module):
             d_code=d_code,
             hidden=hidden,
             noise=noise,
-            presence=min(max(n_present / n_objects, 0.01), 0.5),
-            spread=_SPREAD,
+            initial_presence=min(max(n_present / n_objects, 0.01), 0.5),
+            presence_gain=_PRESENCE_GAIN,
         )
 
     def reset_parameters(self) -> None:
