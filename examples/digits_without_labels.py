@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +31,8 @@ from torchcaps.data import Dataset, Images
 from torchcaps.data.augment import random_affine
 from torchcaps.models import StackedCapsuleAutoencoder, scae_small
 from torchcaps.models.sparsity import mutual_information
+from torchcaps.training import Optim
+from torchcaps.training.module import learning_rate
 
 #: Options of the network. The set transformer learned slowly, so an MLP encodes the parts.
 OPTIONS: dict[str, Any] = {
@@ -51,8 +52,6 @@ VIEWS: dict[str, Any] = {"degrees": 20.0, "scale": 0.2, "shear": 0.3, "translate
 INFORMATION = 5.0
 #: Learning rates of templates and of objects, relative to that of the part encoder.
 FAST, OBJECTS = 20.0, 0.3
-#: Steps of linear warm-up, and the last learning rate, relative to the largest.
-WARM_UP, LAST = 100, 0.02
 
 
 def views(images: Tensor, step: int, size: int, n_views: int, seed: int) -> Tensor:
@@ -60,12 +59,6 @@ def views(images: Tensor, step: int, size: int, n_views: int, seed: int) -> Tens
     generator = torch.Generator().manual_seed(seed * 10**9 + step)
     drawn = images[torch.randint(len(images), (size,), generator=generator)].float() / 255
     return torch.cat([random_affine(drawn, generator, **VIEWS) for _ in range(n_views)])
-
-
-def rate_at(step: int, steps: int) -> float:
-    """Return the factor on the learning rate at a step: linear warm-up, cosine decay."""
-    fall = LAST + (1 - LAST) * (1 + math.cos(math.pi * step / steps)) / 2
-    return min((step + 1) / WARM_UP, 1.0) * fall
 
 
 def part_losses(model: StackedCapsuleAutoencoder, x: Tensor) -> dict[str, Tensor]:
@@ -120,8 +113,10 @@ class Run:
         size, part_steps = self.settings["batch"], self.settings["part_steps"]
         of_parts = self.step < part_steps
         stage = (self.step, part_steps) if of_parts else (self.step - part_steps, self.settings["object_steps"])
+        largest = self.settings["lr"]
+        rate = learning_rate(Optim(lr=largest, schedule="cosine", warmup=0.02, floor=0.02 * largest), *stage)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["times"] * self.settings["lr"] * rate_at(*stage)
+            group["lr"] = group["times"] * rate
         x = views(images, self.step, size, 1 if of_parts else 2, self.settings["seed"])
         losses = part_losses(self.model.train(), x) if of_parts else object_losses(self.model.train(), x)
         loss = torch.stack(list(losses.values())).sum()

@@ -100,9 +100,18 @@ def test_views_are_of_the_same_images() -> None:
     assert not torch.equal(digits_without_labels.views(images, 4, 4, 1, 0), first)
 
 
-def test_the_learning_rate_warms_up_and_decays() -> None:
-    rates = [digits_without_labels.rate_at(step, 1000) for step in (0, 99, 500, 1000)]
-    assert rates == pytest.approx([0.01, 0.02 + 0.98 * (1 + np.cos(0.099 * np.pi)) / 2, 0.51, 0.02])
+def test_each_stage_has_its_own_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"part_steps": 4, "object_steps": 2, "batch": 2, "lr": 1.0, "seed": 0, "objects": 2}
+    run = digits_without_labels.Run(tmp_path, (1, 28, 28), **settings)
+    monkeypatch.setattr(run.optimizer, "step", lambda: None)
+    rates = []
+    for _ in range(run.steps):
+        run.train_step(torch.zeros(5, 1, 28, 28, dtype=torch.uint8))
+        rates.append({group["times"]: group["lr"] for group in run.optimizer.param_groups})
+    assert [each[1.0] for each in rates] == pytest.approx(
+        [1, 0.02 + 0.98 * (0.5 + 0.5**1.5), 0.51, 0.1635, 1, 0.51], abs=1e-4
+    )
+    assert rates[1][digits_without_labels.FAST] == pytest.approx(20 * rates[1][1.0])
 
 
 def test_parts_learn_first_and_objects_then() -> None:
