@@ -3,7 +3,8 @@
 Training uses images alone. Random affine transformations augment them. First the parts are trained to reconstruct the
 images. Then the objects are trained on fixed parts, whose gradient the paper stops, too. Each image is augmented twice.
 Instead of the paper's sparsity losses, training maximizes the mutual information of the objects in both views (Ji et
-al. 2019): the pose of an object may differ between views, its presence may not.
+al. 2019): the pose of an object may differ between views, its presence may not. Objects start several times on the same
+parts, and training goes on with those of the largest mutual information.
 
 Then k-means and a linear probe are fitted on features of training images, clusters are matched to classes on training
 labels, and images that were not in training are counted. (The authors fit k-means on the test images that they then
@@ -16,6 +17,7 @@ count.) A run goes on from its checkpoint.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import time
 from collections.abc import Sequence
@@ -47,7 +49,7 @@ OPTIONS: dict[str, Any] = {
     "posterior_weights": (0.0, 0.0),
 }
 #: Random affine transformations, as random_affine takes them.
-VIEWS: dict[str, Any] = {"degrees": 20.0, "scale": 0.2, "shear": 0.3, "translate": 1.7}
+VIEWS: dict[str, Any] = {"degrees": 20.0, "scale": 0.2, "aspect": 0.4, "shear": 0.3, "translate": 1.7}
 #: Weight of the mutual information of two views.
 INFORMATION = 5.0
 #: Learning rates of templates and of objects, relative to that of the part encoder.
@@ -75,15 +77,28 @@ def object_losses(model: StackedCapsuleAutoencoder, x: Tensor) -> dict[str, Tens
     return {**output.losses, "mutual_information": -INFORMATION * mutual_information(first, second)}
 
 
+@torch.no_grad()
+def information(model: StackedCapsuleAutoencoder, images: Tensor, seed: int, n: int = 5000) -> float:
+    """Return the mutual information of the objects in two views of n images, in nats."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = images[torch.randperm(len(images), generator=generator)[:n]].float() / 255
+    model.eval()
+    first, second = (
+        torch.cat([model.explain(model.parts(x)).prior for x in random_affine(drawn, generator, **VIEWS).split(500)])
+        for _ in range(2)
+    )
+    return mutual_information(first, second).item()
+
+
 class Run:
     """A network in training, and the file that it goes on from."""
 
     def __init__(self, folder: Path, image_shape: tuple[int, int, int], **settings: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.file, self.log = folder / "checkpoint.pt", folder / "log.jsonl"
-        self.settings, self.step = settings, 0
-        torch.manual_seed(settings["seed"])
-        self.model: StackedCapsuleAutoencoder = scae_small(image_shape, n_objects=settings["objects"], **OPTIONS)
+        self.settings, self.step, self.image_shape = settings, 0, image_shape
+        self.best: dict[str, Any] = {"information": float("-inf")}  # of all starts
+        self.model = self.new(0)
         fast = ("templates", "alpha", "background", "background_alpha", "colour.bias")
         groups: dict[float, list[Tensor]] = {1.0: [], FAST: [], OBJECTS: []}
         for name, parameter in self.model.named_parameters():
@@ -99,25 +114,67 @@ class Run:
                     raise ValueError(
                         f"--{name.replace('_', '-')} must be {had}, as of the run in {folder}, got {value}"
                     )
-            self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.step = state["step"]
+            self.restore(state)
+            self.step, self.best = state["step"], state["best"]
+
+    def new(self, start: int) -> StackedCapsuleAutoencoder:
+        """Return a network with the initial weights of a start."""
+        torch.manual_seed(self.settings["seed"] * 1000 + start)
+        return scae_small(self.image_shape, n_objects=self.settings["objects"], **OPTIONS)
 
     @property
     def steps(self) -> int:
         """Steps of the whole training."""
-        return self.settings["part_steps"] + self.settings["object_steps"]
+        settings = self.settings
+        return settings["part_steps"] + settings["object_steps"] + (settings["starts"] - 1) * settings["start_steps"]
+
+    def stage(self) -> tuple[int, int]:
+        """Return the start of the objects, −1 while parts learn, and the steps that these have taken."""
+        after = self.step - self.settings["part_steps"]
+        if after < 0:
+            return -1, self.step
+        start = min(after // self.settings["start_steps"], self.settings["starts"] - 1)
+        return start, after - start * self.settings["start_steps"]
+
+    def renew_objects(self, start: int) -> None:
+        """Give the objects the initial weights of a start; the parts stay."""
+        new = self.new(start)
+        for name in ("encoder", "objects"):
+            module = getattr(self.model, name)
+            module.load_state_dict(getattr(new, name).state_dict())
+            for parameter in module.parameters():
+                self.optimizer.state.pop(parameter, None)
+
+    def state(self) -> dict[str, Any]:
+        """Return the weights, and the moments of the optimizer."""
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def compare(self, images: Tensor) -> float:
+        """Return the mutual information of a start in nats, and keep its state if none before had more."""
+        found = information(self.model, images, self.settings["seed"])
+        if found > self.best["information"]:
+            self.best = {"information": found, **copy.deepcopy(self.state())}
+        return found
 
     def train_step(self, images: Tensor) -> dict[str, float]:
         """Take one step, and return the terms of its loss."""
-        size, part_steps = self.settings["batch"], self.settings["part_steps"]
-        of_parts = self.step < part_steps
-        stage = (self.step, part_steps) if of_parts else (self.step - part_steps, self.settings["object_steps"])
+        start, done = self.stage()
+        of_parts = start < 0
+        if not of_parts and done == 0:
+            self.renew_objects(start)
+        if not of_parts and done == self.settings["start_steps"]:
+            self.restore(self.best)
         largest = self.settings["lr"]
-        rate = learning_rate(Optim(lr=largest, schedule="cosine", warmup=0.02, floor=0.02 * largest), *stage)
+        whole = self.settings["part_steps" if of_parts else "object_steps"]
+        rate = learning_rate(Optim(lr=largest, schedule="cosine", warmup=0.02, floor=0.02 * largest), done, whole)
         for group in self.optimizer.param_groups:
             group["lr"] = group["times"] * rate
-        x = views(images, self.step, size, 1 if of_parts else 2, self.settings["seed"])
+        x = views(images, self.step, self.settings["batch"], 1 if of_parts else 2, self.settings["seed"])
         losses = part_losses(self.model.train(), x) if of_parts else object_losses(self.model.train(), x)
         loss = torch.stack(list(losses.values())).sum()
         self.optimizer.zero_grad()  # what has no gradient stays as it is
@@ -126,13 +183,15 @@ class Run:
             raise FloatingPointError(f"the loss is {loss.item()} at step {self.step}")
         self.optimizer.step()
         self.step += 1
-        return {name: round(term.item(), 3) for name, term in losses.items()}
+        terms = {name: round(term.item(), 3) for name, term in losses.items()}
+        if not of_parts and done + 1 == self.settings["start_steps"]:
+            terms |= {"start": start, "information": round(self.compare(images), 4)}
+        return terms
 
     def save(self) -> None:
         """Write the checkpoint, whole or not at all."""
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         unfinished = self.file.with_suffix(".unfinished")
-        torch.save({**state, "step": self.step, "settings": self.settings}, unfinished)
+        torch.save({**self.state(), "best": self.best, "step": self.step, "settings": self.settings}, unfinished)
         unfinished.replace(self.file)
 
     def write(self, line: dict[str, Any]) -> None:
@@ -237,8 +296,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--data", default="digits", help="a data set of torchcaps")
     parser.add_argument("--hours", type=float, default=6.0, help="stop after this; 0 measures alone")
-    parser.add_argument("--part-steps", type=int, default=4000, help="steps in which parts learn")
+    parser.add_argument("--part-steps", type=int, default=6000, help="steps in which parts learn")
     parser.add_argument("--object-steps", type=int, default=5000, help="steps in which objects learn, after that")
+    parser.add_argument("--starts", type=int, default=5, help="starts of the objects, of which the best goes on")
+    parser.add_argument("--start-steps", type=int, default=1000, help="steps after which starts are compared")
     parser.add_argument("--batch", type=int, default=256, help="images in a step")
     parser.add_argument("--objects", type=int, help="objects; default: as many as there are classes")
     parser.add_argument("--lr", type=float, default=1e-3)
@@ -249,7 +310,13 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     options = parser.parse_args(arguments)
     data = load(options.data)
     depth, height, width = data.train.images.shape[1:]
-    settings = {name: getattr(options, name) for name in ("part_steps", "object_steps", "batch", "lr", "seed")}
+    names = ("part_steps", "object_steps", "starts", "start_steps", "batch", "lr", "seed")
+    settings = {name: getattr(options, name) for name in names}
+    if options.starts < 1:
+        raise ValueError(f"--starts must be at least 1, got {options.starts}")
+    if not 1 <= options.start_steps < options.object_steps:
+        most = options.object_steps - 1
+        raise ValueError(f"--start-steps must be 1 to {most}, less than --object-steps, got {options.start_steps}")
     settings["objects"] = options.objects or len(data.classes)
     run = Run(options.out, (depth, height, width), **settings)
     end = time.monotonic() + 3600 * options.hours

@@ -251,6 +251,24 @@ def test_affine_shifts_the_centre_as_far_as_it_says_whatever_else_it_does() -> N
         torch.testing.assert_close(found, wanted, rtol=0, atol=0.05)
 
 
+def test_aspect_stretches_one_axis_and_shrinks_the_other() -> None:
+    near = torch.exp(-((torch.arange(61.0) - 30) ** 2) / 18)
+    blob = (near[:, None] * near).repeat(200, 1, 1, 1)
+    warped = random_affine(blob, generator(), aspect=0.4)
+    variances = []
+    for axis in (2, 3):  # of the columns, and of the rows
+        profile = warped.sum(dim=(1, axis))
+        variances.append((profile * (torch.arange(61.0) - 30) ** 2).sum(dim=1) / profile.sum(dim=1))
+    after = generator()
+    torch.rand(200, 5, generator=after)
+    drawn = 2 * torch.rand(200, generator=after) - 1
+    torch.testing.assert_close((variances[0] / variances[1]).sqrt().log(), 0.4 * drawn, rtol=0, atol=0.01)
+    torch.testing.assert_close(warped.sum(dim=(1, 2, 3)), blob.sum(dim=(1, 2, 3)), rtol=0.01, atol=0)
+    assert torch.equal(
+        random_affine(blob, generator(), scale=0.1), random_affine(blob, generator(), scale=0.1, aspect=0.0)
+    )
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_changes_keep_the_dtype(dtype: torch.dtype) -> None:
     images = torch.rand(3, 1, 6, 6, dtype=dtype)

@@ -219,6 +219,7 @@ def random_affine(
     scale: float = 0.0,
     shear: float = 0.0,
     translate: float = 0.0,
+    aspect: float = 0.0,
     fill: Fill = "zeros",
 ) -> Tensor:
     """Warp each image by its own random affine transformation, interpolating bilinearly.
@@ -230,6 +231,7 @@ def random_affine(
         scale: size within 1 ± scale.
         shear: horizontal shear within ±shear.
         translate: shift within ± that many pixels, fractions too.
+        aspect: logarithm of width over height within ± that, at the same area, before the image is turned.
         fill: what comes in, one of :data:`FILLS`; zeros are black, which frames photographs.
 
     Raises:
@@ -244,6 +246,9 @@ def random_affine(
     x_row = torch.stack((cos, (sin + slant * cos) * height / width), dim=1)
     y_row = torch.stack((-sin * width / height, cos - slant * sin), dim=1)
     linear = torch.stack((x_row, y_row), dim=1)  # [B, 2, 2]
+    if aspect:
+        drawn = to_device(2 * torch.rand(n, 1, generator=generator, device="cpu") - 1, images.device)
+        linear = linear * (0.5 * aspect * torch.cat((-drawn, drawn), dim=1)).exp()[:, :, None]
     shift = 2 * translate * draw[:, 3:] / constant((width, height), draw)  # of the output, after all else
     offset = -(linear * shift[:, None]).sum(dim=2, keepdim=True)  # no product of matrices: autocast would round it
     return resample(images, torch.cat((linear, offset), dim=2), padding=fill).to(images.dtype)
