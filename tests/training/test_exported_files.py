@@ -28,6 +28,7 @@ NAMES = {"onnx": "model.onnx", "pt2": "model.pt2", "openvino": "model.xml", "saf
 NETWORKS: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
     "capsnet_small": ((1, 20, 20), {"channels": 4}),
     "matrix_capsnet_small": ((2, 28, 28), {"n_iters": 2, "A": 4, "B": 3, "C": 3, "D": 3}),
+    "variational_bayes_capsnet": ((2, 20, 20), {"A": 4, "B": 3, "C": 3, "D": 3}),
 }
 #: Gives the scores of 0, 1 and 5 images by a file, where nothing of torchcaps can be imported.
 READER = """
@@ -82,7 +83,7 @@ def test_programs_run_without_torchcaps(name: str, format: str, tmp_path: Path) 
     torch.testing.assert_close(torch.tensor(several), wanted, rtol=0, atol=1e-5)
     assert metadata["classes"] == ["a", "b", "c"] and metadata["image_shape"] == list(shape)
     assert metadata["scale"] == "0 to 1: 8 bits divided by 255"
-    assert metadata["standardisation"].startswith("each image" if name.startswith("matrix") else "none")
+    assert metadata["standardisation"].startswith("none" if name.startswith("capsnet") else "each image")
     assert {path.suffix for path in tmp_path.iterdir()} == {*FORMATS[format].suffixes, ".npy"}
 
 

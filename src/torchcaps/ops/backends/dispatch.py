@@ -78,7 +78,7 @@ def which_backend(routing: str, backend: str, *tensors: Tensor) -> str:
     kinds = {tensor.device.type for tensor in tensors}
     if "meta" in kinds and len(kinds) > 1:  # torch 2.13 would give unwritten memory, without a word
         raise ValueError(f"all tensors must be on one device, got some on {', '.join(sorted(devices))}")
-    if backend == "reference" or (backend == "auto" and _is_read_elsewhere()):
+    if backend == "reference" or (backend == "auto" and is_read_elsewhere()):
         return "reference"
     chosen = _FASTEST.get("+".join(sorted(kinds)), {}).get(routing, "reference") if backend == "auto" else backend
     if chosen == "reference":
@@ -108,7 +108,7 @@ def which_backend(routing: str, backend: str, *tensors: Tensor) -> str:
     raise Unavailable(f"backend='{chosen}' is not available: {reason}")
 
 
-def _is_read_elsewhere() -> bool:
+def is_read_elsewhere() -> bool:
     """Tell whether a program is being exported to ONNX or traced by torch.jit, which do not know these operators."""
     return _writes_onnx() if torch.compiler.is_compiling() else is_tracing()
 
