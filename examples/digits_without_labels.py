@@ -3,12 +3,12 @@
 Training uses images alone. Random affine transformations augment them. First the parts are trained to reconstruct the
 images. Then the objects are trained on fixed parts, whose gradient the paper stops, too. Each image is augmented twice.
 Instead of the paper's sparsity losses, training maximizes the mutual information of the objects in both views (Ji et
-al. 2019): the pose of an object may differ between views, its presence may not. Objects start several times on the same
-parts, and training goes on with those of the largest mutual information.
+al. 2019): the pose of an object may differ between views, its presence may not. Several sets of objects are trained on
+the same parts, each from its own initial weights.
 
-Then k-means and a linear probe are fitted on features of training images, clusters are matched to classes on training
-labels, and images that were not in training are counted. (The authors fit k-means on the test images that they then
-count.) A run goes on from its checkpoint.
+Then k-means and a linear probe are fitted on what all sets find in training images. Clusters are matched to classes on
+training labels, and images that were not in training are counted. (The authors fit k-means on the test images that they
+then count.) A run goes on from its checkpoint.
 
     python -m examples.digits_without_labels --out runs/scae --data mnist
     python -m examples.digits_without_labels --out runs/scae --data mnist --hours 0 --split test
@@ -54,6 +54,8 @@ VIEWS: dict[str, Any] = {"degrees": 20.0, "scale": 0.2, "aspect": 0.4, "shear": 
 INFORMATION = 5.0
 #: Learning rates of templates and of objects, relative to that of the part encoder.
 FAST, OBJECTS = 20.0, 0.3
+#: How names of the objects' weights begin.
+_OF_OBJECTS = ("encoder.", "objects.")
 
 
 def views(images: Tensor, step: int, size: int, n_views: int, seed: int) -> Tensor:
@@ -77,19 +79,6 @@ def object_losses(model: StackedCapsuleAutoencoder, x: Tensor) -> dict[str, Tens
     return {**output.losses, "mutual_information": -INFORMATION * mutual_information(first, second)}
 
 
-@torch.no_grad()
-def information(model: StackedCapsuleAutoencoder, images: Tensor, seed: int, n: int = 5000) -> float:
-    """Return the mutual information of the objects in two views of n images, in nats."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = images[torch.randperm(len(images), generator=generator)[:n]].float() / 255
-    model.eval()
-    first, second = (
-        torch.cat([model.explain(model.parts(x)).prior for x in random_affine(drawn, generator, **VIEWS).split(500)])
-        for _ in range(2)
-    )
-    return mutual_information(first, second).item()
-
-
 class Run:
     """A network in training, and the file that it goes on from."""
 
@@ -97,13 +86,13 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         self.file, self.log = folder / "checkpoint.pt", folder / "log.jsonl"
         self.settings, self.step, self.image_shape = settings, 0, image_shape
-        self.best: dict[str, Any] = {"information": float("-inf")}  # of all starts
+        self.finished: list[dict[str, Tensor]] = []  # sets of objects
         self.model = self.new(0)
         fast = ("templates", "alpha", "background", "background_alpha", "colour.bias")
         groups: dict[float, list[Tensor]] = {1.0: [], FAST: [], OBJECTS: []}
         for name, parameter in self.model.named_parameters():
             part, _, rest = name.partition(".")
-            of_objects = part in ("encoder", "objects")
+            of_objects = name.startswith(_OF_OBJECTS)
             groups[OBJECTS if of_objects else FAST if part == "decoder" and rest in fast else 1.0].append(parameter)
         self.optimizer = torch.optim.Adam([{"params": each, "times": times} for times, each in groups.items()])
         if self.file.exists():
@@ -114,61 +103,52 @@ class Run:
                     raise ValueError(
                         f"--{name.replace('_', '-')} must be {had}, as of the run in {folder}, got {value}"
                     )
-            self.restore(state)
-            self.step, self.best = state["step"], state["best"]
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.finished = state["step"], state["finished"]
 
-    def new(self, start: int) -> StackedCapsuleAutoencoder:
-        """Return a network with the initial weights of a start."""
-        torch.manual_seed(self.settings["seed"] * 1000 + start)
+    def new(self, k: int) -> StackedCapsuleAutoencoder:
+        """Return a network with the initial weights of the kth set of objects."""
+        torch.manual_seed(self.settings["seed"] * 1000 + k)
         return scae_small(self.image_shape, n_objects=self.settings["objects"], **OPTIONS)
 
     @property
     def steps(self) -> int:
         """Steps of the whole training."""
-        settings = self.settings
-        return settings["part_steps"] + settings["object_steps"] + (settings["starts"] - 1) * settings["start_steps"]
+        return self.settings["part_steps"] + self.settings["sets"] * self.settings["object_steps"]
 
     def stage(self) -> tuple[int, int]:
-        """Return the start of the objects, −1 while parts learn, and the steps that these have taken."""
+        """Return which set of objects learns, −1 while parts do, and for how many steps it has."""
         after = self.step - self.settings["part_steps"]
-        if after < 0:
-            return -1, self.step
-        start = min(after // self.settings["start_steps"], self.settings["starts"] - 1)
-        return start, after - start * self.settings["start_steps"]
+        return (-1, self.step) if after < 0 else divmod(after, self.settings["object_steps"])
 
-    def renew_objects(self, start: int) -> None:
-        """Give the objects the initial weights of a start; the parts stay."""
-        new = self.new(start)
-        for name in ("encoder", "objects"):
-            module = getattr(self.model, name)
-            module.load_state_dict(getattr(new, name).state_dict())
-            for parameter in module.parameters():
+    def objects(self) -> dict[str, Tensor]:
+        """Return the weights of the objects in training."""
+        return {k: v for k, v in self.model.state_dict().items() if k.startswith(_OF_OBJECTS)}
+
+    def renew_objects(self, k: int) -> None:
+        """Give the objects the initial weights of the kth set; the parts stay."""
+        initial = self.new(k).state_dict()
+        self.model.load_state_dict({name: initial[name] for name in self.objects()}, strict=False)
+        for name, parameter in self.model.named_parameters():
+            if name.startswith(_OF_OBJECTS):
                 self.optimizer.state.pop(parameter, None)
 
-    def state(self) -> dict[str, Any]:
-        """Return the weights, and the moments of the optimizer."""
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-
-    def compare(self, images: Tensor) -> float:
-        """Return the mutual information of a start in nats, and keep its state if none before had more."""
-        found = information(self.model, images, self.settings["seed"])
-        if found > self.best["information"]:
-            self.best = {"information": found, **copy.deepcopy(self.state())}
+    def models(self) -> list[StackedCapsuleAutoencoder]:
+        """Return a network for each set of objects that is trained, or in training."""
+        k, done = self.stage()
+        unfinished = [self.objects()] if k < 0 or done or not self.finished else []
+        found = [copy.deepcopy(self.model) for _ in self.finished + unfinished]
+        for model, objects in zip(found, self.finished + unfinished, strict=True):
+            model.load_state_dict(objects, strict=False)
         return found
 
     def train_step(self, images: Tensor) -> dict[str, float]:
         """Take one step, and return the terms of its loss."""
-        start, done = self.stage()
-        of_parts = start < 0
+        k, done = self.stage()
+        of_parts = k < 0
         if not of_parts and done == 0:
-            self.renew_objects(start)
-        if not of_parts and done == self.settings["start_steps"]:
-            self.restore(self.best)
+            self.renew_objects(k)
         largest = self.settings["lr"]
         whole = self.settings["part_steps" if of_parts else "object_steps"]
         rate = learning_rate(Optim(lr=largest, schedule="cosine", warmup=0.02, floor=0.02 * largest), done, whole)
@@ -183,15 +163,15 @@ class Run:
             raise FloatingPointError(f"the loss is {loss.item()} at step {self.step}")
         self.optimizer.step()
         self.step += 1
-        terms = {name: round(term.item(), 3) for name, term in losses.items()}
-        if not of_parts and done + 1 == self.settings["start_steps"]:
-            terms |= {"start": start, "information": round(self.compare(images), 4)}
-        return terms
+        if not of_parts and done + 1 == whole:
+            self.finished.append({name: weight.clone() for name, weight in self.objects().items()})
+        return {name: round(term.item(), 3) for name, term in losses.items()}
 
     def save(self) -> None:
         """Write the checkpoint, whole or not at all."""
         unfinished = self.file.with_suffix(".unfinished")
-        torch.save({**self.state(), "best": self.best, "step": self.step, "settings": self.settings}, unfinished)
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "finished": self.finished}
+        torch.save({**state, "step": self.step, "settings": self.settings}, unfinished)
         unfinished.replace(self.file)
 
     def write(self, line: dict[str, Any]) -> None:
@@ -202,12 +182,17 @@ class Run:
 
 
 @torch.no_grad()
-def features(model: StackedCapsuleAutoencoder, images: Images, n: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the prior and posterior features of the first n images, and their labels."""
-    model.eval()
-    outputs = [model(part.float() / 255) for part in images.images[:n].split(100)]
-    found = {name: torch.cat([getattr(one, name) for one in outputs]).numpy() for name in ("prior", "posterior")}
-    return found, images.labels[:n].numpy()
+def features(
+    models: Sequence[StackedCapsuleAutoencoder], images: Images, n: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the prior and posterior features of the first n images, of all models, and their labels."""
+    found: dict[str, list[np.ndarray]] = {"prior": [], "posterior": []}
+    for model in models:
+        model.eval()
+        outputs = [model.explain(model.parts(part.float() / 255)) for part in images.images[:n].split(100)]
+        for name, each in found.items():
+            each.append(torch.cat([getattr(one, name) for one in outputs]).numpy())
+    return {name: np.concatenate(each, axis=1) for name, each in found.items()}, images.labels[:n].numpy()
 
 
 def cluster_accuracy(train: np.ndarray, labels: np.ndarray, test: np.ndarray, truth: np.ndarray) -> float:
@@ -238,10 +223,10 @@ def probe_accuracy(train: np.ndarray, labels: np.ndarray, test: np.ndarray, trut
     return float(probe.score(test, truth))
 
 
-def evaluate(model: StackedCapsuleAutoencoder, data: Dataset, split: str, n: int) -> dict[str, float]:
+def evaluate(models: Sequence[StackedCapsuleAutoencoder], data: Dataset, split: str, n: int) -> dict[str, float]:
     """Measure both features, by clusters and by a probe; n images of each split at most."""
-    train, labels = features(model, data.train, n)
-    test, truth = features(model, getattr(data, split), n)
+    train, labels = features(models, data.train, n)
+    test, truth = features(models, getattr(data, split), n)
     measures = {"match": cluster_accuracy, "probe": probe_accuracy}
     return {
         f"{split}_{name}_{kind}": round(measure(train[kind], labels, test[kind], truth), 4)
@@ -283,7 +268,7 @@ def write_parts(path: Path, model: StackedCapsuleAutoencoder, images: Tensor) ->
 
 def write_objects(path: Path, model: StackedCapsuleAutoencoder, images: Images, n: int, columns: int = 16) -> None:
     """Show for each object the images of the first n in which it explains the largest share of the parts."""
-    explained = torch.from_numpy(features(model, images, n)[0]["posterior"])
+    explained = torch.from_numpy(features([model], images, n)[0]["posterior"])
     share = explained / explained.sum(dim=1, keepdim=True).clamp_min(1e-6)
     most = share.topk(min(columns, len(share)), dim=0).indices
     pictures = images.images[:n, 0].float() / 255
@@ -297,26 +282,24 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--data", default="digits", help="a data set of torchcaps")
     parser.add_argument("--hours", type=float, default=6.0, help="stop after this; 0 measures alone")
     parser.add_argument("--part-steps", type=int, default=6000, help="steps in which parts learn")
-    parser.add_argument("--object-steps", type=int, default=5000, help="steps in which objects learn, after that")
-    parser.add_argument("--starts", type=int, default=5, help="starts of the objects, of which the best goes on")
-    parser.add_argument("--start-steps", type=int, default=1000, help="steps after which starts are compared")
+    parser.add_argument("--sets", type=int, default=5, help="sets of objects on the same parts")
+    parser.add_argument(
+        "--object-steps", type=int, default=1500, help="steps in which each set learns, after the parts"
+    )
     parser.add_argument("--batch", type=int, default=256, help="images in a step")
-    parser.add_argument("--objects", type=int, help="objects; default: as many as there are classes")
+    parser.add_argument("--objects", type=int, help="objects of a set; default: as many as there are classes")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every", type=int, default=1000, help="save and measure each so many steps")
+    parser.add_argument("--every", type=int, default=500, help="save and measure each so many steps")
     parser.add_argument("--split", choices=("val", "test"), default="val", help="images to measure in the end")
     parser.add_argument("--images", type=int, default=10_000, help="images to measure with, of each split")
     options = parser.parse_args(arguments)
     data = load(options.data)
     depth, height, width = data.train.images.shape[1:]
-    names = ("part_steps", "object_steps", "starts", "start_steps", "batch", "lr", "seed")
+    names = ("part_steps", "sets", "object_steps", "batch", "lr", "seed")
     settings = {name: getattr(options, name) for name in names}
-    if options.starts < 1:
-        raise ValueError(f"--starts must be at least 1, got {options.starts}")
-    if not 1 <= options.start_steps < options.object_steps:
-        most = options.object_steps - 1
-        raise ValueError(f"--start-steps must be 1 to {most}, less than --object-steps, got {options.start_steps}")
+    if options.sets < 1:
+        raise ValueError(f"--sets must be at least 1, got {options.sets}")
     settings["objects"] = options.objects or len(data.classes)
     run = Run(options.out, (depth, height, width), **settings)
     end = time.monotonic() + 3600 * options.hours
@@ -325,15 +308,16 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         if run.step % options.every == 0:
             run.save()
             if run.step > options.part_steps:
-                terms |= evaluate(run.model, data, "val", min(options.images, 3000))
+                terms |= evaluate(run.models(), data, "val", min(options.images, 3000))
             run.write(terms)
     if options.hours:
         run.save()
-    got = evaluate(run.model, data, options.split, options.images)
+    models = run.models()
+    got = evaluate(models, data, options.split, options.images)
     run.write(got)
     shown: Images = getattr(data, options.split)
-    write_parts(options.out / "parts.png", run.model, shown.images[:16].float() / 255)
-    write_objects(options.out / "objects.png", run.model, shown, options.images)
+    write_parts(options.out / "parts.png", models[0], shown.images[:16].float() / 255)
+    write_objects(options.out / "objects.png", models[0], shown, options.images)
     return got
 
 

@@ -10,6 +10,7 @@ import torch
 
 from examples import constellations, digits_without_labels
 from examples.constellations import draw, error
+from torchcaps.data import Images
 from torchcaps.models import scae_small
 
 
@@ -65,7 +66,7 @@ def test_clusters_are_matched_without_the_test() -> None:
 
 def test_digits_run_and_go_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(folder: str) -> dict[str, torch.Tensor]:
-        options = {"out": tmp_path / folder, "part-steps": 2, "object-steps": 3, "starts": 2, "start-steps": 2}
+        options = {"out": tmp_path / folder, "part-steps": 2, "object-steps": 2, "sets": 2}
         options |= {"batch": 4, "images": 40, "every": 1}
         measures = digits_without_labels.main([f"--{name}={value}" for name, value in options.items()])
         assert set(measures) == {f"val_{a}_{b}" for a in ("match", "probe") for b in ("prior", "posterior")}
@@ -79,54 +80,50 @@ def test_digits_run_and_go_on_to_the_same_bits(tmp_path: Path, monkeypatch: pyte
 
     whole = run("whole")
     with monkeypatch.context() as patch:
-        patch.setattr(digits_without_labels, "evaluate", stop)  # after three of seven steps, which are saved
+        patch.setattr(digits_without_labels, "evaluate", stop)  # after three of six steps, which are saved
         with pytest.raises(Stopped):
             run("parts")
     gone_on = run("parts")
     assert all(torch.equal(whole[name], gone_on[name]) for name in whole)
     for picture in ("parts", "objects"):
         assert (tmp_path / "parts" / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
-    options = [f"--out={tmp_path / 'parts'}", "--part-steps=2", "--object-steps=3", "--start-steps=2", "--batch=4"]
+    options = [f"--out={tmp_path / 'parts'}", "--part-steps=2", "--object-steps=2", "--batch=4"]
     for wrong, message in {
-        "--starts=3": "--starts must be 2, as of the run in .*, got 3",
-        "--starts=0": "--starts must be at least 1, got 0",
-        "--start-steps=3": "--start-steps must be 1 to 2, less than --object-steps, got 3",
+        "--sets=3": "--sets must be 2, as of the run in .*, got 3",
+        "--sets=0": "--sets must be at least 1, got 0",
     }.items():
         with pytest.raises(ValueError, match=message):
             digits_without_labels.main([*options, wrong])
 
 
-def test_training_goes_on_with_the_start_of_the_largest_mutual_information(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = {"part_steps": 1, "object_steps": 4, "starts": 3, "start_steps": 2, "batch": 4, "lr": 1e-3, "seed": 0}
-    run = digits_without_labels.Run(tmp_path, (1, 28, 28), **settings, objects=4)
-    found = iter([0.2, 0.7, 0.4])
-    monkeypatch.setattr(digits_without_labels, "information", lambda *_: next(found))
+def test_each_set_of_objects_learns_by_itself_on_the_same_parts(tmp_path: Path) -> None:
+    settings = {"part_steps": 1, "object_steps": 2, "sets": 2, "batch": 4, "lr": 1e-3, "seed": 0, "objects": 4}
+    run = digits_without_labels.Run(tmp_path, (1, 28, 28), **settings)
     images = (255 * torch.rand(20, 1, 28, 28)).to(torch.uint8)
-
-    def weights() -> dict[str, torch.Tensor]:
-        return {name: each.clone() for name, each in run.model.named_parameters()}
-
-    before, stages = [], []
+    stages, numbers, parts = [], [len(run.models())], []
     while run.step < run.steps:
-        before.append(weights())
         stages.append(run.stage())
-        terms = run.train_step(images)
-        assert ("information" in terms) == (run.step in (3, 5, 7))
-    assert stages == [(-1, 0), (0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (2, 3)]
-    best = {name: each for name, each in run.best["model"].items() if name in before[0]}
-    assert run.best["information"] == 0.7 and all(torch.equal(best[name], before[5][name]) for name in best)
-    for name, last in weights().items():
-        if not name.startswith(("encoder", "objects")):
-            assert all(torch.equal(each[name], last) for each in before[1:])  # parts learned first, and are fixed
-    learned = [name for name in best if name.startswith("objects") and not torch.equal(best[name], before[7][name])]
-    assert learned  # the last start had other weights, and training went on with those of the second
-
-    def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
-        return sum((a[name] - b[name]).norm().item() for name in learned)
-
-    assert distance(before[8], best) < 0.5 * distance(before[8], before[7])
+        run.train_step(images)
+        numbers.append(len(run.models()))
+        parts.append([p.clone() for n, p in run.model.named_parameters() if not n.startswith(("encoder", "objects"))])
+    assert stages == [(-1, 0), (0, 0), (0, 1), (1, 0), (1, 1)]
+    assert numbers == [1, 1, 1, 1, 2, 2]
+    assert all(torch.equal(a, b) for later in parts[1:] for a, b in zip(parts[0], later, strict=True))
+    first, second = run.models()
+    assert torch.equal(first.decoder.templates, second.decoder.templates)
+    assert all(torch.equal(first.state_dict()[name], each) for name, each in run.finished[0].items())
+    names = [name for name in run.finished[0] if name.endswith("weight")]
+    assert names and not any(torch.equal(run.finished[0][name], run.finished[1][name]) for name in names)
+    # The second set is what it would be without the first.
+    torch.manual_seed(1)
+    alone = scae_small(n_objects=4, **digits_without_labels.OPTIONS).state_dict()
+    run.renew_objects(1)
+    assert all(torch.equal(run.objects()[name], alone[name]) for name in run.finished[0])
+    found, _ = digits_without_labels.features([first, second], Images(images, torch.zeros(20, dtype=torch.int64)), 7)
+    whole = second.eval()(images[:7].float() / 255)
+    assert found["prior"].shape == (7, 8)
+    for name in found:
+        torch.testing.assert_close(torch.from_numpy(found[name][:, 4:]), getattr(whole, name))
 
 
 def test_views_are_of_the_same_images() -> None:
@@ -140,7 +137,7 @@ def test_views_are_of_the_same_images() -> None:
 
 
 def test_each_stage_has_its_own_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"part_steps": 4, "object_steps": 2, "starts": 1, "start_steps": 1, "batch": 2, "lr": 1.0}
+    settings = {"part_steps": 4, "object_steps": 2, "sets": 2, "batch": 2, "lr": 1.0}
     run = digits_without_labels.Run(tmp_path, (1, 28, 28), **settings, seed=0, objects=2)
     monkeypatch.setattr(run.optimizer, "step", lambda: None)
     rates = []
@@ -148,7 +145,7 @@ def test_each_stage_has_its_own_schedule(tmp_path: Path, monkeypatch: pytest.Mon
         run.train_step(torch.zeros(5, 1, 28, 28, dtype=torch.uint8))
         rates.append({group["times"]: group["lr"] for group in run.optimizer.param_groups})
     assert [each[1.0] for each in rates] == pytest.approx(
-        [1, 0.02 + 0.98 * (0.5 + 0.5**1.5), 0.51, 0.1635, 1, 0.51], abs=1e-4
+        [1, 0.02 + 0.98 * (0.5 + 0.5**1.5), 0.51, 0.1635, 1, 0.51, 1, 0.51], abs=1e-4
     )
     assert rates[1][digits_without_labels.FAST] == pytest.approx(20 * rates[1][1.0])
 
