@@ -1,7 +1,7 @@
 """What networks do without routing: ``mnist-adam`` and ``expanded-mnist`` with the controls of every comparison.
 
 Each differs from the recipe it begins from in its routing alone, unless it says more. ``mnist-1-iteration`` is the
-control with even couplings. None of these was trained yet.
+control with even couplings. Of these only the small networks of ``expanded-mnist-small`` were trained yet.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def expanded_mnist_shared() -> Experiment:
 
 
 def expanded_mnist_small() -> Experiment:
-    """``expanded-mnist`` with the small CapsNet, which a core trains in a quarter of an hour; nothing stops it early."""
+    """``expanded-mnist`` with the small CapsNet, which a core trains in half an hour. Nothing stops it early."""
     model = Model("capsnet_small", NO_FACTORS)
     return replace(expanded_mnist(), recipe="expanded-mnist-small", model=model, stop_at=None)
 

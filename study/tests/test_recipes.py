@@ -122,6 +122,18 @@ def test_what_is_compared_on_affine_digits_is_alike() -> None:
     )
 
 
+def test_controls_on_affine_digits_differ_in_routing_alone() -> None:
+    large, first = recipe("expanded-mnist"), recipe("expanded-mnist-small")
+    assert replace(first, recipe=large.recipe, model=large.model, stop_at=large.stop_at) == large
+    for name, n_matrices in {"uniform": 1152, "shared": 1}.items():
+        other = recipe(f"expanded-mnist-small-{name}")
+        assert replace(other, recipe=first.recipe, model=first.model) == first
+        options = {key: value for key, value in other.model.options.items() if key not in ("routing", "shared")}
+        assert options == first.model.options and other.model.options["routing"] == "uniform"
+        weights = build(other.model.name, (1, 40, 40), 10, **other.model.options).state_dict()
+        assert weights["classes.weight"].shape == (n_matrices, 10, 8, 16)
+
+
 def test_rows_of_the_ablation_differ_from_the_first_in_what_they_name() -> None:
     first = recipe("smallnorb")
     wanted = {
