@@ -243,7 +243,7 @@ def write_rows(path: Path, rows: dict[str, Tensor]) -> None:
     from matplotlib import pyplot
 
     n = max(map(len, rows.values()))
-    figure, axes = pyplot.subplots(len(rows), n, figsize=(0.6 * n + 0.8, 0.62 * len(rows)), squeeze=False)
+    figure, axes = pyplot.subplots(len(rows), n, figsize=(0.6 * n + 1.2, 0.62 * len(rows)), squeeze=False)
     for axis in axes.flat:
         axis.set_xticks([])
         axis.set_yticks([])
@@ -252,7 +252,7 @@ def write_rows(path: Path, rows: dict[str, Tensor]) -> None:
         for axis, picture in zip(line, pictures, strict=False):
             axis.imshow(picture.numpy(), cmap="gray", vmin=0, vmax=1)
         line[0].set_ylabel(name, rotation=0, ha="right", va="center")
-    figure.subplots_adjust(left=0.8 / (0.6 * n + 0.8), right=1, bottom=0, top=1, wspace=0.06, hspace=0.06)
+    figure.subplots_adjust(left=1.2 / (0.6 * n + 1.2), right=1, bottom=0, top=1, wspace=0.06, hspace=0.06)
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
 
