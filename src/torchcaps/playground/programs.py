@@ -17,7 +17,7 @@ from torchcaps.playground.meaning import measure_strokes
 from torchcaps.playground.network import Network, probabilities
 from torchcaps.playground.parts import Parts, PartsSeen
 from torchcaps.playground.segmenter import Segmenter
-from torchcaps.training.export import plain_copy, quietly, tolerated
+from torchcaps.training.export import TOLERANCE, plain_copy, quietly
 
 
 class Decode(nn.Module):
@@ -63,7 +63,7 @@ def write_inside(network: Network, images: Tensor, path: Path) -> None:
     """Write what :class:`~torchcaps.playground.inside.Inside` says of one image.
 
     Raises:
-        ValueError: the program differs from the network by more than is tolerated, here as below.
+        ValueError: the program differs from the network by more than 1e-5, here as below.
     """
     assert network.inside is not None
     # Which capsules are the most active may change where two are alike, so what hangs on the choice is not compared.
@@ -133,6 +133,5 @@ def _write(
         given = {name: value.numpy() for name, value in example.items()}
         for name, values in zip(compared, session.run(list(compared), given), strict=True):
             error = (torch.from_numpy(values) - of_name[name]).abs().max().item()
-            most = tolerated(of_name[name])
-            if not error <= most:  # NaN too
-                raise ValueError(f"{path.name} must give the network's {name} to {most:.1g}, got a difference {error}")
+            if not error <= TOLERANCE:  # NaN too
+                raise ValueError(f"{path.name} must give the network's {name} to {TOLERANCE}, got a difference {error}")

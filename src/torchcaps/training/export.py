@@ -29,7 +29,7 @@ from torchcaps.training.files import write_atomically
 from torchcaps.training.run import Run, with_data_in
 from torchcaps.typed import typed
 
-#: The largest difference of a score from the network's own with which a file is written, see :func:`tolerated`.
+#: The largest difference of a score from the network's own with which a file is written.
 TOLERANCE = 1e-5
 #: Images that it is compared on.
 _COMPARED = 64
@@ -124,8 +124,7 @@ def export(
 
     Raises:
         ValueError: an unknown format, another ending, a file that is there, a package that is not, no scores, no
-            images of a network, or scores that differ by more than 1e-5 (of the largest score, if that is above 1).
-            Nothing is written then.
+            images of a network, or scores that differ by more than 1e-5. Nothing is written then.
 
     Example:
         >>> import tempfile, torch
@@ -161,17 +160,11 @@ def export(
         form.write(content, made)
         found = form.read(content, made)
         error = (found - wanted).abs().max().item()
-        most = tolerated(wanted)
-        if not error <= most:  # NaN too
-            raise ValueError(f"format {format} must give the network's scores to {most:.1g}, got a difference {error}")
+        if not error <= TOLERANCE:  # NaN too
+            raise ValueError(f"format {format} must give the network's scores to {TOLERANCE}, got a difference {error}")
         for suffix in form.suffixes:
             write_atomically(path.with_suffix(suffix), functools.partial(shutil.copyfile, made.with_suffix(suffix)))
     return Exported(path, error, len(images), images_of)
-
-
-def tolerated(wanted: Tensor) -> float:
-    """Return how far numbers may be from those of the network; large logits are rounded by more."""
-    return TOLERANCE * max(1.0, wanted.abs().max().item() if wanted.numel() else 0.0)
 
 
 def check_place(path: Path, format: str, overwrite: bool) -> None:  # noqa: A002
