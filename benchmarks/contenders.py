@@ -18,7 +18,15 @@ from benchmarks.textbook_em import stored_votes
 from torchcaps.checks import check_choice
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.routings import DynamicRouting, EMRouting
-from torchcaps.ops import Capsules, conv, conv_em_routing, dynamic_routing, safe_norm, which_backend
+from torchcaps.ops import (
+    Capsules,
+    conv,
+    conv_em_routing,
+    conv_variational_bayes_routing,
+    dynamic_routing,
+    safe_norm,
+    which_backend,
+)
 
 Vectors = Callable[[Tensor, Tensor, Tensor | None, int], Tensor]
 
@@ -33,21 +41,27 @@ def vectors(contender: str) -> Vectors:
     return DYNAMIC[contender]
 
 
-def maps(contender: str) -> Callable[..., Capsules]:
-    """EM routing of maps by a contender's name; called as :func:`torchcaps.ops.conv_em_routing`.
+def maps(contender: str, routing: str = "em") -> Callable[..., Capsules]:
+    """Route maps of matrices by a contender's name; called as :func:`torchcaps.ops.conv_em_routing`.
+
+    Args:
+        contender: a key of :data:`EM` or :data:`VARIATIONAL_BAYES`.
+        routing: "em", or "variational_bayes", which has no settings.
 
     Raises:
         ValueError: an unknown name.
     """
-    check_choice("contender", contender, EM)
-    return EM[contender]
+    known = {"em": EM, "variational_bayes": VARIATIONAL_BAYES}
+    check_choice("routing", routing, known)
+    check_choice("contender", contender, known[routing])
+    return known[routing][contender]
 
 
 def why_no_triton(routing: str, device: torch.device) -> str | None:
     """Why the GPU kernels of a routing cannot be timed on a device; None where they can.
 
     Args:
-        routing: "dynamic" or "em".
+        routing: "dynamic", "em" or "variational_bayes".
         device: where it would run.
     """
     reason = why_triton_fails(routing, device)
@@ -158,6 +172,12 @@ EM: dict[str, Callable[..., Capsules]] = {
     "reference": partial(conv_em_routing, backend="reference"),
     "triton": partial(conv_em_routing, backend="triton"),
     "stored_votes": stored_votes,
+}
+#: The same of variational Bayes.
+VARIATIONAL_BAYES: dict[str, Callable[..., Capsules]] = {
+    "ours": partial(conv_variational_bayes_routing, backend="auto"),
+    "reference": partial(conv_variational_bayes_routing, backend="reference"),
+    "triton": partial(conv_variational_bayes_routing, backend="triton"),
 }
 #: The library's own ways, by contender.
 _IMPLS = {"ours": "auto", "reference": "reference", "compiled": "reference", "triton": "triton"}

@@ -83,10 +83,10 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Maps:
-    """EM routing alone, of a map of 4×4 matrices.
+    """EM routing alone, or that by variational Bayes, of a map of 4×4 matrices.
 
     Attributes:
-        contender: see :data:`~benchmarks.contenders.EM`, or "compiled".
+        contender: see :func:`~benchmarks.contenders.maps`, or "compiled".
         batch: B.
         n_types: T of the lower map.
         size: H and W.
@@ -97,6 +97,7 @@ class Maps:
         settings: of :func:`torchcaps.ops.conv_em_routing`.
         backward: with the gradients of all inputs.
         backend: of torch.compile, where the contender is "compiled".
+        routing: "em" or "variational_bayes".
     """
 
     contender: str = "ours"
@@ -110,6 +111,7 @@ class Maps:
     settings: str = "released"
     backward: bool = True
     backend: str = "inductor"
+    routing: str = "em"
 
     def prepare(
         self, device: torch.device, dtype: torch.dtype = torch.float32, rounded: torch.dtype | None = None
@@ -122,7 +124,8 @@ class Maps:
         beta_u, beta_a = (torch.zeros(self.n_out, dtype=dtype, device=device) for _ in range(2))
         inputs = {"pose": pose, "activation": activation, "weight": weight, "beta_u": beta_u, "beta_a": beta_a}
         leaves = [x.requires_grad_(self.backward) for x in inputs.values()]
-        route = maps("reference" if self.contender == "compiled" else self.contender)
+        route = maps("reference" if self.contender == "compiled" else self.contender, self.routing)
+        options = {"settings": self.settings} if self.routing == "em" else {}
         if self.contender == "compiled":
             route = compiled(route, self.backend)
         n_places = (self.size - self.kernel_size) // self.stride + 1
@@ -130,7 +133,7 @@ class Maps:
         d_activation = random(self.batch, self.n_out, n_places, n_places)
 
         def call() -> dict[str, Tensor]:
-            made = route(*leaves, stride=self.stride, n_iters=self.n_iters, settings=self.settings)
+            made = route(*leaves, stride=self.stride, n_iters=self.n_iters, **options)
             results = {"pose": made.pose.detach(), "activation": made.activation.detach()}
             if not self.backward:
                 return results

@@ -21,13 +21,19 @@ _EM = {
     "EM conv2 small B=64": replace(_SMALL, n_types=16, size=6, stride=1),
     "EM classes B=64": Maps(batch=64, n_types=512, size=1, n_out=5, kernel_size=1, stride=1),
 }
+_BAYES = {
+    "variational Bayes conv1 B=64": replace(_CONV1, batch=64, routing="variational_bayes"),
+    "variational Bayes conv1 small B=64": replace(_SMALL, n_iters=3, routing="variational_bayes"),
+}
 #: For speed, the most telling first.
 SPEED: dict[str, Problem] = {
-    name: (_DYNAMIC | _EM)[name]
+    name: (_DYNAMIC | _EM | _BAYES)[name]
     for name in (
         "dynamic B=128",
         "EM conv1 B=64",
         "EM conv1 small B=64",
+        "variational Bayes conv1 B=64",
+        "variational Bayes conv1 small B=64",
         "dynamic 100 classes",
         "dynamic stacked",
         "EM classes B=64",
@@ -53,13 +59,18 @@ EXACT: dict[str, Problem] = {
     "EM conv2 B=8": _CONV2,
     "EM conv2 B=8, the paper's settings": replace(_CONV2, settings="paper"),
     "EM odd": Maps(batch=3, n_types=3, size=7, n_out=17, stride=2),
+    "variational Bayes conv1 B=8": replace(_CONV1, routing="variational_bayes"),
+    "variational Bayes odd": Maps(batch=3, n_types=3, size=7, n_out=17, stride=2, routing="variational_bayes"),
 }
 SMOKE: dict[str, Problem] = {
     "dynamic tiny": Vectors(batch=3, n_in=7, n_out=3, d_in=4, d_out=4, n_iters=2),
     "EM tiny": Maps(batch=1, n_types=2, size=2, n_out=2, kernel_size=2, stride=1, n_iters=2),
+    "variational Bayes tiny": Maps(
+        batch=1, n_types=2, size=2, n_out=2, kernel_size=2, stride=1, n_iters=2, routing="variational_bayes"
+    ),
 }
 
 
 def routing(problem: Problem) -> str:
     """Its name, as the library has it."""
-    return "dynamic" if isinstance(problem, Vectors) else "em"
+    return "dynamic" if isinstance(problem, Vectors) else problem.routing

@@ -17,7 +17,11 @@ from benchmarks.gpu.session import Session
 
 #: "einsum" is what readable_capsnet writes, the quickest public implementation of dynamic routing; "batched" and
 #: "stored_votes" are no slower than their ideas allow.
-CONTENDERS = {"dynamic": ("reference", "triton", "einsum", "batched"), "em": ("reference", "triton", "stored_votes")}
+CONTENDERS = {
+    "dynamic": ("reference", "triton", "einsum", "batched"),
+    "em": ("reference", "triton", "stored_votes"),
+    "variational_bayes": ("reference", "triton"),
+}
 #: Through torch.compile too, which takes half a minute each.
 COMPILED = ("dynamic B=128", "EM conv1 small B=64", "EM conv1 B=64", "dynamic 100 classes", "dynamic tiny")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -18,6 +18,7 @@ from triton.compiler import ASTSource
 
 from torchcaps.ops.dynamic import triton as dynamic
 from torchcaps.ops.em import triton as em
+from torchcaps.ops.variational_bayes import triton as moments
 
 KINDS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float64: "*fp64", torch.int32: "*i32"}
 
@@ -62,3 +63,10 @@ for kind, extras in ((torch.bfloat16, False), (torch.float64, True)):
     rest = [2, 2], extras, False, False, [0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2]
     mu, a, coupling, states, masses = em.forward_op(*given, *rest, extras)
     em.backward_op(mu, a, coupling if extras else None, *given, states, masses, *rest)
+
+    state, mass, offset = torch.zeros(2, 4, 16, 4, dtype=wide), torch.zeros(2, 4, 4, dtype=wide), given[5]
+    for shares in ((torch.zeros(0, dtype=wide),) * 3, (state, state, mass)):
+        given = poses.to(wide), activation, matrices.to(wide), offset, *shares
+        *_, coupling = moments.forward_op(*given, [2, 2], extras, 1.0)
+        asked = coupling if extras else None
+        moments.backward_op(state, state, mass, asked, *given, state, mass, [2, 2], 1.0)

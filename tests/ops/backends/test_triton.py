@@ -22,7 +22,9 @@ from tests.backends import DEVICES, needs_interpreter, needs_triton, spilled
 from tests.ops.dynamic import test_pairing as dynamic
 from tests.ops.dynamic.test_fuzz import SCALES, numbers
 from tests.ops.em import test_pairing as em
-from tests.pairing import Inputs, assert_paired, outcome
+from tests.ops.heinsen_matrix import test_pairing as heinsen
+from tests.ops.variational_bayes import test_pairing as variational_bayes
+from tests.pairing import Inputs, assert_paired, distance, double, largest, outcome
 from torchcaps.ops import conv_em_routing, dynamic_routing, em_routing, which_backend
 from torchcaps.ops.backends import dispatch
 from torchcaps.ops.backends import triton as library
@@ -204,6 +206,52 @@ def test_em_nothing_to_route(geometry: tuple[Any, ...]) -> None:
     assert_paired(em.routing(), em.inputs(geometry), "triton")
 
 
+@needs_triton
+@pytest.mark.parametrize("n_iters", [1, 3])
+@pytest.mark.parametrize("geometry", [DENSE, MAP], ids=str)
+def test_variational_bayes_geometries(geometry: tuple[Any, ...], n_iters: int) -> None:
+    options = {"stride": geometry[-1], "n_iters": n_iters, "return_coupling": geometry is MAP}
+    assert_paired(variational_bayes.routing(**options), em.inputs(geometry), "triton")
+
+
+@needs_triton
+def test_variational_bayes_with_an_offset() -> None:
+    offset = torch.randn(2, 2, 2, 4, 4)
+
+    def function(backend: str, tensors: Inputs) -> Any:
+        there = offset.to(DEVICES[backend])
+        return variational_bayes.routing(stride=(1, 3), n_iters=2, offset=there)(backend, tensors)
+
+    assert_paired(function, em.inputs(MAP), "triton")
+
+
+@needs_triton
+@pytest.mark.parametrize(("scale", "shift"), [(1e4, 0.0), (0.01, 3.0)], ids=["large", "far"])
+def test_variational_bayes_extremes(scale: float, shift: float) -> None:
+    """Votes whose spread is nothing beside their mean: it must not cancel."""
+    tensors = em.inputs(MAP)
+    assert tensors["pose"] is not None
+    tensors["pose"].mul_(scale).add_(shift)
+    # In float64: beside large votes the reference of float32 counts the prior for more than it is.
+    function, exact = variational_bayes.routing(stride=(1, 3), n_iters=2), double(tensors)
+    ours, wanted = (outcome(function, exact, backend) for backend in ("triton", "reference"))
+    for name, x in wanted.items():
+        assert distance(ours[name], x) <= 1e-7 * (1 + largest(x)), name
+
+
+@needs_triton
+@pytest.mark.parametrize("geometry", [(0, (3, 2, 2), (2, 2), 4, (1, 1)), (2, (0, 2, 2), (2, 2), 4, (1, 1))], ids=str)
+def test_variational_bayes_nothing_to_route(geometry: tuple[Any, ...]) -> None:
+    assert_paired(variational_bayes.routing(), em.inputs(geometry), "triton")
+
+
+@needs_triton
+@pytest.mark.parametrize("shared", [False, True])
+def test_heinsen_matrices(shared: bool) -> None:
+    tensors = heinsen.inputs((2, 7, 3), shared=shared)
+    assert_paired(heinsen.routing(n_iters=2, return_coupling=True), tensors, "triton")
+
+
 @needs_interpreter
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf"
@@ -227,6 +275,20 @@ def test_torch_accepts_the_operators_of_em() -> None:
     leaves = [x.requires_grad_() for x in em.inputs((1, (2, 2, 2), (2, 1), 2, (1, 1))).values() if x is not None]
     settings = False, True, False, [0.1, 0.01, 1e-7, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2]
     torch.library.opcheck(forward_op, (*leaves, None, [1, 1], *settings, True))
+
+
+@needs_interpreter
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # opcheck's own, from torch 2.14
+@pytest.mark.parametrize("first", [False, True])
+def test_torch_accepts_the_operators_of_moments(first: bool) -> None:
+    from torchcaps.ops.variational_bayes.triton import forward_op
+
+    pose, activation, weight = (torch.randn(1, 2, 2, 2, 4, 4), torch.rand(1, 2, 2, 2), torch.randn(2, 2, 1, 2, 4, 4))
+    shapes = ((0,),) * 3 if first else ((1, 2, 16, 2), (1, 2, 16, 2), (1, 2, 2))
+    leaves = [x.requires_grad_() for x in (pose, activation, weight)]
+    torch.library.opcheck(forward_op, (*leaves, None, *map(torch.rand, shapes), [1, 1], not first, 1.0))
 
 
 @needs_interpreter

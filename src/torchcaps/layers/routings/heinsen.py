@@ -30,8 +30,8 @@ class HeinsenMatrixRouting(Routing):
         shared: Share weights and costs among all lower capsules. Any number of them may come then, some masked.
         logits: Return the scores a_j as they are, for cross-entropy; else σ(a_j), the activations that a layer above
             reads. None for logits of dense layers alone.
-        backend: What computes it: "auto", "reference" or "cpu". Compiled code, which stores no votes, is for 4×4
-            matrices and ``shared``.
+        backend: What computes it: "auto", "reference", "cpu", or "triton" on CUDA devices. Compiled code, which stores
+            no votes, is for 4×4 matrices and ``shared``.
 
     Raises:
         ValueError: A value out of range.

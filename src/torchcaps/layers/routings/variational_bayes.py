@@ -34,7 +34,8 @@ class VariationalBayesRouting(Routing):
         pose_scale: Standard deviation of the poses below at first.
         weight_std: Standard deviation of the initial transformation matrices; by default Xavier's for the capsules of a
             layer, about as in the authors' code. Votes are far narrower than the prior then, and all shares near even.
-        backend: What computes it: "auto", "reference" or "cpu", see :func:`torchcaps.ops.which_backend`.
+        backend: What computes it: "auto", "reference", "cpu", or "triton" on CUDA devices; see
+            :func:`torchcaps.ops.which_backend`.
 
     Raises:
         ValueError: A value out of range.

@@ -22,8 +22,8 @@ from torchcaps.ops.backends.triton_ahead import noted
 
 #: What the kernels were written for, and pyproject.toml asks for.
 LEAST_VERSION = (3, 4)
-#: The routings that there are kernels for.
-KERNELS = ("dynamic", "em")
+#: The routings that there are kernels for, and the folders of these.
+KERNELS = {"dynamic": "dynamic", "em": "em", "variational_bayes": "em"}
 #: The dtypes that they read.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 #: Compute capability that they were compiled and tried for, and triton is made for: Ampere, 2020.
@@ -41,7 +41,7 @@ APART = {"enable_fp_fusion": False}
 
 
 def load(name: str) -> Any:
-    """Import ``<name>/triton_kernels.py``; triton is imported here and nowhere else.
+    """Import the ``triton_kernels.py`` of a routing; triton is imported here and nowhere else.
 
     Within :func:`~torchcaps.ops.backends.triton_ahead.compile_ahead` its kernels only note how they would be started.
 
@@ -144,7 +144,7 @@ def _attempt(name: str) -> ModuleType | str:
         version = importlib.import_module("triton").__version__
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < LEAST_VERSION:
             return f"triton must be {'.'.join(map(str, LEAST_VERSION))} or newer, got {version}"
-        kernels = importlib.import_module(f"torchcaps.ops.{name}.triton_kernels")
+        kernels = importlib.import_module(f"torchcaps.ops.{KERNELS[name]}.triton_kernels")
     except ImportError as error:
         return f"triton cannot be imported: {error}"
     if torch.version.hip and not kernels.INTERPRETED:  # which torch calls "cuda", too

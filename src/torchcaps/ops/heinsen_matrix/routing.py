@@ -17,12 +17,12 @@ from torchcaps.checks import (
 )
 from torchcaps.ops.backends.dispatch import which_backend
 from torchcaps.ops.em.checks import check_activation
-from torchcaps.ops.heinsen_matrix import cpu
+from torchcaps.ops.heinsen_matrix import compiled
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.units import have_large_votes, in_units, per_square_unit
 from torchcaps.types import Capsules
 
-BACKENDS = ("auto", "reference", "cpu")
+BACKENDS = ("auto", "reference", "cpu", "triton")
 _EPS = 1e-5  # the author's
 
 
@@ -61,10 +61,10 @@ def heinsen_matrix_routing(
         bias: B, ``[I, J, rows, columns]`` or ``[1, J, rows, columns]``; for vectors ``[I, J, d_out]``. None for 0.
         n_iters: passes, at least 1; the paper uses 3.
         mask: true for lower capsules that are there, ``[B, I]``; None for all.
-        backend: "reference" stores the votes; "cpu" is compiled code that does not, for 4×4 matrices whose bias all
-            lower capsules share. "auto" takes compiled code where it is available, elsewhere the reference, and the
-            reference for products of poses and weights, or a bias, beyond 1e10. The code is that of variational-Bayes
-            routing; :func:`torchcaps.ops.which_backend` says whether it is available.
+        backend: "reference" stores the votes. "cpu" and "triton", for CUDA devices, do not; they are for 4×4
+            matrices whose bias all lower capsules share. "auto" takes "cpu" where it is available, elsewhere the
+            reference, and the reference for products of poses and weights, or a bias, beyond 1e10. The code is that
+            of variational-Bayes routing; :func:`torchcaps.ops.which_backend` says whether it is available.
         return_coupling: fill the result's ``coupling`` with R of the last pass.
 
     Returns:
@@ -74,7 +74,7 @@ def heinsen_matrix_routing(
     Raises:
         ValueError: shapes that do not fit, numbers that are not floating point, activations that are no probabilities,
             ``n_iters`` below 1, an unknown ``backend``, or one that is not made for these.
-        Unavailable: ``backend="cpu"`` where nothing can be compiled; a RuntimeError.
+        Unavailable: a named ``backend`` cannot be had here; a RuntimeError.
 
     Example:
         >>> import torch
@@ -116,8 +116,8 @@ def heinsen_matrix_routing(
         w = w.expand(n_in, -1, -1, -1)
         use, ign = beta_use.to(m.dtype), beta_ign.to(m.dtype)
         bias = None if bias is None else bias.to(m.dtype)
-        if chosen == "cpu":
-            mean, logit, r = cpu.route(m, f, w, bias, use, ign, n_iters, return_coupling, eps=_EPS)
+        if chosen != "reference":
+            mean, logit, r = compiled.route(m, f, w, bias, use, ign, n_iters, return_coupling, eps=_EPS, backend=chosen)
         else:
             votes = torch.einsum("birk,ijkc->bijrc", m, w).flatten(3)  # [B, I, J, D]
             votes = votes if bias is None else votes + bias.flatten(2)

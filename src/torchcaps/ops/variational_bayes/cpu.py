@@ -1,78 +1,141 @@
-"""Variational-Bayes routing of 4×4 matrices by compiled moments of the votes, which are never stored."""
+"""The moments of votes in compiled code, as operators that torch knows; the algebra is in ``moments.py``."""
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+import ctypes
 
 import torch
 from torch import Tensor
 
-from torchcaps.ops.variational_bayes.digamma import digamma
-from torchcaps.ops.variational_bayes.moments import Moments, Shares, moments
+from torchcaps.ops.backends.dispatch import note_reference
+from torchcaps.ops.backends.errors import refuse_forward_derivative
+from torchcaps.ops.backends.native import SUFFIXES, load, why_not
+from torchcaps.ops.em.cpu import Sizes
+from torchcaps.ops.variational_bayes.operator import BACKWARD, FORWARD, allocate, gradients, register
+from torchcaps.ops.votes import Fields, matrix_votes
 
-#: The numbers of a vote.
-SIZE = 16
+_LIBRARY = "variational_bayes"
 
 
-def route(
+@torch.library.custom_op("torchcaps::vote_moments_cpu", mutates_args=(), device_types="cpu", schema=FORWARD)
+def forward_op(
     pose: Tensor,
     activation: Tensor,
     weight: Tensor,
     offset: Tensor | None,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    stride: tuple[int, int],
-    n_iters: int,
+    mean: Tensor,
+    precision: Tensor,
+    constant: Tensor,
+    stride: list[int],
     return_coupling: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Route maps of matrices, by tensors of one dtype, float32 or float64.
-
-    Returns:
-        Means ``[B, P, J, D]``, logits of the activations ``[B, P, J]``, and responsibilities
-        ``[B, H', W', T·K_h·K_w, J]``, or ``[0]`` unless asked for.
-    """
-    dtype, known, coupling = pose.dtype, None, pose
-    for t in range(n_iters):
-        shares = None if known is None else Shares(known.mean, known.precision, known.constant.to(dtype))
-        wanted = return_coupling and t == n_iters - 1
-        found, coupling = moments(pose, activation, weight, offset, stride, shares, wanted)
-        known = _known(found)
-    assert known is not None
-    entropy = (SIZE * math.log(2 * math.pi * math.e) - known.log_det) / 2
-    logit = beta_a - (known.log_pi.exp() * entropy + beta_u)
-    return known.mean.transpose(2, 3), logit.to(dtype), coupling
-
-
-class _Known(NamedTuple):
-    """Hold what is known of each upper capsule: numbers of capsules ``[B, P, J]`` in float64, as they are few.
-
-    The mean and the precision ν/P ``[B, P, D, J]``; E ln π, E ln|Λ|, and the logarithm of a share at the mean.
-    """
-
-    mean: Tensor
-    precision: Tensor
-    log_pi: Tensor
-    log_det: Tensor
-    constant: Tensor
+    prior: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute what ``moments.py`` says; shares of ``[0]`` are none. Where nothing is compiled torch does the same."""
+    given, shares = (pose, activation, weight, offset), (mean, precision, constant)
+    refuse_forward_derivative(*given, *shares)
+    results = allocate(pose, weight, stride, return_coupling)
+    if not results[2].numel():  # no images, or no upper capsules
+        return results
+    reason = why_not(_LIBRARY)
+    if reason is not None:
+        note_reference(reason)
+        known = shares if mean.numel() else None
+        return _by_torch(pose, activation, weight, offset, (stride[0], stride[1]), known, return_coupling, prior)
+    coupling = results[3] if return_coupling else None
+    _call("moments", stride, given, ((*shares, *results[:3]),), (coupling,), prior)
+    return results
 
 
-def _known(found: Moments) -> _Known:
-    """Update what is known. κ and α are the mass, ν = D + κ, and P = 1 + spread + m²."""
-    scale, kappa = 1 + found.spread + found.mean.square(), found.mass.double()
-    above = digamma(kappa + 1)
-    log_pi = above - 1 / kappa - digamma(kappa.sum(dim=2, keepdim=True))
-    log_det = _sum_of_digammas(kappa, above) - scale.log().sum(dim=2, dtype=torch.float64)
-    precision = (SIZE + found.mass)[:, :, None] / scale
-    return _Known(found.mean, precision, log_pi, log_det, log_pi + (log_det - SIZE / kappa) / 2)
+@torch.library.custom_op("torchcaps::vote_moments_cpu_backward", mutates_args=(), device_types="cpu", schema=BACKWARD)
+def backward_op(
+    d_mean: Tensor,
+    d_spread: Tensor,
+    d_mass: Tensor,
+    d_coupling: Tensor | None,
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    offset: Tensor | None,
+    mean: Tensor,
+    precision: Tensor,
+    constant: Tensor,
+    new_mean: Tensor,
+    mass: Tensor,
+    stride: list[int],
+    prior: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Compute the gradients of :func:`forward_op`: pose, activation, weight, mean, precision and constant."""
+    shares = mean, precision, constant
+    results = gradients(pose, activation, weight, *shares)
+    if not mass.numel():
+        return tuple(x.zero_() for x in results)  # type: ignore[return-value]
+    states = (*shares, new_mean, None, mass), (None, None, None, d_mean, d_spread, d_mass), (*results[3:], *3 * [None])
+    _call("moments_backward", stride, (pose, activation, weight, offset), states, (d_coupling, *results[:3]), prior)
+    return results
 
 
-def _sum_of_digammas(kappa: Tensor, above: Tensor) -> Tensor:
-    """Compute Σ_d ψ((D + κ - d)/2) + D ln 2 over d = 0 … D - 1, from ψ(κ + 1).
+register(forward_op, backward_op, "cpu")
 
-    By ψ(x) + ψ(x + ½) = 2 ψ(2x) - 2 ln 2 it is 2 Σ_k ψ(κ + 1 + 2k) over k < D/2. By ψ(x + 1) = ψ(x) + 1/x each of these
-    is ψ(κ + 1) and fractions. All are positive, so that nothing cancels.
-    """
-    steps = torch.arange(1, SIZE - 1, dtype=kappa.dtype, device=kappa.device)
-    times = SIZE // 2 - torch.div(steps + 1, 2, rounding_mode="floor")  # of how many k the fraction is
-    return SIZE * above + 2 * (times / (kappa[..., None] + steps)).sum(dim=-1)
+
+class _States(ctypes.Structure):
+    """``States`` of moments.h."""
+
+    _names = ("mean", "precision", "constant", "new_mean", "spread", "mass")
+    _fields_ = tuple((name, ctypes.c_void_p) for name in _names)
+
+
+def _call(
+    name: str,
+    stride: list[int],
+    given: tuple[Tensor | None, ...],
+    states: tuple[tuple[Tensor | None, ...], ...],
+    rest: tuple[Tensor | None, ...],
+    prior: float,
+) -> None:
+    """Call ``<name>_<dtype>`` of the library; None, and shares of nothing, are handed over as null."""
+    states = tuple(tuple(None if x is None or not x.numel() else x for x in each) for each in states)
+    kept = [[None if x is None else x.contiguous() for x in each] for each in (given, rest, *states)]
+    pose, _, weight, _ = kept[0]
+    assert pose is not None
+    assert weight is not None
+    extents = [*pose.shape[:4], *weight.shape[1:4], *stride, 1]
+    sizes = Sizes(*extents, torch.get_num_threads(), compete_positions=False, start_types=True, last_only=False)
+    tensors, more = ([ctypes.c_void_p(_address(x)) for x in each] for each in kept[:2])
+    structures = [ctypes.byref(_States(*map(_address, each))) for each in kept[2:]]
+    function = getattr(load(_LIBRARY), f"{name}_{SUFFIXES[pose.dtype]}")
+    if function(ctypes.byref(sizes), *tensors, *structures, *more, ctypes.c_double(prior)):
+        raise MemoryError(f"routing of sizes {extents} ran out of memory")
+
+
+def _address(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
+
+
+def _by_torch(
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    offset: Tensor | None,
+    stride: tuple[int, int],
+    shares: tuple[Tensor, Tensor, Tensor] | None,
+    return_coupling: bool,
+    prior: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute the moments of stored votes, without gradients."""
+    fields = Fields(pose.shape[1:4], weight.shape[1:3], stride)
+    votes = matrix_votes(fields.gather(pose), weight.flatten(0, 2))
+    if offset is not None:
+        votes = votes + offset.reshape(fields.n_children, 1, 4, 4)
+    v = votes.flatten(4).permute(0, 1, 2, 4, 3)  # [B, P, N, 16, J]
+    if shares is None:
+        r = torch.full_like(v[:, :, :, 0], 1 / max(1, v.shape[4]))
+    else:
+        known, precision, constant = (x[:, :, None] for x in shares)
+        logits = constant - ((v - known).square() * precision).sum(dim=3) / 2
+        r = (logits - fields.logsumexp(logits.logsumexp(dim=3, keepdim=True))).exp()
+    given = (r * fields.gather(activation)[..., None])[:, :, :, None]
+    mass = prior + given.sum(dim=2)
+    mean = (given * v).sum(dim=2) / mass
+    spread = (given * (v - mean[:, :, None]).square()).sum(dim=2)
+    coupling = r.unflatten(1, fields.places).contiguous() if return_coupling else pose.new_empty(0)
+    return mean, spread, mass[:, :, 0], coupling

@@ -12,13 +12,13 @@ from torchcaps.ops.backends.dispatch import which_backend
 from torchcaps.ops.em.checks import check_activation
 from torchcaps.ops.precision import at_least_float32, computed_in, without_autocast
 from torchcaps.ops.units import have_large_votes
-from torchcaps.ops.variational_bayes import cpu
+from torchcaps.ops.variational_bayes import compiled
 from torchcaps.ops.variational_bayes.reference import route
 from torchcaps.ops.votes import Fields, matrix_votes
 from torchcaps.types import Capsules
 
 #: What may be asked for; "auto" takes what :func:`torchcaps.ops.which_backend` says.
-BACKENDS = ("auto", "reference", "cpu")
+BACKENDS = ("auto", "reference", "cpu", "triton")
 #: Normalizes poses ``[B, J, n]`` or logits ``[B, J, n]``, such as ``torch.nn.BatchNorm1d(J, affine=False)``.
 Norm = Callable[[Tensor], Tensor]
 
@@ -53,10 +53,10 @@ def variational_bayes_routing(
         offset: added to the votes of each lower capsule, of the shape of one vote behind ``[I]``; None for nothing.
         norm_pose: what the means ``[B, J, D]`` go through at the end; None for nothing.
         norm_logit: what the logits ``[B, J, 1]`` of the activations go through; None for nothing.
-        backend: "reference" stores the votes; "cpu" is compiled code that does not, for 4×4 matrices, without
-            gradient of ``offset``, and for votes up to 1e12 in float32. "auto" takes compiled code where it is
-            available, elsewhere the reference; :func:`torchcaps.ops.which_backend` says which. Beyond 1e10 "auto" takes
-            the reference, too.
+        backend: "reference" stores the votes. "cpu" and "triton", for CUDA devices, do not; they are for 4×4
+            matrices, without gradient of ``offset``, and for votes up to 1e12 in float32. "auto" takes "cpu" where
+            it is available, elsewhere the reference; :func:`torchcaps.ops.which_backend` says which. Beyond 1e10
+            "auto" takes the reference, too.
         return_coupling: fill the result's ``coupling`` with r of the last pass.
 
     Returns:
@@ -66,7 +66,7 @@ def variational_bayes_routing(
     Raises:
         ValueError: shapes that do not fit, numbers that are not floating point, activations that are no probabilities,
             ``n_iters`` below 1, an unknown ``backend``, or one that is not made for these.
-        Unavailable: ``backend="cpu"`` where nothing can be compiled; a RuntimeError.
+        Unavailable: a named ``backend`` cannot be had here; a RuntimeError.
 
     Example:
         >>> import torch
@@ -135,7 +135,7 @@ def conv_variational_bayes_routing(
         offset: added to the votes, of the shape of one vote behind ``[T, K_h, K_w]``; None for nothing.
         norm_pose: what the means ``[B, J, H'·W'·D]`` go through at the end; None for nothing.
         norm_logit: what the logits ``[B, J, H'·W']`` of the activations go through; None for nothing.
-        backend: "auto", "reference" or "cpu", see :func:`variational_bayes_routing`.
+        backend: "auto", "reference", "cpu" or "triton", see :func:`variational_bayes_routing`.
         return_coupling: fill the result's ``coupling`` with r of the last pass.
 
     Returns:
@@ -178,8 +178,10 @@ def conv_variational_bayes_routing(
         m, a, w = (at_least_float32(x.to(dtype)) for x in (pose, activation, weight))
         beta_u, beta_a = beta_u.to(m.dtype), beta_a.to(m.dtype)
         offset = None if offset is None else offset.to(m.dtype)
-        if chosen == "cpu":
-            mean, logit, r = cpu.route(m, a, w, offset, beta_u, beta_a, stride, n_iters, return_coupling)
+        if chosen != "reference":
+            mean, logit, r = compiled.route(
+                m, a, w, offset, beta_u, beta_a, stride, n_iters, return_coupling, backend=chosen
+            )
         else:
             votes = matrix_votes(fields.gather(m if matrices else m.unsqueeze(-2)), w.flatten(0, 2))
             if offset is not None:

@@ -19,6 +19,7 @@ def route(
     return_coupling: bool,
     *,
     eps: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Route matrices, by tensors of one dtype, float32 or float64.
 
@@ -35,6 +36,7 @@ def route(
         n_iters: passes.
         return_coupling: return R of the last pass, too.
         eps: ε.
+        backend: of the moments, "cpu" or "triton".
 
     Returns:
         μ ``[B, J, 16]``, a ``[B, J]``, and R ``[B, I, J]`` or ``[0]``.
@@ -46,7 +48,7 @@ def route(
     mean = score = m
     for t in range(n_iters):
         wanted = not shared or (return_coupling and t == n_iters - 1)
-        found, coupling = moments(*place, None, (1, 1), shares, wanted, prior=eps)
+        found, coupling = moments(*place, None, (1, 1), shares, wanted, prior=eps, backend=backend)
         around, spread, mass = (x[:, 0] for x in found)  # [B, 16, J], twice, and [B, J]
         if shared:
             used = mass - eps
