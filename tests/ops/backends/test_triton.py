@@ -23,6 +23,7 @@ from tests.ops.dynamic import test_pairing as dynamic
 from tests.ops.dynamic.test_fuzz import SCALES, numbers
 from tests.ops.em import test_pairing as em
 from tests.ops.heinsen_matrix import test_pairing as heinsen
+from tests.ops.inverted_attention import test_pairing as inverted_attention
 from tests.ops.variational_bayes import test_pairing as variational_bayes
 from tests.pairing import Inputs, assert_paired, distance, double, largest, outcome
 from torchcaps.ops import conv_em_routing, dynamic_routing, em_routing, which_backend
@@ -252,6 +253,13 @@ def test_heinsen_matrices(shared: bool) -> None:
     assert_paired(heinsen.routing(n_iters=2, return_coupling=True), tensors, "triton")
 
 
+@needs_triton
+@pytest.mark.parametrize("n_iters", [2, 3])
+def test_inverted_attention(n_iters: int) -> None:
+    tensors = inverted_attention.inputs((2, 7, 3), all_of_them=True)
+    assert_paired(inverted_attention.routing(n_iters=n_iters, return_coupling=True), tensors, "triton")
+
+
 @needs_interpreter
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf"
@@ -281,14 +289,14 @@ def test_torch_accepts_the_operators_of_em() -> None:
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf"
 )  # opcheck's own, from torch 2.14
-@pytest.mark.parametrize("first", [False, True])
-def test_torch_accepts_the_operators_of_moments(first: bool) -> None:
+@pytest.mark.parametrize(("first", "linear"), [(False, False), (True, False), (False, True)])
+def test_torch_accepts_the_operators_of_moments(first: bool, linear: bool) -> None:
     from torchcaps.ops.variational_bayes.triton import forward_op
 
     pose, activation, weight = (torch.randn(1, 2, 2, 2, 4, 4), torch.rand(1, 2, 2, 2), torch.randn(2, 2, 1, 2, 4, 4))
     shapes = ((0,),) * 3 if first else ((1, 2, 16, 2), (1, 2, 16, 2), (1, 2, 2))
     leaves = [x.requires_grad_() for x in (pose, activation, weight)]
-    torch.library.opcheck(forward_op, (*leaves, None, *map(torch.rand, shapes), [1, 1], not first, 1.0))
+    torch.library.opcheck(forward_op, (*leaves, None, *map(torch.rand, shapes), [1, 1], not first, 1.0, linear))
 
 
 @needs_interpreter

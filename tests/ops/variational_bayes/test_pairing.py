@@ -124,8 +124,8 @@ def test_any_sizes(
 
 
 @pytest.mark.parametrize("prior", [1.0, 1e-5])
-@pytest.mark.parametrize("first", [True, False])
-def test_gradients_of_the_moments_are_those_of_differences(first: bool, prior: float) -> None:
+@pytest.mark.parametrize(("first", "linear"), [(True, False), (False, False), (False, True)])
+def test_gradients_of_the_moments_are_those_of_differences(first: bool, linear: bool, prior: float) -> None:
     torch.manual_seed(0)
     pose, a, weight = torch.randn(1, 2, 3, 3, 4, 4), torch.rand(1, 2, 3, 3), torch.randn(2, 2, 2, 3, 4, 4) / 2
     shares = torch.randn(1, 4, 16, 3), torch.rand(1, 4, 16, 3), torch.randn(1, 4, 3)
@@ -133,7 +133,11 @@ def test_gradients_of_the_moments_are_those_of_differences(first: bool, prior: f
 
     def function(pose: Tensor, a: Tensor, weight: Tensor, *shares: Tensor) -> tuple[Tensor, ...]:
         known = Shares(*shares) if shares else None
-        found, coupling = moments(pose, a, weight, None, (1, 1), known, not first, prior=prior, backend="cpu")
+        found, coupling = moments(
+            pose, a, weight, None, (1, 1), known, not first, prior=prior, linear=linear, backend="cpu"
+        )
+        if linear:
+            return found.mean, found.mass, coupling
         return (*found,) if first else (*found, coupling)
 
     assert torch.autograd.gradcheck(function, tensors)

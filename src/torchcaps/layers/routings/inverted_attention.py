@@ -15,6 +15,7 @@ from torchcaps.layers.routing import Init, Part, Routing, Sizes
 from torchcaps.layers.routings.em import POSES
 from torchcaps.layers.routings.options import known_sizes, shaped
 from torchcaps.ops import Capsules, inverted_attention_routing
+from torchcaps.ops.inverted_attention.routing import BACKENDS
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class InvertedAttentionRouting(Routing):
             concurrent routing see :func:`torchcaps.layers.route_concurrently`.
         pose: "matrix" for n×n of any n, or "vector".
         scores: Learn the linear map. None for dense layers alone, as in the paper; without it all activations are 1.
+        backend: What computes it: "auto", "reference", "cpu", or "triton" on CUDA devices. Compiled code, which stores
+            no votes, is for 4×4 matrices.
 
     Raises:
         ValueError: A value out of range.
@@ -47,10 +50,12 @@ class InvertedAttentionRouting(Routing):
     _: KW_ONLY
     pose: str = "matrix"
     scores: bool | None = None
+    backend: str = "auto"
 
     def __post_init__(self) -> None:
         check_at_least("n_iters", self.n_iters, 1)
         check_choice("pose", self.pose, POSES)
+        check_choice("backend", self.backend, BACKENDS)
         if self.scores is not None:
             check_flag("scores", self.scores)
 
@@ -88,5 +93,6 @@ class InvertedAttentionRouting(Routing):
             **parts,
             n_iters=self.n_iters if n_iters is None else n_iters,
             initial=None if state is None else state.pose,
+            backend=self.backend,
             return_coupling=return_coupling,
         )

@@ -65,6 +65,7 @@ class Passes(NamedTuple):
         types_first: bool,
         *,
         backward: bool = False,
+        linear: bool = False,
     ) -> Passes:
         """Lay out what is given, in the dtype that is computed in."""
         dtype, upper = computed_in(pose, weight), places(pose, weight, stride)
@@ -77,7 +78,7 @@ class Passes(NamedTuple):
         record = BACKWARD if backward else FORWARD
         passes = cls(
             dict(zip(names, values, strict=True)),
-            {"KH": rows, "KW": columns, "RECORD": record, "POSITIONS": positions},
+            {"KH": rows, "KW": columns, "RECORD": record, "POSITIONS": positions, "LINEAR": linear},
             _laid(pose, dtype, 0, 2, 3, 4, 1, 5),
             ours,
             begun,

@@ -48,6 +48,7 @@ def pose_pass(
     RECORD: tl.constexpr,
     N: tl.constexpr,
     POSITIONS: tl.constexpr,
+    LINEAR: tl.constexpr,
     FIRST: tl.constexpr,
     STOP: tl.constexpr,
 ):
@@ -87,7 +88,7 @@ def pose_pass(
                 if d_coupling is not None:
                     to = d_coupling + ((b * (HO * WO) + place) * (T * KH * KW) + (t * (KH * KW) + k)) * J + j
                 e = differences(m, w, sixteen(record, 4, N), shift, N)
-                d_votes, weighted = vote_gradient(e, record, a, highest, inverse, level, to, N, FIRST, STOP)
+                d_votes, weighted = vote_gradient(e, record, a, highest, inverse, level, to, N, FIRST, STOP, LINEAR)
                 d_a += weighted
                 after = ()
                 for h in tl.static_range(16):
@@ -130,6 +131,7 @@ def weight_pass(
     RECORD: tl.constexpr,
     N: tl.constexpr,
     POSITIONS: tl.constexpr,
+    LINEAR: tl.constexpr,
     FIRST: tl.constexpr,
     STOP: tl.constexpr,
 ):
@@ -162,7 +164,7 @@ def weight_pass(
         if d_coupling is not None:
             to = d_coupling + (tl.cast(place, tl.int64) * (T * KH * KW) + (t * (KH * KW) + k)) * J + j
         e = differences(m, w, sixteen(record, 4, N), shift, N)
-        d_votes, _weighted = vote_gradient(e, record, a, highest, inverse, level, to, N, FIRST, STOP)
+        d_votes, _weighted = vote_gradient(e, record, a, highest, inverse, level, to, N, FIRST, STOP, LINEAR)
         after = ()
         for h in tl.static_range(16):
             x_h = sums[h]

@@ -69,6 +69,7 @@ def child_pass(
     RECORD: tl.constexpr,
     N: tl.constexpr,
     POSITIONS: tl.constexpr,
+    LINEAR: tl.constexpr,
     BACKWARD: tl.constexpr,
 ):
     """Find the highest logit of a child and 1 over the sum of exponentials; backward Σ R dR too.
@@ -100,7 +101,7 @@ def child_pass(
                 w = sixteen(of_type + tl.cast(k * J + j, tl.int64) * (16 * T), 4 * T, N)
                 shift = None if offset is None else offset + (t * (KH * KW) + k) * 16
                 e = differences(m, w, sixteen(record, 4, N), shift, N)
-                _scaled, logit = logit_of(e, sixteen(record + 16, 4, N), tl.load(record + 32))
+                _scaled, logit = logit_of(e, sixteen(record + 16, 4, N), tl.load(record + 32), LINEAR)
                 higher = tl.maximum(highest, logit)
                 shrink, part = tl.exp(highest - higher), tl.exp(logit - higher)
                 highest = higher
@@ -153,6 +154,7 @@ def parent_pass(
     RECORD: tl.constexpr,
     N: tl.constexpr,
     POSITIONS: tl.constexpr,
+    LINEAR: tl.constexpr,
     FIRST: tl.constexpr,
     AROUND: tl.constexpr,
     BACKWARD: tl.constexpr,
@@ -200,7 +202,7 @@ def parent_pass(
         else:
             child = (spot * T + t) * J if POSITIONS else spot * T + t
             a, highest, inverse, mean = four(found_of + child * 4, N)
-            _scaled, logit = logit_of(e, precision, constant)
+            _scaled, logit = logit_of(e, precision, constant, LINEAR)
             share = tl.exp(logit - highest) * inverse
             to = (place * (T * KH * KW) + (t * (KH * KW) + k)) * J + j
             if coupling is not None:

@@ -91,20 +91,23 @@ def differences(m, w, minus_mu, offset, N: tl.constexpr):
 
 
 @triton.jit
-def logit_of(e, precision, constant):
-    """(V − μ)/σ², and log a + log p."""
+def logit_of(e, precision, constant, LINEAR: tl.constexpr):
+    """Return a logit, and minus its gradient of V: log a + log p and (V − μ)/σ².
+
+    Where logits are LINEAR in the votes, they are the constant and Σ (V − μ)/σ².
+    """
     scaled = ()
     rows = ()
     for q in tl.static_range(4):
-        v = e[4 * q] * precision[4 * q]
+        v = -precision[4 * q] if LINEAR else e[4 * q] * precision[4 * q]
         scaled += (v,)
         row = e[4 * q] * v
         for c in tl.static_range(1, 4):
-            v = e[4 * q + c] * precision[4 * q + c]
+            v = -precision[4 * q + c] if LINEAR else e[4 * q + c] * precision[4 * q + c]
             scaled += (v,)
             row = tl.fma(e[4 * q + c], v, row)
         rows += (row,)
-    return scaled, tl.fma((rows[0] + rows[1]) + (rows[2] + rows[3]), -0.5, constant)
+    return scaled, tl.fma((rows[0] + rows[1]) + (rows[2] + rows[3]), -1.0 if LINEAR else -0.5, constant)
 
 
 @triton.jit
@@ -132,7 +135,17 @@ def slope_of(e, moved, g1, g2, k, FIRST: tl.constexpr):
 
 @triton.jit
 def vote_gradient(
-    e, record, a, highest, inverse, mean, d_coupling, N: tl.constexpr, FIRST: tl.constexpr, STOP: tl.constexpr
+    e,
+    record,
+    a,
+    highest,
+    inverse,
+    mean,
+    d_coupling,
+    N: tl.constexpr,
+    FIRST: tl.constexpr,
+    STOP: tl.constexpr,
+    LINEAR: tl.constexpr,
 ):
     """dV, and R dr: of children with activations ``a``, times R of the first M-step where it is that.
 
@@ -147,7 +160,7 @@ def vote_gradient(
             d_votes += (a * twice[h],)
         weighted = slope
     else:
-        scaled, logit = logit_of(e, sixteen(record + 16, 4, N), tl.load(record + 32))
+        scaled, logit = logit_of(e, sixteen(record + 16, 4, N), tl.load(record + 32), LINEAR)
         r = tl.exp(logit - highest) * inverse
         weighted = r * slope
         ra = r * a

@@ -7,11 +7,23 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchcaps.checks import check_at_least, check_beside, check_flag, check_floating, check_shapes
+from torchcaps.checks import (
+    check_at_least,
+    check_beside,
+    check_choice,
+    check_flag,
+    check_floating,
+    check_shapes,
+)
+from torchcaps.ops.backends.dispatch import which_backend
+from torchcaps.ops.inverted_attention.compiled import further_passes
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.units import layer_norm
 from torchcaps.ops.votes import matrix_votes
 from torchcaps.types import Capsules
+
+#: What may be asked for; "auto" takes what :func:`torchcaps.ops.which_backend` says.
+BACKENDS = ("auto", "reference", "cpu", "triton")
 
 
 def inverted_attention_routing(
@@ -24,6 +36,7 @@ def inverted_attention_routing(
     score_weight: Tensor | None = None,
     score_bias: Tensor | None = None,
     initial: Tensor | None = None,
+    backend: str = "auto",
     return_coupling: bool = False,
 ) -> Capsules:
     """Route I lower capsules to J upper ones by their agreement with the upper poses of the pass before.
@@ -46,6 +59,9 @@ def inverted_attention_routing(
         score_weight: w, ``[d_out]``, of the activations p_j · w + b, which are logits. None for activations of 1.
         score_bias: b, ``[]``; None for 0.
         initial: upper poses ``[B, J, d_out]``, or matrices, to begin from.
+        backend: "reference" stores the votes in further passes. "cpu" and "triton", for CUDA devices, do not; they are
+            for 4×4 matrices. "auto" takes "cpu" where it is available, elsewhere the reference. The code is that of
+            variational-Bayes routing; :func:`torchcaps.ops.which_backend` says whether it is available.
         return_coupling: fill the result's ``coupling`` with r of the last pass.
 
     Returns:
@@ -53,7 +69,9 @@ def inverted_attention_routing(
         ``[B, I, J]``, or None unless asked for: Σ_j r_ij = 1.
 
     Raises:
-        ValueError: shapes that do not fit, numbers that are not floating point, or ``n_iters`` below 1.
+        ValueError: shapes that do not fit, numbers that are not floating point, ``n_iters`` below 1, an unknown
+            ``backend``, or one that is not made for these.
+        Unavailable: a named ``backend`` cannot be had here; a RuntimeError.
 
     Example:
         >>> import torch
@@ -87,6 +105,7 @@ def inverted_attention_routing(
             check_beside(name, tensor, "pose", pose)
             if tensor.shape != wanted:
                 raise ValueError(f"{name} must be {list(wanted)}, got shape {list(tensor.shape)}")
+    chosen = which_backend("variational_bayes", _asked(backend, pose, weight), pose, weight)
     dtype = torch.promote_types(pose.dtype, weight.dtype)
     with without_autocast(pose):
         m = at_least_float32((pose if matrices else pose.unsqueeze(2)).to(dtype))  # a vector is a matrix of one row
@@ -98,18 +117,32 @@ def inverted_attention_routing(
         def normalize(s: Tensor) -> Tensor:
             return layer_norm(s.flatten(2), gamma, beta)  # [B, J, d_out]
 
-        share = m.new_full((*m.shape[:2], n_out), 1 / max(1, n_out))
+        share = m.new_full((1, 1, 1), 1 / max(1, n_out)).expand(*m.shape[:2], n_out)
         if initial is None:  # Σ_i V_ij / J is one product of matrices
             upper = normalize(torch.einsum("birk,ijkc->bjrc", m, w) / max(1, n_out))
             n_iters = n_iters - 1
         else:
             upper = initial.to(m.dtype).flatten(2)
-        if n_iters:
+        if n_iters and chosen != "reference":
+            share, upper = further_passes(m, w, upper, n_iters, normalize, return_coupling, backend=chosen)
+        elif n_iters:
             share, upper = _further_passes(matrix_votes(m, w).flatten(3), upper, n_iters, normalize)
         logit = upper.new_ones(upper.shape[:2]) if score is None else upper @ score
         logit = logit if bias is None else logit + bias
     upper = upper.unflatten(2, (rows, columns)) if matrices else upper
     return Capsules(upper.to(dtype), logit.to(dtype), share.to(dtype) if return_coupling else None)
+
+
+def _asked(backend: str, pose: Tensor, weight: Tensor) -> str:
+    """Return what to ask for: the reference instead of "auto" where compiled code is not made for a call."""
+    check_choice("backend", backend, BACKENDS)
+    if backend == "reference" or (tuple(pose.shape[2:]) == tuple(weight.shape[2:]) == (4, 4) and pose.shape[1]):
+        return backend
+    if backend == "auto":
+        return "reference"
+    raise ValueError(
+        f"backend='{backend}' wants 4×4 matrices, got poses {list(pose.shape)} and weight {list(weight.shape)}"
+    )
 
 
 def _further_passes(

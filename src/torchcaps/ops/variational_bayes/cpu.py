@@ -29,6 +29,7 @@ def forward_op(
     stride: list[int],
     return_coupling: bool,
     prior: float,
+    linear: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute what ``moments.py`` says; shares of ``[0]`` are none. Where nothing is compiled torch does the same."""
     given, shares = (pose, activation, weight, offset), (mean, precision, constant)
@@ -40,9 +41,11 @@ def forward_op(
     if reason is not None:
         note_reference(reason)
         known = shares if mean.numel() else None
-        return _by_torch(pose, activation, weight, offset, (stride[0], stride[1]), known, return_coupling, prior)
+        return _by_torch(
+            pose, activation, weight, offset, (stride[0], stride[1]), known, return_coupling, prior, linear
+        )
     coupling = results[3] if return_coupling else None
-    _call("moments", stride, given, ((*shares, *results[:3]),), (coupling,), prior)
+    _call("moments", stride, given, ((*shares, *results[:3]),), (coupling,), prior, linear)
     return results
 
 
@@ -63,6 +66,7 @@ def backward_op(
     mass: Tensor,
     stride: list[int],
     prior: float,
+    linear: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute the gradients of :func:`forward_op`: pose, activation, weight, mean, precision and constant."""
     shares = mean, precision, constant
@@ -70,7 +74,15 @@ def backward_op(
     if not mass.numel():
         return tuple(x.zero_() for x in results)  # type: ignore[return-value]
     states = (*shares, new_mean, None, mass), (None, None, None, d_mean, d_spread, d_mass), (*results[3:], *3 * [None])
-    _call("moments_backward", stride, (pose, activation, weight, offset), states, (d_coupling, *results[:3]), prior)
+    _call(
+        "moments_backward",
+        stride,
+        (pose, activation, weight, offset),
+        states,
+        (d_coupling, *results[:3]),
+        prior,
+        linear,
+    )
     return results
 
 
@@ -91,6 +103,7 @@ def _call(
     states: tuple[tuple[Tensor | None, ...], ...],
     rest: tuple[Tensor | None, ...],
     prior: float,
+    linear: bool,
 ) -> None:
     """Call ``<name>_<dtype>`` of the library; None, and shares of nothing, are handed over as null."""
     states = tuple(tuple(None if x is None or not x.numel() else x for x in each) for each in states)
@@ -103,7 +116,7 @@ def _call(
     tensors, more = ([ctypes.c_void_p(_address(x)) for x in each] for each in kept[:2])
     structures = [ctypes.byref(_States(*map(_address, each))) for each in kept[2:]]
     function = getattr(load(_LIBRARY), f"{name}_{SUFFIXES[pose.dtype]}")
-    if function(ctypes.byref(sizes), *tensors, *structures, *more, ctypes.c_double(prior)):
+    if function(ctypes.byref(sizes), *tensors, *structures, *more, ctypes.c_double(prior), ctypes.c_int32(linear)):
         raise MemoryError(f"routing of sizes {extents} ran out of memory")
 
 
@@ -120,6 +133,7 @@ def _by_torch(
     shares: tuple[Tensor, Tensor, Tensor] | None,
     return_coupling: bool,
     prior: float,
+    linear: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute the moments of stored votes, without gradients."""
     fields = Fields(pose.shape[1:4], weight.shape[1:3], stride)
@@ -131,7 +145,8 @@ def _by_torch(
         r = torch.full_like(v[:, :, :, 0], 1 / max(1, v.shape[4]))
     else:
         known, precision, constant = (x[:, :, None] for x in shares)
-        logits = constant - ((v - known).square() * precision).sum(dim=3) / 2
+        terms = v if linear else (v - known).square() / -2
+        logits = constant + (terms * precision).sum(dim=3)
         r = (logits - fields.logsumexp(logits.logsumexp(dim=3, keepdim=True))).exp()
     given = (r * fields.gather(activation)[..., None])[:, :, :, None]
     mass = prior + given.sum(dim=2)

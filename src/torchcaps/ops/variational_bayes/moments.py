@@ -2,7 +2,9 @@
 
 With V_ij = M_i W_ij, the shares of a lower capsule i among all upper ones j that see it, wherever they stand, are
 
-    R_ij = softmax_j(c_j − ½ Σ_h p_jh (V_ijh − m_jh)²),    or 1/J at first, and r_ij = R_ij a_i.
+    R_ij = softmax_j(c_j − ½ Σ_h p_jh (V_ijh − m_jh)²),    or 1/J at first, and r_ij = R_ij a_i;
+
+or, where logits are linear in the votes, softmax_j(c_j + Σ_h p_jh V_ijh).
 
 Beside a prior, a vote of 0 that counts so much, the next state is
 
@@ -48,6 +50,7 @@ def moments(
     return_coupling: bool = False,
     *,
     prior: float = 1.0,
+    linear: bool = False,
     backend: str,
 ) -> tuple[Moments, Tensor]:
     """Compute the moments of votes, of tensors of one dtype, float32 or float64.
@@ -61,12 +64,14 @@ def moments(
         shares: what the shares follow from; None where they are 1/J.
         return_coupling: return the shares, too.
         prior: what the vote of 0 counts, above 0.
+        linear: logits are linear in the votes: there have to be shares, their m is not looked at, and the spread says
+            nothing.
         backend: "cpu" or "triton".
 
     Returns:
         The moments, and R ``[B, H', W', T·K_h·K_w, J]``, or ``[0]`` unless asked for.
     """
     known = shares or Shares(*(pose.new_empty(0) for _ in Shares._fields))
-    forward_op = _OPERATORS[backend]
-    *found, coupling = forward_op(pose, activation, weight, offset, *known, list(stride), return_coupling, prior)
+    given = pose, activation, weight, offset, *known, list(stride), return_coupling, prior, linear
+    *found, coupling = _OPERATORS[backend](*given)
     return Moments(*found), coupling

@@ -7,7 +7,9 @@ With d = V − mean of the new means, the gradient of a share r_ij, times what i
 
 as a spread is around a mean beside the prior. With x = R (a dr − Σ_j R a dr) and e = V − m of the old means,
 
-    dV_h = −x p_h e_h,    dm_h = Σ_i x p_h e_h,    dp_h = −½ Σ_i x e_h²,    dc = Σ_i x.
+    dV_h = −x p_h e_h,    dm_h = Σ_i x p_h e_h,    dp_h = −½ Σ_i x e_h²,    dc = Σ_i x,
+
+or, where logits are linear in the votes, dV_h = x p_h, dm = 0 and dp_h = Σ_i x V_h.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from torchcaps.ops.backends.errors import refuse_second_derivative
 from torchcaps.ops.em.operator import places
 
 _GIVEN = "Tensor pose, Tensor activation, Tensor weight, Tensor? offset, Tensor mean, Tensor precision, Tensor constant"
-FORWARD = f"({_GIVEN}, SymInt[] stride, bool return_coupling, float prior) -> (Tensor, Tensor, Tensor, Tensor)"
+FORWARD = (
+    f"({_GIVEN}, SymInt[] stride, bool return_coupling, float prior, bool linear) -> (Tensor, Tensor, Tensor, Tensor)"
+)
 BACKWARD = (
     f"(Tensor d_mean, Tensor d_spread, Tensor d_mass, Tensor? d_coupling, {_GIVEN}, Tensor new_mean, Tensor mass, "
-    "SymInt[] stride, float prior) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "SymInt[] stride, float prior, bool linear) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -51,7 +55,7 @@ def register(forward_op: Any, backward_op: Any, backend: str) -> None:
 
     @forward_op.register_fake
     def _(
-        pose: Tensor, _a: Any, weight: Tensor, _o: Any, _m: Any, _p: Any, _c: Any, stride: Any, coupling: Any, _: Any
+        pose: Tensor, _a: Any, weight: Tensor, _o: Any, _m: Any, _p: Any, _c: Any, stride: Any, coupling: Any, *_: Any
     ) -> Any:
         return allocate(pose, weight, stride, coupling)
 
@@ -64,14 +68,14 @@ def register(forward_op: Any, backward_op: Any, backend: str) -> None:
     ) -> tuple[Any, ...]:
         asked = d_coupling if ctx.return_coupling else None  # else one of shape [0]
         d_pose, d_a, d_weight, *d_shares = backward_op(
-            d_mean, d_spread, d_mass, asked, *ctx.saved_tensors, ctx.stride, ctx.prior
+            d_mean, d_spread, d_mass, asked, *ctx.saved_tensors, ctx.stride, ctx.prior, ctx.linear
         )
-        return d_pose, d_a, d_weight, None, *d_shares, None, None, None
+        return d_pose, d_a, d_weight, None, *d_shares, None, None, None, None
 
     forward_op.register_autograd(differentiate, setup_context=_keep)
     refuse_second_derivative(backward_op, backend)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.stride, ctx.return_coupling, ctx.prior = inputs
+    *tensors, ctx.stride, ctx.return_coupling, ctx.prior, ctx.linear = inputs
     ctx.save_for_backward(*tensors, output[0], output[2])

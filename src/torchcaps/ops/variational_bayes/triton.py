@@ -42,13 +42,14 @@ def forward_op(
     stride: list[int],
     return_coupling: bool,
     prior: float,
+    linear: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute what ``moments.py`` says; shares of ``[0]`` are none."""
     refuse_forward_derivative(pose, activation, weight, offset, mean, precision, constant)
     results = new_mean, spread, mass, coupling = allocate(pose, weight, stride, return_coupling)
     if not mass.numel():
         return results
-    passes, first = Passes.of(pose, activation, weight, offset, stride, False, True), not mean.numel()
+    passes, first = Passes.of(pose, activation, weight, offset, stride, False, True, linear=linear), not mean.numel()
     record = _Written.of(passes.records)
     if first:
         if return_coupling:
@@ -59,18 +60,19 @@ def forward_op(
         record.minus_mean.copy_(-at)
         squares = _whole(passes.parents(first=True)).s2
     else:
-        _write_shares(record, mean, precision, constant)
+        _write_shares(record, mean, precision, constant, linear)
         passes.children()
         s0, s1, s2 = _whole(passes.parents(coupling=coupling if return_coupling else None))
         mass.copy_(prior + s0)
         moved = (s1 + prior * record.minus_mean) / mass[..., None]
         at = moved - record.minus_mean
         squares = s2 + moved * (moved * s0[..., None] - 2 * s1)
-        # Where the mean moved so far that the spread cancels, it is summed again around the new mean.
-        lost = (s2 > 4 * squares).any(dim=-1)
-        record.moved.copy_(moved)
-        again = _whole(passes.parents(again=lost.to(torch.int32))).s2
-        squares = torch.where(lost[..., None], again, squares)
+        if not linear:
+            # Where the mean moved so far that the spread cancels, it is summed again around the new mean.
+            lost = (s2 > 4 * squares).any(dim=-1)
+            record.moved.copy_(moved)
+            again = _whole(passes.parents(again=lost.to(torch.int32))).s2
+            squares = torch.where(lost[..., None], again, squares)
     new_mean.copy_(at.transpose(2, 3))
     spread.copy_(squares.transpose(2, 3))
     return results
@@ -93,12 +95,13 @@ def backward_op(
     mass: Tensor,
     stride: list[int],
     prior: float,
+    linear: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute the gradients of :func:`forward_op`: pose, activation, weight, mean, precision and constant."""
     results = gradients(pose, activation, weight, mean, precision, constant)
     if not mass.numel():
         return tuple(x.zero_() for x in results)  # type: ignore[return-value]
-    passes = Passes.of(pose, activation, weight, offset, stride, False, True, backward=True)
+    passes = Passes.of(pose, activation, weight, offset, stride, False, True, backward=True, linear=linear)
     record, first = _Written.of(passes.records), not mean.numel()
     g2 = d_spread.transpose(2, 3)
     at = new_mean.transpose(2, 3)
@@ -112,13 +115,13 @@ def backward_op(
         passes.gradients(d_pose, d_activation, d_weight, first=True, types=True)
     else:
         d_coupling = None if d_coupling is None else d_coupling.contiguous()
-        _write_shares(record, mean, precision, constant)
+        _write_shares(record, mean, precision, constant, linear)
         record.moved.copy_(at + record.minus_mean)
         passes.children(backward=True, d_coupling=d_coupling)
         passes.gradients(d_pose, d_activation, d_weight, d_coupling=d_coupling)
         s0, s1, s2 = _whole(passes.parents(backward=True, d_coupling=d_coupling))
-        results[3].copy_((record.precision * s1).transpose(2, 3))
-        results[4].copy_((s2 / -2).transpose(2, 3))
+        results[3].copy_(((record.precision * s1) * (not linear)).transpose(2, 3))
+        results[4].copy_((s1 if linear else s2 / -2).transpose(2, 3))
         results[5].copy_(s0)
     d_kernels = d_weight.sum(dim=0).permute(3, 0, 1, 2, 4).unflatten(1, weight.shape[1:3])
     computed = d_pose.permute(0, 4, 1, 2, 3, 5), d_activation.permute(0, 3, 1, 2), d_kernels
@@ -130,8 +133,8 @@ def backward_op(
 register(forward_op, backward_op, "triton")
 
 
-def _write_shares(record: _Written, mean: Tensor, precision: Tensor, constant: Tensor) -> None:
-    record.minus_mean.copy_(-mean.transpose(2, 3))
+def _write_shares(record: _Written, mean: Tensor, precision: Tensor, constant: Tensor, linear: bool) -> None:
+    record.minus_mean.copy_(mean.transpose(2, 3) * (0 if linear else -1))
     record.precision.copy_(precision.transpose(2, 3))
     record.constant.copy_(constant)
 

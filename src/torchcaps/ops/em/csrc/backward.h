@@ -173,11 +173,11 @@ struct Backward {
                   const int h = 4 * l + k;
                   const V d = v[l] - slope.moved[h];
                   e[at * D + h] = v[l];
-                  q[l] += v[l] * v[l] * slope.w[h];
+                  q[l] += (Pose::kLinear ? v[l] : v[l] * v[l]) * slope.w[h];
                   a[l] += d * (slope.g1[h] + slope.g2[h] * d);
                 }
               }
-              r[at] = slope.c - T(0.5) * ((q[0] + q[1]) + (q[2] + q[3]));
+              r[at] = slope.c + logit_of<T, Pose>(q);
               dr[at] = slope.k + ((a[0] + a[1]) + (a[2] + a[3]));
             }
         softmax<T>(r, block, part, problem.compete_positions, unused, unused + walk.n_children());
@@ -197,7 +197,7 @@ struct Backward {
 #pragma GCC unroll 16
               for (int h = 0; h < D; ++h) {
                 dv[h] = ra * (slope.g1[h] + slope.twice[h] * (d[h] - slope.moved[h]));
-                if (!kStop) dv[h] -= xa * d[h] * slope.w[h];
+                if (!kStop) dv[h] -= (Pose::kLinear ? -xa : xa * d[h]) * slope.w[h];
               }
               Pose::template backward<T>(problem.pose + (base + visit.child) * D,
                                          problem.weights(row0 + visit.row, jv), dv,

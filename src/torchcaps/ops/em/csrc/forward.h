@@ -157,10 +157,9 @@ struct Forward {
             for (const Visit& visit : run) {
               const int64_t at = visit.slot * part + k, jv = first + k;
               const Parent<V>& parent = parents[place_of<Pose>(run, visit) * JV + jv];
-              const V distance = differences<T, Pose, kOffset>(
+              r[at] = parent.c + differences<T, Pose, kOffset>(
                   poses + int64_t(visit.child) * D, problem.weights(row0 + visit.row, jv), parent.mu,
                   problem.offset + (row0 + visit.row) * D, parent.w, e + at * D);
-              r[at] = parent.c - T(0.5) * distance;
             }
         softmax<T>(r, block, part, problem.compete_positions, top, inv);
         body(block, type, first, e, r, top, inv);
@@ -220,9 +219,10 @@ struct Forward {
       const V top = problem.compete_positions ? load<T>(greatest + (own * JV + jv) * L) : splat<T>(greatest[own]);
       const V inv = problem.compete_positions ? load<T>(inverse + (own * JV + jv) * L) : splat<T>(inverse[own]);
       V e[D];
-      const V q = differences<T, Pose, kOffset>(problem.pose + child * D, problem.weights(row, jv), parent.mu,
-                                                problem.offset + row * D, parent.w, e);
-      const V r = problem.act[child] * (exp_of_negative<T>(parent.c - T(0.5) * q - top) * inv);
+      const V logit =
+          parent.c + differences<T, Pose, kOffset>(problem.pose + child * D, problem.weights(row, jv), parent.mu,
+                                                   problem.offset + row * D, parent.w, e);
+      const V r = problem.act[child] * (exp_of_negative<T>(logit - top) * inv);
       for (int h = 0; h < D; ++h) {
         const V d = e[h] - moved[h];
         total[h] += r * d * d;
@@ -241,7 +241,7 @@ struct Forward {
       const auto lost = s2 > T(4) * (total[h] + problem.floor * mass);
       for (int l = 0; l < L; ++l) again |= lost[l] != 0;
     }
-    return again;
+    return again && !Pose::kLinear;
   }
 
   // The new mean and variance, in mu and s2; the mass in s0; how far the mean moved in t1.

@@ -11,6 +11,7 @@ struct Matrices {
   static constexpr int64_t kNumbers = D;  // of a transformation
   static constexpr int64_t kRows = 24;    // rows of weights that stay in L1 while all places use them
   static constexpr bool kEven = true;     // a run of visits is of one place, its slots evenly spaced
+  static constexpr bool kLinear = false;  // whether logits are products Σ w V, instead of distances −½ Σ w (V − μ)²
 
   template <class P>
   using Walk = ByType<P>;
@@ -50,6 +51,11 @@ struct Matrices {
   }
 };
 
+// The same, shared by products of votes. There μ is 0, and sums of squares say nothing.
+struct LinearMatrices : Matrices {
+  static constexpr bool kLinear = true;
+};
+
 // Poses that are vectors of 16 numbers: V = M W with a row vector M and a 16×16 matrix W.
 //
 // There are 16 times as many weights as with matrices, and they no longer stay in L2 while all places use them.
@@ -57,6 +63,7 @@ struct Vectors {
   static constexpr int64_t kNumbers = D * D;  // of a transformation
   static constexpr int64_t kRows = 1;         // rows of weights that stay close while all places use them
   static constexpr bool kEven = false;        // a run of visits is of many places
+  static constexpr bool kLinear = false;
 
   template <class P>
   using Walk = ByPosition<P>;

@@ -113,7 +113,13 @@ inline void quarter(const T* m, const Vec<T>* weight, const Vec<T>* mu, const T*
   Pose::template quarter<T>(m, weight, c, [&](int h) { return kOffset ? mu[h] - offset[h] : mu[h]; }, v);
 }
 
-// V − μ into e; returns Σ (V − μ)² w.
+// What is added to a logit, from four sums of its terms.
+template <class T, class Pose>
+inline Vec<T> logit_of(const Vec<T>* sum) {
+  return (Pose::kLinear ? T(1) : T(-0.5)) * ((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+// V − μ into e; returns what is added to the logit: −½ Σ (V − μ)² w, or Σ (V − μ) w.
 template <class T, class Pose, bool kOffset>
 inline Vec<T> differences(const T* m, const Vec<T>* weight, const Vec<T>* mu, const T* offset, const Vec<T>* w,
                           Vec<T>* e) {
@@ -125,10 +131,10 @@ inline Vec<T> differences(const T* m, const Vec<T>* weight, const Vec<T>* mu, co
 #pragma GCC unroll 4
     for (int q = 0; q < 4; ++q) {
       e[4 * q + c] = v[q];
-      sum[q] += v[q] * v[q] * w[4 * q + c];
+      sum[q] += (Pose::kLinear ? v[q] : v[q] * v[q]) * w[4 * q + c];
     }
   }
-  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  return logit_of<T, Pose>(sum);
 }
 
 // Where all visits of a run are for one place the compiler knows it, and keeps its state in registers.

@@ -55,7 +55,7 @@ struct Moments {
       const int n = problem.width(jv);
       Parent<V>& parent = parents[i];
       for (int h = 0; h < D; ++h) {
-        parent.mu[h] = read(states.mean, from, h, problem.J, n);
+        parent.mu[h] = Pose::kLinear ? V{} : read(states.mean, from, h, problem.J, n);
         parent.w[h] = read(states.precision, from, h, problem.J, n);
         parent.s1[h] = parent.s2[h] = parent.t1[h] = parent.t2[h] = V{};
       }
@@ -136,7 +136,7 @@ struct MomentsBackward {
         s.g1[h] = (Pass::read(given.new_mean, from, h, J, n) - s.twice[h] * (pass.problem.eps * mean)) / mass;
         s.mu[h] = mean;
         if (!states.mean) continue;
-        s.mu[h] = Pass::read(states.mean, from, h, J, n);
+        s.mu[h] = Pose::kLinear ? V{} : Pass::read(states.mean, from, h, J, n);
         s.moved[h] = mean - s.mu[h];
         s.w[h] = Pass::read(states.precision, from, h, J, n);
       }
@@ -153,8 +153,8 @@ struct MomentsBackward {
       const Slope<V>& s = slopes[i];
       for (int h = 0; h < D; ++h) {
         const int64_t number = (to / J * D + h) * J + to % J;
-        store_lanes<T>(wanted.mean + number, s.s1[h] * s.w[h], n);
-        store_lanes<T>(wanted.precision + number, T(-0.5) * s.s2[h], n);
+        store_lanes<T>(wanted.mean + number, Pose::kLinear ? V{} : s.s1[h] * s.w[h], n);
+        store_lanes<T>(wanted.precision + number, Pose::kLinear ? s.s1[h] : T(-0.5) * s.s2[h], n);
       }
       store_lanes<T>(wanted.constant + to, s.s0, n);
     }
