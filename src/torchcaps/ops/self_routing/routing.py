@@ -8,6 +8,7 @@ from torch import Tensor
 from torchcaps.checks import check_flag, check_floating, check_shapes
 from torchcaps.ops.backends.tracing import has_values
 from torchcaps.ops.precision import at_least_float32, without_autocast
+from torchcaps.ops.weighted_votes import weighted_votes
 from torchcaps.types import Capsules
 
 
@@ -100,4 +101,4 @@ def _mean_votes(u: Tensor, a: Tensor, log_c: Tensor, weight: Tensor) -> Tensor:
     # Shares of capsules that are not active do not count, and may be larger than all that do. No clamp: from torch 2.14
     # it gives no gradient to what is at its bound, as the largest is.
     share = below.masked_fill(below > 0, 0).exp() * a.unsqueeze(2)  # [B, I, J]
-    return torch.einsum("bij,bid,ijde->bje", share / share.sum(dim=1, keepdim=True), u, weight)
+    return weighted_votes(share / share.sum(dim=1, keepdim=True), u, weight)
