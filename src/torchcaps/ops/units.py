@@ -34,15 +34,23 @@ def in_units(x: Tensor, dim: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
         The quotient, and the unit that it was divided by, with ``dim`` of size 1. No gradient goes through the unit:
         what is computed in units must not depend on it.
     """
-    sizes = [x.shape[axis] for axis in ((dim,) if isinstance(dim, int) else dim)]
-    of_nothing = any(size == 0 for size in sizes)  # of which there is no largest number, but a sum
+    axes = (dim,) if isinstance(dim, int) else dim
     known = x.detach()
+    if has_values(known) and _is_small(known):
+        rest = [axis % x.dim() for axis in axes]
+        return x, x.new_ones([1 if axis in rest else size for axis, size in enumerate(x.shape)])
+    of_nothing = any(x.shape[axis] == 0 for axis in axes)  # of which there is no largest number, but a sum
     largest = (
         known.sum(dim, keepdim=True) if of_nothing else torch.linalg.vector_norm(known, torch.inf, dim, keepdim=True)
     )
     unit = torch.where(largest > LARGE, largest, 1.0)
-    # What is divided by 1 need not be written again.
-    return (x if has_values(unit) and bool((unit == 1).all()) else x / unit), unit
+    return x / unit, unit
+
+
+def _is_small(x: Tensor) -> bool:
+    """Tell whether no number is large, in one pass; NaN is neither."""
+    least, most = x.aminmax()
+    return float(least) >= -LARGE and float(most) <= LARGE
 
 
 def per_square_unit(constant: float, unit: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from torchcaps.checks import check_flag, check_floating, check_shapes
+from torchcaps.ops.in_turn import in_turn
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.squash import squash_with_length
 from torchcaps.ops.units import in_units
-from torchcaps.ops.votes import dense_votes
 from torchcaps.types import Capsules
 
 _SHORTEST = 1e-8  # the authors' least square of a length
@@ -51,14 +51,23 @@ def degree_routing(u: Tensor, weight: Tensor, *, return_coupling: bool = False) 
     """
     check_floating("u", u)
     check_floating("weight", weight)
-    check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
+    sizes = check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
     check_flag("return_coupling", return_coupling)
     dtype = torch.promote_types(u.dtype, weight.dtype)
     with without_autocast(u):
-        votes = dense_votes(at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype)))  # [B, I, J, d_out]
-        votes, unit = in_units(votes, (1, 2, 3))
-        degree = torch.einsum("bije,bje->bij", votes, votes.sum(dim=1))
-        square = torch.linalg.vector_norm(votes, dim=3).square()
-        c = (degree / square.maximum((_SHORTEST / unit[..., 0] / unit[..., 0]).clamp_min(_LEAST))).softmax(dim=1)
-        pose, activation = squash_with_length(torch.einsum("bij,bije->bje", c, votes) * unit[:, 0])
+        wide, parts = at_least_float32(u.to(dtype)), [at_least_float32(weight.to(dtype))]
+        pose, activation, c = in_turn(_route, wide, parts, [1], sizes["d_out"])
     return Capsules(pose.to(dtype), activation.to(dtype), c.to(dtype) if return_coupling else None)
+
+
+def _route(u: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Route to some of the upper capsules; returns poses, activations and couplings."""
+    n_in, n_out, _, d_out = weight.shape
+    votes = u.transpose(0, 1) @ weight.transpose(1, 2).flatten(2)  # lower capsules first, as products of matrices are
+    votes = votes.view(n_in, len(u), n_out, d_out)
+    votes, unit = in_units(votes, (0, 3))
+    degree = (votes * votes.sum(dim=0)).sum(dim=3)
+    square = votes.square().sum(dim=3)
+    c = (degree / square.maximum((_SHORTEST / unit[..., 0] / unit[..., 0]).clamp_min(_LEAST))).softmax(dim=0)
+    pose, activation = squash_with_length((c.unsqueeze(3) * votes).sum(dim=0) * unit[0])
+    return pose, activation, c.transpose(0, 1)
