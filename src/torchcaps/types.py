@@ -66,7 +66,7 @@ class ModelOutput(NamedTuple):
     """One forward pass.
 
     Attributes:
-        scores: ``[B, J]``; lengths 0 … 1 of the class capsules, or a CNN's logits. The largest is
+        scores: ``[B, J]``; lengths 0 … 1 of the class capsules, or logits of a CNN and some routings. The largest is
             the prediction (for two digits the two largest).
         capsules: the capsules of every layer, the class capsules last; empty for a CNN.
     """

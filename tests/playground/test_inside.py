@@ -5,6 +5,7 @@ import torch
 
 from torchcaps import build, explain
 from torchcaps.models.baselines import BaselineCNN
+from torchcaps.playground import Network
 from torchcaps.playground.inside import Inside
 
 NETWORKS = {
@@ -36,3 +37,19 @@ def test_one_pass_says_what_the_explanations_say(name: str) -> None:
 def test_a_network_without_capsules_has_nothing_inside() -> None:
     with pytest.raises(ValueError, match="must have a routed layer"):
         Inside(BaselineCNN((1, 28, 28), 10, (4, 4), (8,), pool=True).eval(), (1, 28, 28))
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_logits_are_shown_as_probabilities(pairs: bool) -> None:
+    model = build(
+        "capsnet_small", (1, 28, 28), 5, channels=8, n_types=2, d_primary=16, routing="inverted_attention", decoder=None
+    )
+    network = Network("logits", model.eval(), tuple("abcde"), (1, 28, 28), pairs=pairs, logits=True)
+    image = torch.rand(1, 28, 28)
+    with torch.no_grad():
+        scores = explain.scores_of(model, image[None])[0]
+    wanted = scores.sigmoid() if pairs else scores.softmax(dim=0)
+    assert network.inside is not None
+    found = network.inside(image[None])
+    for probabilities in (network.see(image).scores, found.scores, found.lengths[-1]):
+        torch.testing.assert_close(probabilities, wanted)

@@ -63,7 +63,9 @@ def test_a_cnn_gives_probabilities_and_sees_colour(
     for (first, second), probabilities in zip(found.values(), wanted.tolist(), strict=True):
         assert {first[0], second[0]} == {"blue", "red"} and first[1] >= second[1]
         assert [dict((first, second))[name] for name in ("blue", "red")] == pytest.approx(probabilities, abs=1e-5)
-    named = module._named(load_model(run), torch.from_numpy(pixels).permute(0, 3, 1, 2), False, 3, OverlappingPairs())
+    named = module._named(
+        load_model(run), torch.from_numpy(pixels).permute(0, 3, 1, 2), False, 3, OverlappingPairs(), "cross_entropy"
+    )
     with torch.no_grad():
         each = load_model(run).model(images).scores.sigmoid()  # of two objects, each by itself
     assert [probabilities for _, probabilities in (one[0] for one in named)] == pytest.approx(
@@ -76,3 +78,21 @@ def test_a_cnn_gives_probabilities_and_sees_colour(
     for one, two in zip(found.values(), predict(run, paths).values(), strict=True):
         assert [name for name, _ in one] == [name for name, _ in two]
         assert [value for _, value in one] == pytest.approx([value for _, value in two], abs=1e-5)
+
+
+def test_capsules_that_cross_entropy_trained_give_probabilities(colours: Path, tmp_path: Path) -> None:
+    """Their scores are logits, of any size."""
+    config = Experiment(
+        data=Data("folder", root=str(colours), image_size=(8, 8), shift=0),
+        model=Model("self_routing_resnet"),
+        loss="cross_entropy",
+        epochs=1,
+        batch_size=8,
+        threads=1,
+        device="cpu",
+    )
+    result = train(config, tmp_path / "run")
+    paths = sorted((colours / "red").iterdir())
+    for named in predict(tmp_path / "run", paths).values():
+        assert sum(probability for _, probability in named) == pytest.approx(1, abs=1e-5)
+    assert 0 <= result["test_ece"] <= 1 and result["test_auc_macro"] != 0.5

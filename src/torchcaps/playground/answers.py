@@ -169,6 +169,7 @@ class Playground:
         else:
             side, decodes = network.image_shape[1], network.decoder is not None
             further = {"segments": False, "pairs": network.pairs, "side": side, "decodes": decodes}
+            further["logits"] = network.logits
             beside = self.beside_of(network)
         name = None if beside is None else beside.name
         return {"name": network.name, "classes": list(network.classes), "beside": name, **further}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -47,13 +48,20 @@ class Inside(nn.Module):
     Args:
         model: a network of capsules, in evaluation mode.
         image_shape: (channels, height, width).
+        as_probabilities: turns scores ``[B, J]`` into probabilities; None where they are such.
 
     Raises:
         ValueError: the network routes no map of capsules to its classes.
     """
 
-    def __init__(self, model: nn.Module, image_shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        image_shape: tuple[int, int, int],
+        as_probabilities: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__()
+        self._said = as_probabilities or _as_they_are
         images = torch.zeros(1, *image_shape)
         call = explain.trace_routing(model, images)
         self.model, self.map_shape = model, call.map_shape()
@@ -82,12 +90,16 @@ class Inside(nn.Module):
         activity = maps.sum(dim=3)
         strongest = activation.topk(min(N_IN_TREE, len(activation)))
         return Agreement(
-            scores[0],
+            self._said(scores)[0],
             poses[0],
-            torch.cat([each.activation for each in routed]),
+            self._said(torch.cat([each.activation for each in routed])),
             (maps / activity.clamp_min(1e-9)[..., None]).permute(0, 3, 1, 2),
             activity / activity.max().clamp_min(1e-9),
             strongest.indices,
             strongest.values,
             coupling[:, strongest.indices],
         )
+
+
+def _as_they_are(scores: Tensor) -> Tensor:
+    return scores

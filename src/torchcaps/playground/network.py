@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -61,17 +63,20 @@ class Network:
         image_shape: tuple[int, int, int],
         *,
         pairs: bool = False,
+        logits: bool = False,
     ) -> None:
         channels, height, width = image_shape
         if channels != 1 or height != width or height < SIDE or height % 2:
             raise ValueError(
                 f"{name}: image_shape must be (1, 28, 28), or larger, square and even, to draw for; got {image_shape}"
             )
-        self.name, self.model, self.classes, self.pairs = name, model.requires_grad_(False), classes, pairs
+        self.name, self.model, self.classes = name, model.requires_grad_(False), classes
+        self.pairs, self.logits = pairs, logits
         self.image_shape, self.margin = image_shape, (height - SIDE) // 2
         self._one_at_a_time = Lock()
         with self._one_at_a_time, torch.no_grad():
-            self.inside = _inside(model, image_shape)
+            as_probabilities = partial(probabilities, pairs=pairs) if logits else None
+            self.inside = _inside(model, image_shape, as_probabilities)
             self.decoder = getattr(explain.unwrap(model), "decoder", None) if self.has_capsules else None
 
     @property
@@ -98,6 +103,7 @@ class Network:
                 scores = probabilities(explain.scores_of(self.model, image[None]), pairs=self.pairs)[0]
                 return Seen(scores, self._shown(scores), None, None)
             scores, pose = explain.class_capsules(self.model, image[None])
+            scores = probabilities(scores, pairs=self.pairs) if self.logits else scores
             shown = self._shown(scores[0])
             pictures = None
             if self.decoder is not None:
@@ -188,8 +194,9 @@ def load_network(run: str | Path) -> Network:
     """
     trained, owner = load_model(run), run_of(run)
     name = owner.pretrained or Path(run).expanduser().resolve().name
-    pairs = owner.classifier().data.pairs
-    return Network(name, trained.model, trained.classes, trained.image_shape, pairs=pairs)
+    config = owner.classifier()
+    pairs, logits = config.data.pairs, config.loss == "cross_entropy"
+    return Network(name, trained.model, trained.classes, trained.image_shape, pairs=pairs, logits=logits)
 
 
 def run_of(run: str | Path) -> Run:
@@ -198,15 +205,17 @@ def run_of(run: str | Path) -> Run:
     return Run(path.parent if path.is_file() else path)
 
 
-def _inside(model: nn.Module, image_shape: tuple[int, int, int]) -> Inside | None:
+def _inside(
+    model: nn.Module, image_shape: tuple[int, int, int], as_probabilities: Callable[[Tensor], Tensor] | None
+) -> Inside | None:
     try:
-        return Inside(model, image_shape)
+        return Inside(model, image_shape, as_probabilities)
     except ValueError:
         return None
 
 
 def probabilities(scores: Tensor, *, pairs: bool) -> Tensor:
-    """Turn the scores of a network without capsules into probabilities."""
+    """Turn logits into probabilities."""
     return scores.sigmoid() if pairs else scores.softmax(dim=1)
 
 

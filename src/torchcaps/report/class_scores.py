@@ -66,14 +66,14 @@ def calibration(album: Album, tested: EvaluatedRun) -> str:
 
 
 def _calibration_text(tested: EvaluatedRun, error: float) -> str:
-    capsules = tested.has_capsules()
+    lengths = tested.has_lengths()
     if tested.several_labels:
-        said = "length of its capsule" if capsules else "sigmoid of its logit"
+        said = "length of its capsule" if lengths else "sigmoid of its logit"
         text = (
             f"The probability of a label is the {said}. On the dashed line as many images have the label as it says. "
             "Every label of every test image counts once."
         )
-    elif capsules:
+    elif lengths:
         text = (
             "Confidence is the length (or activation) of the predicted class capsule: the network's probability that "
             "the class is there. Lengths of an image need not sum to 1. On the dashed line the network is right as "
@@ -85,7 +85,7 @@ def _calibration_text(tested: EvaluatedRun, error: float) -> str:
             "is sure."
         )
     text += f" The expected calibration error, the mean distance from that line over 15 bins, is {100 * error:.1f} %."
-    if capsules and tested.config.loss == "margin":
+    if lengths and tested.config.loss == "margin":
         text += (
             " The margin loss asks for no more than 0.9 of a class that is there and 0.1 of one that is not, so even a "
             "perfect network lies beside the line."

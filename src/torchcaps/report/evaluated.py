@@ -14,9 +14,9 @@ from torchcaps.training.batches import split
 from torchcaps.training.checkpoint import data_for, load_model
 from torchcaps.training.config import Experiment
 from torchcaps.training.environment import choose_device
-from torchcaps.training.objective import Answer, read_answer, scores_of_classes
+from torchcaps.training.objective import Answer, are_logits, read_answer, scores_of_classes
 from torchcaps.training.run import Run, with_data_in
-from torchcaps.training.tasks import Classification, OverlappingPairs
+from torchcaps.training.tasks import OverlappingPairs
 from torchcaps.typed import typed
 from torchcaps.types import as_output
 
@@ -54,9 +54,9 @@ class EvaluatedRun(NamedTuple):
         return scores_of_classes(Answer(self.labels, self.probabilities, self.predicted, self.wrong), self.classes)
 
     @torch.no_grad()
-    def has_capsules(self) -> bool:
-        """Return whether the network's scores are those of class capsules, and no logits."""
-        return bool(as_output(self.model(self.images[:1])).capsules)
+    def has_lengths(self) -> bool:
+        """Return whether the network's scores are lengths or activations of class capsules, and no logits."""
+        return not are_logits(self.config.loss, as_output(self.model(self.images[:1])))
 
     @property
     def several_labels(self) -> bool:
@@ -76,12 +76,10 @@ def evaluate_run(run: Run, root: str | Path | None = None) -> EvaluatedRun:
     trained, device = load_model(run), choose_device("auto")
     model = trained.model.to(device)
     dataset = data_for(config, trained, run.path)
-    task, batches = config.data.task, split(config, dataset, "test", device)
-    assert isinstance(task, Classification)
-    pairs = isinstance(task, OverlappingPairs)
+    pairs, batches = isinstance(config.data.task, OverlappingPairs), split(config, dataset, "test", device)
     found, n = [], 0
     for batch in with_time_left(batches, "predict the test images"):
-        said = read_answer(task, [as_output(model(view.images)) for view in batch.views()], batch.labels)
+        said = read_answer(config, [as_output(model(view.images)) for view in batch.views()], batch.labels)
         found.append((batch.images, batch.labels, batch.parts, said.predicted, said.mistaken, said.probabilities))
         n += len(batch.images)
         if pairs and n >= N_PAIRS:

@@ -41,7 +41,7 @@ def _examples(album: Album, tested: EvaluatedRun, right: list[int], wrong: list[
     """Show images with the labels that were found, missed, and predicted in vain."""
     some = right[:_N_RIGHT] + wrong[:_N_WRONG]
     figure = explain.draw_labels(tested.images[some], tested.labels[some], tested.predicted[some], tested.classes)
-    threshold = "its capsule is longer than 0.5" if tested.has_capsules() else "its probability is above 0.5"
+    threshold = "its capsule is longer than 0.5" if tested.has_lengths() else "its probability is above 0.5"
     text = (
         f"A label is predicted where {threshold}. Green: labels that were found. Red: labels that were "
         'missed, and, after "not", labels that the image does not have. The first test images without and with a '

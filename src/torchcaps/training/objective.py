@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
     Attributes:
         labels: what they show, as batches have it: ``[N, K]``, or bool ``[N, J]``.
-        probabilities: of the classes ``[N, J]``, float64: lengths or activations of capsules, or a CNN's softmax.
+        probabilities: of the classes ``[N, J]``, float64: lengths or activations of capsules, or the softmax of logits.
         predicted: the K most probable classes ``[N, K]``; or bool ``[N, J]``.
         mistaken: which images ``[N]``, or which labels of each ``[N, J]``, are wrong, as :func:`wrong` says it.
     """
@@ -43,20 +43,30 @@ class Answer(NamedTuple):
     mistaken: Tensor
 
 
-def read_answer(task: Classification, outputs: Sequence[ModelOutput], labels: Tensor) -> Answer:
+def are_logits(loss: str, output: Output) -> bool:
+    """Tell whether a classifier's scores are logits: of a network without capsules, or trained as if they were.
+
+    Cross-entropy takes any scores for logits, and capsules of some routings have no others.
+    """
+    return loss == "cross_entropy" or not output.capsules
+
+
+def read_answer(config: Experiment, outputs: Sequence[ModelOutput], labels: Tensor) -> Answer:
     """Read what a classifier says off its outputs for several windows of the same images, their scores averaged.
 
     Args:
-        task: of the experiment.
+        config: the experiment, of a classifier.
         outputs: one for each window.
         labels: of the images.
     """
-    scores, capsules = torch.stack([output.scores for output in outputs]).mean(dim=0), bool(outputs[0].capsules)
-    threshold = 0.5 if capsules else 0.0  # of activations, or of logits
+    task = config.data.task
+    assert isinstance(task, Classification)
+    scores, logits = torch.stack([output.scores for output in outputs]).mean(dim=0), are_logits(config.loss, outputs[0])
+    threshold = 0.0 if logits else 0.5
     mistaken, several = wrong(scores, labels, threshold), labels.dtype == torch.bool
     predicted = scores > threshold if several else scores.topk(labels.shape[1], dim=1).indices
     scores = scores.cpu().double()  # Apple's GPUs have no float64
-    probabilities = scores if capsules else task.probabilities(scores)
+    probabilities = task.probabilities(scores) if logits else scores
     return Answer(labels.cpu(), probabilities, predicted.cpu(), mistaken.cpu())
 
 
@@ -87,9 +97,8 @@ def judge(
     both = zip(outputs, views, strict=True)
     losses = [total_loss(config, model, output, view, loss=loss).item() for output, view in both]
     sums = {"loss": sum(losses) * len(views[0].images) / len(views)}
-    task = config.data.task
-    if isinstance(task, Classification):
-        said = read_answer(task, [each for each in outputs if isinstance(each, ModelOutput)], views[0].labels)
+    if isinstance(config.data.task, Classification):
+        said = read_answer(config, [each for each in outputs if isinstance(each, ModelOutput)], views[0].labels)
         sums["error"] = (said.mistaken if said.mistaken.dim() == 1 else said.mistaken.any(dim=1)).sum().item()
         if answers is not None:
             answers.append(said)

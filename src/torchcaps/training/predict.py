@@ -13,6 +13,7 @@ from torchcaps.data.augment import central_crop
 from torchcaps.data.folder import read_image
 from torchcaps.data.images import to_float
 from torchcaps.training.checkpoint import Trained, load_model
+from torchcaps.training.objective import are_logits
 from torchcaps.training.run import Run
 from torchcaps.training.tasks import Classification
 from torchcaps.typed import typed
@@ -39,7 +40,8 @@ def predict(
 
     Returns:
         For every path, as text, these classes with their probabilities, most probable first: lengths of
-        capsules (or their activations), or a CNN's softmax (for pairs of images its sigmoid).
+        capsules (or their activations); or the softmax of a CNN, and of what cross-entropy trained (for pairs of images
+        the sigmoid).
 
     Raises:
         ValueError: no finished run, a file that is no image, or a ``top`` below 1.
@@ -59,8 +61,8 @@ def predictions(
     run = run if isinstance(run, Run) else Run(run)
 
     check_at_least("top", top, 1)
-    trained, data = load_model(run), run.classifier().data
-    task = data.task
+    trained, config = load_model(run), run.classifier()
+    data, task = config.data, config.data.task
     assert isinstance(task, Classification)
     channels = 3 if trained.image_shape[0] == 3 else 1
     # Files are read as those of its folder were.
@@ -75,18 +77,18 @@ def predictions(
             except ValueError as error:
                 found[path] = error
         if images:
-            named = _named(trained, torch.stack(list(images.values())), invert, top, task)
+            named = _named(trained, torch.stack(list(images.values())), invert, top, task, config.loss)
             found |= dict(zip(images, named, strict=True))
         yield from ((path, found[path]) for path in some)
 
 
 @torch.no_grad()
-def _named(trained: Trained, images: Tensor, invert: bool, n: int, task: Classification) -> list[Named]:
+def _named(trained: Trained, images: Tensor, invert: bool, n: int, task: Classification, loss: str) -> list[Named]:
     channels, height, width = trained.image_shape
     images = central_crop(images, (height, width)).expand(-1, channels, -1, -1)
     output = as_output(trained.model(to_float(255 - images if invert else images)))
     scores = output.scores
-    if not output.capsules:
+    if are_logits(loss, output):
         scores = task.probabilities(scores)
     top = scores.topk(min(n, len(trained.classes)), dim=1)
     return [

@@ -238,7 +238,7 @@ function showAgreement() {
   const part = activity.reduce((sum, value, k) => sum + value * given[k], 0) / whole;
   const percent = (value) => `${Math.round(100 * value)} %`;
   $("agreement").textContent = `After ${slider.value} of ${n}: ${network.classes[chosen]} gets ${percent(part)} of all `
-    + `activity (an even share is ${percent(1 / network.classes.length)}); its length is ${say(step.scores[chosen])}.`;
+    + `activity (an even share is ${percent(1 / network.classes.length)}); its ${network.logits ? "probability" : "length"} is ${say(step.scores[chosen])}.`;
 }
 
 // Sliders for the pose of the first digit that was found, or of the chosen one of two.
@@ -338,7 +338,7 @@ function useNetwork(index) {
     row.append(button);
     return row;
   }));
-  $("legend").textContent = network.segments ? LEGEND : `Bars are lengths of capsules.${network.beside ? ` Thin bars: ${network.beside}.` : ""}`;
+  $("legend").textContent = network.segments ? LEGEND : `Bars are ${network.logits ? "probabilities" : "lengths of capsules"}.${network.beside ? ` Thin bars: ${network.beside}.` : ""}`;
   $("against").hidden = !network.beside;
   $("beside-name").textContent = network.beside ?? "";
   document.querySelector(".pose").hidden = !network.decodes;
