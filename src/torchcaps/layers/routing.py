@@ -79,6 +79,7 @@ class Routing(ABC):
         name: Name in messages and in files.
         needs_activations: Whether the activations of the lower capsules are read. If not, bare poses will do.
         any_n_in: Whether the parameters do not depend on the number of lower capsules.
+        bounded: Whether activations lie in 0 … 1. If not, they are logits.
         squashes: Whether the length of a pose is its activation, so that the poses have one scale whatever lies below.
         pose: "matrix" if poses go in and come out as ``[..., n, n]``, else "vector".
         pose_scale: Standard deviation of the poses below at first, if the routing depends on it.
@@ -87,6 +88,7 @@ class Routing(ABC):
     name: ClassVar[str] = "custom"
     needs_activations: ClassVar[bool] = False
     any_n_in: ClassVar[bool] = False
+    bounded: ClassVar[bool] = True
     squashes: ClassVar[bool] = False
     pose: str = "vector"
     pose_scale: float = 1.0

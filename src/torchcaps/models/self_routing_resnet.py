@@ -46,6 +46,8 @@ class SelfRoutingResNet(nn.Module):
     Source: Hahn, Pyeon, Kim 2019, Self-Routing Capsule Networks, NeurIPS, section 4, and its code.
     """
 
+    bounded_scores = False  #: logarithms, of probabilities as they are
+
     def __init__(
         self,
         image_shape: tuple[int, int, int] = (3, 32, 32),

@@ -17,6 +17,7 @@ from torchcaps.playground.drawing import SIDE, fit_drawing, overlay_drawings
 from torchcaps.playground.inside import Inside
 from torchcaps.playground.meaning import name_dimensions
 from torchcaps.training.checkpoint import load_model
+from torchcaps.training.logits import gives_logits
 from torchcaps.training.run import Run
 from torchcaps.typed import typed
 
@@ -195,7 +196,7 @@ def load_network(run: str | Path) -> Network:
     trained, owner = load_model(run), run_of(run)
     name = owner.pretrained or Path(run).expanduser().resolve().name
     config = owner.classifier()
-    pairs, logits = config.data.pairs, config.loss == "cross_entropy"
+    pairs, logits = config.data.pairs, gives_logits(config.loss, trained.model)
     return Network(name, trained.model, trained.classes, trained.image_shape, pairs=pairs, logits=logits)
 
 

@@ -14,7 +14,8 @@ from torchcaps.training.batches import split
 from torchcaps.training.checkpoint import data_for, load_model
 from torchcaps.training.config import Experiment
 from torchcaps.training.environment import choose_device
-from torchcaps.training.objective import Answer, are_logits, read_answer, scores_of_classes
+from torchcaps.training.logits import are_logits
+from torchcaps.training.objective import Answer, read_answer, scores_of_classes
 from torchcaps.training.run import Run, with_data_in
 from torchcaps.training.tasks import OverlappingPairs
 from torchcaps.typed import typed
@@ -56,7 +57,7 @@ class EvaluatedRun(NamedTuple):
     @torch.no_grad()
     def has_lengths(self) -> bool:
         """Return whether the network's scores are lengths or activations of class capsules, and no logits."""
-        return not are_logits(self.config.loss, as_output(self.model(self.images[:1])))
+        return not are_logits(self.config.loss, self.model, as_output(self.model(self.images[:1])))
 
     @property
     def several_labels(self) -> bool:
@@ -79,7 +80,7 @@ def evaluate_run(run: Run, root: str | Path | None = None) -> EvaluatedRun:
     pairs, batches = isinstance(config.data.task, OverlappingPairs), split(config, dataset, "test", device)
     found, n = [], 0
     for batch in with_time_left(batches, "predict the test images"):
-        said = read_answer(config, [as_output(model(view.images)) for view in batch.views()], batch.labels)
+        said = read_answer(config, model, [as_output(model(view.images)) for view in batch.views()], batch.labels)
         found.append((batch.images, batch.labels, batch.parts, said.predicted, said.mistaken, said.probabilities))
         n += len(batch.images)
         if pairs and n >= N_PAIRS:

@@ -19,7 +19,7 @@ from torchcaps.training.examples import Batch
 from torchcaps.training.export import FORMATS, check_packages, check_place, export
 from torchcaps.training.file_scores import compare_files
 from torchcaps.training.files import write_atomically
-from torchcaps.training.objective import are_logits
+from torchcaps.training.logits import are_logits
 from torchcaps.training.run import Run, with_data_in
 from torchcaps.types import as_output
 
@@ -89,7 +89,7 @@ def export_int8(
         return _first(split(config, data, part, torch.device("cpu")), n)
 
     with torch.no_grad():
-        logits = are_logits(config.loss, as_output(trained.model(next(some("val", 1)).images)))
+        logits = are_logits(config.loss, trained.model, as_output(trained.model(next(some("val", 1)).images)))
     threshold = 0.0 if logits and not config.data.task.segments else THRESHOLD
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "float32.onnx", Path(folder) / "int8.onnx"

@@ -16,6 +16,7 @@ from torchcaps.progress import with_time_left
 from torchcaps.training.config import Experiment
 from torchcaps.training.dice import averages, count_overlaps, dice_scores
 from torchcaps.training.examples import Batch
+from torchcaps.training.logits import are_logits
 from torchcaps.training.per_class import class_scores, label_scores, probability_scores
 from torchcaps.training.processes import ALONE, World
 from torchcaps.training.tasks import Classification
@@ -43,25 +44,21 @@ class Answer(NamedTuple):
     mistaken: Tensor
 
 
-def are_logits(loss: str, output: Output) -> bool:
-    """Tell whether a classifier's scores are logits: of a network without capsules, or trained as if they were.
-
-    Cross-entropy takes any scores for logits, and capsules of some routings have no others.
-    """
-    return loss == "cross_entropy" or not output.capsules
-
-
-def read_answer(config: Experiment, outputs: Sequence[ModelOutput], labels: Tensor) -> Answer:
+def read_answer(config: Experiment, model: nn.Module, outputs: Sequence[ModelOutput], labels: Tensor) -> Answer:
     """Read what a classifier says off its outputs for several windows of the same images, their scores averaged.
 
     Args:
         config: the experiment, of a classifier.
+        model: whose outputs they are.
         outputs: one for each window.
         labels: of the images.
     """
     task = config.data.task
     assert isinstance(task, Classification)
-    scores, logits = torch.stack([output.scores for output in outputs]).mean(dim=0), are_logits(config.loss, outputs[0])
+    scores, logits = (
+        torch.stack([output.scores for output in outputs]).mean(dim=0),
+        are_logits(config.loss, model, outputs[0]),
+    )
     threshold = 0.0 if logits else 0.5
     mistaken, several = wrong(scores, labels, threshold), labels.dtype == torch.bool
     predicted = scores > threshold if several else scores.topk(labels.shape[1], dim=1).indices
@@ -98,7 +95,7 @@ def judge(
     losses = [total_loss(config, model, output, view, loss=loss).item() for output, view in both]
     sums = {"loss": sum(losses) * len(views[0].images) / len(views)}
     if isinstance(config.data.task, Classification):
-        said = read_answer(config, [each for each in outputs if isinstance(each, ModelOutput)], views[0].labels)
+        said = read_answer(config, model, [each for each in outputs if isinstance(each, ModelOutput)], views[0].labels)
         sums["error"] = (said.mistaken if said.mistaken.dim() == 1 else said.mistaken.any(dim=1)).sum().item()
         if answers is not None:
             answers.append(said)

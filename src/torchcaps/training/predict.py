@@ -13,7 +13,7 @@ from torchcaps.data.augment import central_crop
 from torchcaps.data.folder import read_image
 from torchcaps.data.images import to_float
 from torchcaps.training.checkpoint import Trained, load_model
-from torchcaps.training.objective import are_logits
+from torchcaps.training.logits import are_logits
 from torchcaps.training.run import Run
 from torchcaps.training.tasks import Classification
 from torchcaps.typed import typed
@@ -40,7 +40,7 @@ def predict(
 
     Returns:
         For every path, as text, these classes with their probabilities, most probable first: lengths of
-        capsules (or their activations); or the softmax of a CNN, and of what cross-entropy trained (for pairs of images
+        capsules (or their activations); or the softmax of logits, of a CNN and of some routings (for pairs of images
         the sigmoid).
 
     Raises:
@@ -88,7 +88,7 @@ def _named(trained: Trained, images: Tensor, invert: bool, n: int, task: Classif
     images = central_crop(images, (height, width)).expand(-1, channels, -1, -1)
     output = as_output(trained.model(to_float(255 - images if invert else images)))
     scores = output.scores
-    if are_logits(loss, output):
+    if are_logits(loss, trained.model, output):
         scores = task.probabilities(scores)
     top = scores.topk(min(n, len(trained.classes)), dim=1)
     return [

@@ -1,8 +1,8 @@
 """How good a classifier's probabilities are: whether they rank images rightly, and whether they are to be believed.
 
 Of a network with capsules the probability of a class is its capsule's length or activation, as the papers read it: that
-the class is there. Each lies in 0 … 1 by itself, so those of an image do not sum to 1. Of a CNN, and of what
-cross-entropy trained, it is the softmax.
+the class is there. Each lies in 0 … 1 by itself, so those of an image do not sum to 1. Of a CNN, and of
+routing whose activations are logits, it is the softmax.
 """
 
 from __future__ import annotations

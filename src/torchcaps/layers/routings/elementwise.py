@@ -40,6 +40,7 @@ class ElementwiseRouting(Routing):
     """
 
     name: ClassVar[str] = "elementwise"
+    bounded: ClassVar[bool] = False
 
     def parts(self, sizes: Sizes) -> Mapping[str, Part]:
         """Name the weight ``[I, J, D]``, the batch normalization and its shift ``[D]``."""

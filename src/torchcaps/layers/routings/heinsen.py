@@ -68,6 +68,11 @@ class HeinsenMatrixRouting(Routing):
         """Whether any number of lower capsules may come."""
         return self.shared
 
+    @property
+    def bounded(self) -> bool:  # type: ignore[override]
+        """Whether activations are σ of the scores."""
+        return not self.logits
+
     def parts(self, sizes: Sizes) -> Mapping[str, Part]:
         """Name weight and bias of the votes, and what use and neglect of a lower capsule cost."""
         if not self.shared:
@@ -141,6 +146,7 @@ class HeinsenVectorRouting(Routing):
     """
 
     name: ClassVar[str] = "heinsen_vector"
+    bounded: ClassVar[bool] = False
 
     n_iters: int = 2
     _: KW_ONLY

@@ -45,6 +45,7 @@ class InvertedAttentionRouting(Routing):
     """
 
     name: ClassVar[str] = "inverted_attention"
+    bounded: ClassVar[bool] = False
 
     n_iters: int = 1
     _: KW_ONLY
