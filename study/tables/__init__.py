@@ -17,7 +17,8 @@ from study.tables.table import Row, Table
 #: In the order of the pages.
 NAMES = (
     "digits", "mnist", "mnist-iterations", "mnist-less-data", "faces", "fashion-mnist", "multimnist", "affine",
-    "affine-controls", "smallnorb", "viewpoints", "viewpoints-folds", "cifar10", "svhn",
+    "affine-controls", "smallnorb", "viewpoints", "viewpoints-folds", "cifar10", "cifar10-later",
+    "svhn",
 )  # fmt: skip
 
 
