@@ -17,6 +17,7 @@ from tests.pairing import Inputs, assert_paired, distance, double, largest, outc
 from torchcaps import Capsules, ConvCaps
 from torchcaps.layers import InvertedAttentionRouting
 from torchcaps.ops import inverted_attention_routing
+from torchcaps.ops.inverted_attention.compiled import further_passes
 from torchcaps.ops.variational_bayes import cpu as vote_moments
 
 pytestmark = needs_cpu
@@ -123,3 +124,13 @@ def test_second_derivatives_are_refused() -> None:
     (gradient,) = torch.autograd.grad(routed.pose.square().sum(), pose, create_graph=True)
     with pytest.raises(NotImplementedError, match="backend='cpu' has no second derivative"):
         torch.autograd.grad(gradient.sum(), pose)
+
+
+def test_where_nothing_is_compiled_torch_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a program does that was exported elsewhere."""
+    pose, weight, upper = torch.randn(B, I, 4, 4), torch.randn(I, J, 4, 4), torch.randn(B, J, 16)
+    compiled = further_passes(pose, weight, upper, 2, torch.tanh, True, backend="cpu")
+    monkeypatch.setattr(vote_moments, "why_not", lambda _: "not today")
+    for x, y in zip(further_passes(pose, weight, upper, 2, torch.tanh, True, backend="cpu"), compiled, strict=True):
+        torch.testing.assert_close(x, y)
+        assert not torch.equal(x, y)

@@ -47,8 +47,8 @@ def which_backend(routing: str, backend: str, *tensors: Tensor) -> str:
     Args:
         routing: "dynamic" with a matrix for each pair, "dynamic_votes" of votes that a convolution made and without
             their couplings, "em" of 4×4 matrices, "em_vectors" of 16 numbers, or "variational_bayes" of 4×4 matrices,
-            whose code Heinsen's routing of matrices takes, too. That they are so many, and that no gradient of an
-            offset is asked for, is taken for granted.
+            whose code Heinsen's routing of matrices and inverted attention take, too. That they are so many, and that
+            no gradient of an offset is asked for, is taken for granted.
         backend: what was asked for, "auto" or a name.
         tensors: all that are routed or route: poses first, then matrices, biases, priors.
 
