@@ -32,9 +32,11 @@ def in_turn(
     Returns:
         Poses ``[B, J, d_out]``, activations ``[B, J]`` and couplings ``[B, I, J]``.
     """
+    if not _is_ours(u):  # before any size is asked for, which a program that is exported would then insist on
+        return route(u, *parts)
     n_out = next(x.shape[axis] for x, axis in zip(parts, axes, strict=True) if x is not None)
     each = u.shape[0] * u.shape[1] * d_out
-    if each * n_out <= 2 * _AT_ONCE or not _is_ours(u):
+    if each * n_out <= 2 * _AT_ONCE:
         return route(u, *parts)
     at_once = max(1, _AT_ONCE // each)
 

@@ -39,9 +39,9 @@ def weighted_votes(share: Tensor, u: Tensor, weight: Tensor) -> Tensor:
 
 
 def _is_ours(share: Tensor, u: Tensor, weight: Tensor) -> bool:
-    if share.device.type != "cpu" or u.numel() * share.shape[2] < _MANY or weight.numel() == 0:
-        return False
     if torch.compiler.is_compiling() or is_tracing() or in_dispatch_mode() or in_functorch():
+        return False  # before any size is asked for, which a program that is exported would then insist on
+    if share.device.type != "cpu" or u.numel() * share.shape[2] < _MANY or weight.numel() == 0:
         return False
     return all(forward_ad.unpack_dual(x).tangent is None for x in (share, u, weight))
 

@@ -64,7 +64,7 @@ def _route(u: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Route to some of the upper capsules; returns poses, activations and couplings."""
     n_in, n_out, _, d_out = weight.shape
     votes = u.transpose(0, 1) @ weight.transpose(1, 2).flatten(2)  # lower capsules first, as products of matrices are
-    votes = votes.view(n_in, len(u), n_out, d_out)
+    votes = votes.view(n_in, u.shape[0], n_out, d_out)
     votes, unit = in_units(votes, (0, 3))
     degree = (votes * votes.sum(dim=0)).sum(dim=3)
     square = votes.square().sum(dim=3)

@@ -36,7 +36,7 @@ def further_passes(
         r ``[B, I, J]``, or ``[0]`` unless asked for, and poses ``[B, J, 16]``.
     """
     place = m[:, :, None, None], m.new_ones(*m.shape[:2], 1, 1), weight[:, None, None]
-    none, coupling = m.new_zeros(len(m), 1, weight.shape[1]), m
+    none, coupling = m.new_zeros(m.shape[0], 1, weight.shape[1]), m
     for t in range(n_iters):
         queries = (upper / 4).transpose(1, 2)[:, None]  # ⟨V, p⟩ / √16
         wanted = return_coupling and t == n_iters - 1
