@@ -5,7 +5,7 @@
 #include SOURCE
 
 template <class T, class Forward, class Backward>
-bool run(const torchcaps::Sizes& n, bool extras, bool first, Forward forward, Backward backward) {
+bool run(const torchcaps::Sizes& n, bool extras, bool first, bool linear, Forward forward, Backward backward) {
   const auto numbers = [](int64_t count) {
     std::vector<T> x(count);
     for (int64_t k = 0; k < count; ++k) x[k] = static_cast<T>(k * 7919 % 1009) / 500 - 1;
@@ -27,9 +27,10 @@ bool run(const torchcaps::Sizes& n, bool extras, bool first, Forward forward, Ba
     states.mean = mean.data(), states.precision = precision.data(), states.constant = constant.data();
     wanted = {d_mean.data(), d_precision.data(), d_constant.data(), nullptr, nullptr, nullptr};
   }
-  int32_t failed = forward(&n, pose.data(), act.data(), weight.data(), o, &states, r, first ? 1 : 1e-5);
+  int32_t failed = forward(&n, pose.data(), act.data(), weight.data(), o, &states, r, first ? 1 : 1e-5,
+                           linear);
   failed |= backward(&n, pose.data(), act.data(), weight.data(), o, &states, &given, &wanted, first ? nullptr : r,
-                     d_pose.data(), d_act.data(), d_weight.data(), first ? 1 : 1e-5);
+                     d_pose.data(), d_act.data(), d_weight.data(), first ? 1 : 1e-5, linear);
   for (T g : d_weight) failed |= !(g == g);
   return !failed;
 }
@@ -41,11 +42,11 @@ int main() {
                               {2, 3, 4, 4, 3, 3, 19, 1, 1}, {0, 2, 3, 3, 2, 2, 4, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1},
                               {1, 1, 3, 1, 2, 1, 2064, 1, 1}};
   for (const auto& s : sizes) {
-    for (int64_t choice = 0; choice < 8; ++choice) {
+    for (int64_t choice = 0; choice < 12; ++choice) {
       const torchcaps::Sizes n = {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], 1, 1 + choice % 2, 0, 1, 0};
-      const bool extras = choice / 2 % 2, first = choice / 4;
-      const bool good = run<float>(n, extras, first, moments_f32, moments_backward_f32) &&
-                        run<double>(n, extras, first, moments_f64, moments_backward_f64);
+      const bool extras = choice / 2 % 2, first = choice / 4 == 1, linear = choice / 4 == 2;
+      const bool good = run<float>(n, extras, first, linear, moments_f32, moments_backward_f32) &&
+                        run<double>(n, extras, first, linear, moments_f64, moments_backward_f64);
       if (!good) return 1;
     }
   }
