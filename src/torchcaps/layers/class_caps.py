@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
 from torchcaps.checks import check_at_least, check_choice, check_number, check_positive, check_two
 from torchcaps.layers.base import RoutedLayer
 from torchcaps.layers.routing import Routing, understood
 from torchcaps.ops import Capsules, coordinate_offset
-from torchcaps.ops.backends.tracing import is_traced
+from torchcaps.ops.backends.tracing import is_plain
 from torchcaps.ops.votes import PLACEMENTS
 
 
@@ -141,7 +140,7 @@ class ClassCaps(RoutedLayer):
                 "scale": self.coordinate_scale,
             },
         )
-        if torch.device(device).type != "cpu" or torch.compiler.is_compiling() or is_tracing() or is_traced():
+        if torch.device(device).type != "cpu" or not is_plain():
             return _repeated(self.n_types, *sizes, **options, dtype=dtype, device=device)
         kept = torch.float32 if dtype == torch.float32 else torch.float64
         return torch.from_numpy(_kept(self.n_types, *sizes, **options, dtype=kept)).to(dtype, copy=True)

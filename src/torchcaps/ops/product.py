@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
-from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
 from torchcaps.ops.backends import large_pages
 from torchcaps.ops.backends.processor import amd_family
-from torchcaps.ops.backends.tracing import constant_when_compiled, in_dispatch_mode, in_functorch, of_many_outputs
+from torchcaps.ops.backends.tracing import constant_when_compiled, is_plain, of_many_outputs
 from torchcaps.ops.precision import autocasts, without_autocast
 
 #: Multiplications in a product from which on oneDNN takes less time, though it is called from Python. And those for
@@ -88,7 +87,7 @@ def _is_ours(a: Tensor, b: Tensor) -> bool:
     """Tell whether anything is gained, and nobody watches what is called."""
     if not a.device.type == b.device.type == "cpu" or a.dtype != b.dtype or a.dim() != b.dim() or a.dim() not in (2, 3):
         return False
-    if torch.compiler.is_compiling() or is_tracing() or in_dispatch_mode() or in_functorch() or autocasts("cpu"):
+    if not is_plain() or autocasts("cpu"):
         return False
     if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2] or a.numel() == 0:
         return False

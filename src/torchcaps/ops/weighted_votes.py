@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
-from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
-from torchcaps.ops.backends.tracing import in_dispatch_mode, in_functorch, of_many_outputs
+from torchcaps.ops.backends.tracing import is_plain, of_many_outputs
 
 #: Numbers of weighted poses for all upper capsules at once from which each on its own takes less time.
 _MANY = 2**20
@@ -39,8 +38,8 @@ def weighted_votes(share: Tensor, u: Tensor, weight: Tensor) -> Tensor:
 
 
 def _is_ours(share: Tensor, u: Tensor, weight: Tensor) -> bool:
-    if torch.compiler.is_compiling() or is_tracing() or in_dispatch_mode() or in_functorch():
-        return False  # before any size is asked for, which a program that is exported would then insist on
+    if not is_plain():  # before any size is asked for, which a program that is exported would then insist on
+        return False
     if share.device.type != "cpu" or u.numel() * share.shape[2] < _MANY or weight.numel() == 0:
         return False
     return all(forward_ad.unpack_dual(x).tangent is None for x in (share, u, weight))

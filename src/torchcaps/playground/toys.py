@@ -15,6 +15,7 @@ from torchcaps.playground.messages import as_text, numbers_of
 from torchcaps.playground.network import run_of
 from torchcaps.training.batches import Batches
 from torchcaps.training.checkpoint import data_for, load_model
+from torchcaps.training.logits import gives_logits
 from torchcaps.training.run import with_data_in
 
 #: What is known of each view of small NORB.
@@ -89,11 +90,12 @@ def load_toys(run: str | Path, root: str | Path | None = None) -> Toys:
     missing = [name for name in _FACTORS if name not in test.factors]
     if missing:
         raise ValueError(f"toys must be a run of small NORB, got one of {config.data.name}, without {missing[0]}")
-    toys = []
+    toys, logits = [], gives_logits(config.loss, trained.model)
     for label in range(len(trained.classes)):
         views = _one_toy(test, label)
         batches = Batches(config.data, views, len(views), seed=0, train=False)
-        toys.append(_seen(trained.model.eval(), next(iter(batches)).images, views, label))
+        toy = _seen(trained.model.eval(), next(iter(batches)).images, views, label)
+        toys.append(toy._replace(scores=toy.scores.softmax(dim=1)) if logits else toy)
     return Toys(owner.pretrained or Path(run).expanduser().resolve().name, trained.classes, toys)
 
 

@@ -67,7 +67,7 @@ for kind, extras in ((torch.bfloat16, False), (torch.float64, True)):
     state, mass, offset = torch.zeros(2, 4, 16, 4, dtype=wide), torch.zeros(2, 4, 4, dtype=wide), given[5]
     none = torch.zeros(0, dtype=wide)
     for shares, linear in (((none,) * 3, False), ((state, state, mass), False), ((state, state, mass), True)):
-        given = poses.to(wide), activation, matrices.to(wide), offset, *shares
-        *_, coupling = moments.forward_op(*given, [2, 2], extras, 1.0, linear)
+        given = poses.to(wide), activation, matrices.to(wide), offset, *shares, [2, 2], 1.0, linear
+        *_, coupling = moments.forward_op(*given, extras)
         asked = coupling if extras else None
-        moments.backward_op(state, state, mass, asked, *given, state, mass, [2, 2], 1.0, linear)
+        torch.ops.torchcaps.vote_moments_triton_backward(*given, state, state, mass, asked, state, mass)

@@ -296,7 +296,7 @@ def test_torch_accepts_the_operators_of_moments(first: bool, linear: bool) -> No
     pose, activation, weight = (torch.randn(1, 2, 2, 2, 4, 4), torch.rand(1, 2, 2, 2), torch.randn(2, 2, 1, 2, 4, 4))
     shapes = ((0,),) * 3 if first else ((1, 2, 16, 2), (1, 2, 16, 2), (1, 2, 2))
     leaves = [x.requires_grad_() for x in (pose, activation, weight)]
-    torch.library.opcheck(forward_op, (*leaves, None, *map(torch.rand, shapes), [1, 1], not first, 1.0, linear))
+    torch.library.opcheck(forward_op, (*leaves, None, *map(torch.rand, shapes), [1, 1], 1.0, linear, not first))
 
 
 @needs_interpreter

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._C import _len_torch_dispatch_stack
 from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
+from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -43,6 +44,11 @@ def in_dispatch_mode() -> bool:
 def is_traced() -> bool:
     """Tell whether tensors may have no values: within ``torch.func`` or a dispatch mode."""
     return in_functorch() or in_dispatch_mode()
+
+
+def is_plain() -> bool:
+    """Tell whether code runs as it stands: nothing compiles, exports, transforms or watches it."""
+    return not torch.compiler.is_compiling() and not is_tracing() and not is_traced()
 
 
 def has_values(x: Tensor) -> bool:

@@ -51,12 +51,12 @@ def degree_routing(u: Tensor, weight: Tensor, *, return_coupling: bool = False) 
     """
     check_floating("u", u)
     check_floating("weight", weight)
-    sizes = check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
+    check_shapes(u=(u, "B I d_in"), weight=(weight, "I J d_in d_out"))
     check_flag("return_coupling", return_coupling)
     dtype = torch.promote_types(u.dtype, weight.dtype)
     with without_autocast(u):
-        wide, parts = at_least_float32(u.to(dtype)), [at_least_float32(weight.to(dtype))]
-        pose, activation, c = in_turn(_route, wide, parts, [1], sizes["d_out"])
+        wide = (at_least_float32(x.to(dtype)) for x in (u, weight))
+        pose, activation, c = in_turn(_route, *wide)
     return Capsules(pose.to(dtype), activation.to(dtype), c.to(dtype) if return_coupling else None)
 
 

@@ -72,6 +72,6 @@ def moments(
         The moments, and R ``[B, H', W', T·K_h·K_w, J]``, or ``[0]`` unless asked for.
     """
     known = shares or Shares(*(pose.new_empty(0) for _ in Shares._fields))
-    given = pose, activation, weight, offset, *known, list(stride), return_coupling, prior, linear
+    given = pose, activation, weight, offset, *known, list(stride), prior, linear, return_coupling
     *found, coupling = _OPERATORS[backend](*given)
     return Moments(*found), coupling

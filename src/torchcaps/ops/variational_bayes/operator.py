@@ -14,68 +14,146 @@ or, where logits are linear in the votes, dV_h = x p_h, dm = 0 and dp_h = Σ_i x
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from torchcaps.ops.backends.errors import refuse_second_derivative
+from torchcaps.ops.backends.errors import refuse_forward_derivative, refuse_second_derivative
 from torchcaps.ops.em.operator import places
 
 _GIVEN = "Tensor pose, Tensor activation, Tensor weight, Tensor? offset, Tensor mean, Tensor precision, Tensor constant"
-FORWARD = (
-    f"({_GIVEN}, SymInt[] stride, bool return_coupling, float prior, bool linear) -> (Tensor, Tensor, Tensor, Tensor)"
-)
-BACKWARD = (
-    f"(Tensor d_mean, Tensor d_spread, Tensor d_mass, Tensor? d_coupling, {_GIVEN}, Tensor new_mean, Tensor mass, "
-    "SymInt[] stride, float prior, bool linear) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+_SETTINGS = "SymInt[] stride, float prior, bool linear"
+_FORWARD = f"({_GIVEN}, {_SETTINGS}, bool return_coupling) -> (Tensor, Tensor, Tensor, Tensor)"
+_BACKWARD = (
+    f"({_GIVEN}, {_SETTINGS}, Tensor d_mean, Tensor d_spread, Tensor d_mass, Tensor? d_coupling, Tensor new_mean, "
+    "Tensor mass) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
-def allocate(
-    pose: Tensor, weight: Tensor, stride: list[int], return_coupling: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Allocate mean, spread ``[B, P, 16, J]``, mass ``[B, P, J]``, and R ``[B, H', W', T·K_h·K_w, J]`` or ``[0]``."""
+class Given(NamedTuple):
+    """What an operator is given, as ``moments.py`` says; shares of ``[0]`` are none."""
+
+    pose: Tensor
+    activation: Tensor
+    weight: Tensor
+    offset: Tensor | None
+    mean: Tensor
+    precision: Tensor
+    constant: Tensor
+    stride: list[int]
+    prior: float
+    linear: bool
+
+    @property
+    def first(self) -> bool:
+        """Whether each vote has the same share."""
+        return not self.mean.numel()
+
+
+class Results(NamedTuple):
+    """Mean and spread ``[B, P, 16, J]``, mass ``[B, P, J]``, and R ``[B, H', W', T·K_h·K_w, J]`` or ``[0]``."""
+
+    mean: Tensor
+    spread: Tensor
+    mass: Tensor
+    coupling: Tensor
+
+
+class Slopes(NamedTuple):
+    """The gradients of results, and what the backward pass needs of these. R may have none."""
+
+    mean: Tensor
+    spread: Tensor
+    mass: Tensor
+    coupling: Tensor | None
+    new_mean: Tensor
+    new_mass: Tensor
+
+
+class Gradients(NamedTuple):
+    """The gradients of what is given."""
+
+    pose: Tensor
+    activation: Tensor
+    weight: Tensor
+    mean: Tensor
+    precision: Tensor
+    constant: Tensor
+
+
+def operator(
+    backend: str,
+    forward: Callable[[Given, Results], object],
+    backward: Callable[[Given, Slopes, Gradients], object],
+    device: str | None = None,
+) -> Any:
+    """Make the operator of a backend, ``torchcaps::vote_moments_<backend>``.
+
+    Args:
+        backend: its name.
+        forward: writes the results; R where it is not empty.
+        backward: writes the gradients.
+        device: the kind of device that it is for; None for any.
+    """
+    name, where = f"torchcaps::vote_moments_{backend}", {"mutates_args": (), "device_types": device}
+
+    @torch.library.custom_op(name, schema=_FORWARD, **where)
+    def forward_op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        given, return_coupling = Given(*arguments[:-1]), arguments[-1]
+        refuse_forward_derivative(*given[:7])
+        results = _allocate(given.pose, given.weight, given.stride, return_coupling)
+        if results.mass.numel():  # else there are no images, or no upper capsules
+            forward(given, results)
+        return tuple(results)  # type: ignore[return-value]
+
+    @torch.library.custom_op(f"{name}_backward", schema=_BACKWARD, **where)
+    def backward_op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        given, slopes = Given(*arguments[:10]), Slopes(*arguments[10:])
+        gradients = _gradients(given)
+        if slopes.mass.numel():
+            backward(given, slopes, gradients)
+        else:
+            for x in gradients:
+                x.zero_()
+        return tuple(gradients)  # type: ignore[return-value]
+
+    @forward_op.register_fake
+    def _(*arguments: Any) -> Any:
+        given = Given(*arguments[:-1])
+        return tuple(_allocate(given.pose, given.weight, given.stride, arguments[-1]))
+
+    @backward_op.register_fake
+    def _(*arguments: Any) -> Any:
+        return tuple(_gradients(Given(*arguments[:10])))
+
+    def differentiate(ctx: Any, *slopes: Tensor) -> tuple[Any, ...]:
+        asked = slopes[3] if ctx.return_coupling else None  # else one of shape [0]
+        *tensors, new_mean, mass = ctx.saved_tensors
+        made = Gradients(*backward_op(*tensors, *ctx.settings, *slopes[:3], asked, new_mean, mass))
+        return *made[:3], None, *made[3:], *(None for _ in ctx.settings), None
+
+    forward_op.register_autograd(differentiate, setup_context=_keep)
+    refuse_second_derivative(backward_op, backend)
+    return forward_op
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *ctx.settings, ctx.return_coupling = inputs[7:]
+    ctx.save_for_backward(*inputs[:7], output[0], output[2])
+
+
+def _allocate(pose: Tensor, weight: Tensor, stride: list[int], return_coupling: bool) -> Results:
     upper, n_out = places(pose, weight, stride), weight.shape[3]
     mass = pose.shape[0], upper[0] * upper[1], n_out
     state = *mass[:2], 16, n_out
     n_children = weight.shape[0] * weight.shape[1] * weight.shape[2]
     coupling = (pose.shape[0], *upper, n_children, n_out) if return_coupling else (0,)
-    return pose.new_empty(state), pose.new_empty(state), pose.new_empty(mass), pose.new_empty(coupling)
+    return Results(*(pose.new_empty(shape) for shape in (state, state, mass, coupling)))
 
 
-def gradients(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Allocate a gradient of pose, activation, weight and the shares, contiguous whatever these are."""
-    pose, activation, weight, *shares = (x.new_empty(x.shape) for x in tensors)
-    mean, precision, constant = shares
-    return pose, activation, weight, mean, precision, constant
-
-
-def register(forward_op: Any, backward_op: Any, backend: str) -> None:
-    """Tell torch what the operator of a backend returns, and that ``backward_op`` is its gradient."""
-
-    @forward_op.register_fake
-    def _(
-        pose: Tensor, _a: Any, weight: Tensor, _o: Any, _m: Any, _p: Any, _c: Any, stride: Any, coupling: Any, *_: Any
-    ) -> Any:
-        return allocate(pose, weight, stride, coupling)
-
-    @backward_op.register_fake
-    def _(_dm: Any, _ds: Any, _dn: Any, _dc: Any, pose: Tensor, a: Tensor, w: Tensor, _o: Any, *rest: Any) -> Any:
-        return gradients(pose, a, w, *rest[:3])
-
-    def differentiate(
-        ctx: Any, d_mean: Tensor, d_spread: Tensor, d_mass: Tensor, d_coupling: Tensor
-    ) -> tuple[Any, ...]:
-        asked = d_coupling if ctx.return_coupling else None  # else one of shape [0]
-        d_pose, d_a, d_weight, *d_shares = backward_op(
-            d_mean, d_spread, d_mass, asked, *ctx.saved_tensors, ctx.stride, ctx.prior, ctx.linear
-        )
-        return d_pose, d_a, d_weight, None, *d_shares, None, None, None, None
-
-    forward_op.register_autograd(differentiate, setup_context=_keep)
-    refuse_second_derivative(backward_op, backend)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.stride, ctx.return_coupling, ctx.prior, ctx.linear = inputs
-    ctx.save_for_backward(*tensors, output[0], output[2])
+def _gradients(given: Given) -> Gradients:
+    """Allocate a gradient of each tensor, contiguous whatever that is."""
+    wanted = given.pose, given.activation, given.weight, given.mean, given.precision, given.constant
+    return Gradients(*(x.new_empty(x.shape) for x in wanted))
