@@ -14,7 +14,8 @@ from torchcaps.ops.dynamic.over_map import dynamic_routing_3d
 from torchcaps.ops.dynamic.routing import dynamic_routing, dynamic_routing_from_votes
 from torchcaps.ops.em.routing import conv_em_routing, em_routing, em_routing_from_votes
 from torchcaps.ops.em.settings import EM_SETTINGS, EMSettings
-from torchcaps.ops.fixed.routing import elementwise_sum, fixed_routing
+from torchcaps.ops.fixed.elementwise import elementwise_sum
+from torchcaps.ops.fixed.routing import fixed_routing
 from torchcaps.ops.heinsen_matrix.routing import heinsen_matrix_routing
 from torchcaps.ops.heinsen_vector.routing import heinsen_vector_routing
 from torchcaps.ops.inverted_attention.routing import inverted_attention_routing

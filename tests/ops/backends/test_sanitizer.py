@@ -16,8 +16,10 @@ pytestmark = needs_cpu
 
 #: Of each library the driver, and the size of a transformation.
 DRIVERS = {
+    "agreement": ("backends/agreement_sanitized.cpp", 0),
     "dynamic": ("dynamic/sanitized.cpp", 0),
     "dynamic_votes": ("dynamic/votes_sanitized.cpp", 0),
+    "elementwise": ("fixed/sanitized.cpp", 0),
     "em": ("em/sanitized.cpp", 16),
     "em_vectors": ("em/sanitized.cpp", 256),
     "few_places": ("backends/sanitized.cpp", 0),

@@ -24,8 +24,10 @@ FLAGS = (
 )
 #: Where under ``ops`` the source of each library lies, and the folders of other headers that it includes.
 FOLDERS: dict[str, tuple[str, ...]] = {
+    "agreement": (),
     "dynamic": ("dynamic",),
     "dynamic_votes": ("dynamic",),
+    "elementwise": ("fixed",),
     "em": ("em",),
     "em_vectors": ("em",),
     "few_places": (),

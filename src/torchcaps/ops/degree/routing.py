@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.checks import check_flag, check_floating, check_shapes
-from torchcaps.ops.in_turn import in_turn
+from torchcaps.ops.agreement import Rule, by_agreement
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.squash import squash_with_length
 from torchcaps.ops.units import in_units
@@ -55,19 +55,22 @@ def degree_routing(u: Tensor, weight: Tensor, *, return_coupling: bool = False) 
     check_flag("return_coupling", return_coupling)
     dtype = torch.promote_types(u.dtype, weight.dtype)
     with without_autocast(u):
-        wide = (at_least_float32(x.to(dtype)) for x in (u, weight))
-        pose, activation, c = in_turn(_route, *wide)
+        wide = at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype))
+        s, c = by_agreement(*wide, None, _RULE)
+        pose, activation = squash_with_length(s)
     return Capsules(pose.to(dtype), activation.to(dtype), c.to(dtype) if return_coupling else None)
 
 
-def _route(u: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Route to some of the upper capsules; returns poses, activations and couplings."""
-    n_in, n_out, _, d_out = weight.shape
+def _by_degree(u: Tensor, weight: Tensor, _: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weigh votes by their degrees in plain PyTorch; returns sums ``[B, J, d_out]`` and couplings ``[B, I, J]``."""
+    n_in, n_out, d_out = (weight.shape[axis] for axis in (0, 1, 3))
     votes = u.transpose(0, 1) @ weight.transpose(1, 2).flatten(2)  # lower capsules first, as products of matrices are
     votes = votes.view(n_in, u.shape[0], n_out, d_out)
     votes, unit = in_units(votes, (0, 3))
     degree = (votes * votes.sum(dim=0)).sum(dim=3)
     square = votes.square().sum(dim=3)
     c = (degree / square.maximum((_SHORTEST / unit[..., 0] / unit[..., 0]).clamp_min(_LEAST))).softmax(dim=0)
-    pose, activation = squash_with_length((c.unsqueeze(3) * votes).sum(dim=0) * unit[0])
-    return pose, activation, c.transpose(0, 1)
+    return (c.unsqueeze(3) * votes).sum(dim=0) * unit[0], c.transpose(0, 1)
+
+
+_RULE = Rule(over_lower=True, constant=_SHORTEST, plain=_by_degree)

@@ -82,36 +82,3 @@ def _weighted_sum(u: Tensor, weight: Tensor, c: Tensor | None) -> Tensor:
     if shared:  # children count through their weighted sum alone
         return torch.einsum("bjd,jde->bje", torch.einsum("bid,ij->bjd", u, c), weight[0])
     return torch.einsum("bid,ijde->bje", u, weight * c[:, :, None, None])
-
-
-def elementwise_sum(u: Tensor, weight: Tensor) -> Tensor:
-    """Sum votes that are products number by number: s_j = Σ_i w_ij ⊙ u_i.
-
-    A vote's matrix is diagonal: I·J·D weights instead of I·J·D². The votes are never stored. Computed in float32 at
-    least, whatever autocast is in force; the result has the common dtype of ``u`` and ``weight``.
-
-    Args:
-        u: poses of the lower capsules, ``[B, I, D]``.
-        weight: factors, ``[I, J, D]``.
-
-    Returns:
-        ``[B, J, D]``.
-
-    Raises:
-        ValueError: shapes that do not fit, or numbers that are not floating point.
-
-    Example:
-        >>> import torch
-        >>> u = torch.tensor([[[1.0, 2.0], [3.0, -1.0]]])
-        >>> elementwise_sum(u, torch.ones(2, 1, 2))
-        tensor([[[4., 1.]]])
-
-    Source: Byerly, Kalganova, Dear 2021, No Routing Needed Between Capsules, arXiv 2001.09136.
-    """
-    check_floating("u", u)
-    check_floating("weight", weight)
-    check_shapes(u=(u, "B I D"), weight=(weight, "I J D"))
-    dtype = torch.promote_types(u.dtype, weight.dtype)
-    with without_autocast(u):
-        u, weight = at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype))
-        return torch.einsum("bid,ijd->bjd", u, weight).to(dtype)

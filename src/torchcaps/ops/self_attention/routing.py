@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from torch import Tensor
 
 from torchcaps.checks import check_choice, check_flag, check_floating, check_shapes
+from torchcaps.ops.agreement import Rule, by_agreement
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.squash import exponential_squash_with_length
 from torchcaps.ops.units import in_units
@@ -70,14 +72,22 @@ def self_attention_routing(
     dtype = torch.promote_types(u.dtype, weight.dtype)
     d = sizes["d_out"] if scale == "upper" else sizes["d_in"]
     with without_autocast(u):
-        votes = dense_votes(at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype)))  # [B, I, J, d_out]
-        votes, unit = in_units(votes, (1, 2, 3))
-        b = (votes * votes.sum(dim=1, keepdim=True)).sum(dim=3) / math.sqrt(d)  # quicker than many small products
-        c = _softmax(b, unit[..., 0])
-        if prior_bias is not None:
-            c = c + prior_bias.to(c.dtype)
-        pose, activation = exponential_squash_with_length((c.unsqueeze(3) * votes).sum(dim=1) * unit[:, 0])
+        u, weight = at_least_float32(u.to(dtype)), at_least_float32(weight.to(dtype))
+        prior = None if prior_bias is None else prior_bias.to(u.dtype)
+        factor = 1 / math.sqrt(d)
+        rule = Rule(over_lower=False, constant=factor, plain=functools.partial(_by_attention, scale=factor))
+        s, c = by_agreement(u, weight, prior, rule)
+        pose, activation = exponential_squash_with_length(s)
     return Capsules(pose.to(dtype), activation.to(dtype), c.to(dtype) if return_coupling else None)
+
+
+def _by_attention(u: Tensor, weight: Tensor, prior: Tensor | None, *, scale: float) -> tuple[Tensor, Tensor]:
+    """Weigh votes by self-attention in plain PyTorch; returns sums ``[B, J, d_out]`` and couplings ``[B, I, J]``."""
+    votes, unit = in_units(dense_votes(u, weight), (1, 2, 3))  # [B, I, J, d_out]
+    b = (votes * votes.sum(dim=1, keepdim=True)).sum(dim=3) * scale  # quicker than many small products
+    c = _softmax(b, unit[..., 0])
+    c = c if prior is None else c + prior
+    return (c.unsqueeze(3) * votes).sum(dim=1) * unit[:, 0], c
 
 
 def _softmax(b: Tensor, unit: Tensor) -> Tensor:
