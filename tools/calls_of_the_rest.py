@@ -315,6 +315,7 @@ CALLS: dict[str, Call] = {
             "classes": choice(()),
             "root": choice(None),
             "overwrite": FLAG,
+            "tolerance": choice(1e-5, 1.0),
         },
         names=("pretrained", "model", "data.root", "x"),
     ),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.tiny import TINY
 from torchcaps.cli import main
@@ -23,6 +23,7 @@ from torchcaps.training.checkpoint import load_model
 from torchcaps.training.export import FORMATS, export
 from torchcaps.training.int8 import export_int8
 from torchcaps.training.train import train
+from torchcaps.types import ModelOutput
 
 NAMES = {"onnx": "model.onnx", "pt2": "model.pt2", "openvino": "model.xml", "safetensors": "model.safetensors"}
 NETWORKS: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
@@ -145,9 +146,49 @@ def test_nothing_is_written_that_differs(tmp_path: Path, monkeypatch: pytest.Mon
     model, images = build("capsnet_small", (1, 20, 20), 3, channels=4), torch.rand(2, 1, 20, 20)
     wrong = FORMATS["pt2"]._replace(read=lambda content, path: content.model(content.images) + 2e-5)
     monkeypatch.setitem(module.FORMATS, "pt2", wrong)
-    with pytest.raises(ValueError, match="format pt2 must give the network's scores to 1e-05, got a difference"):
+    said = (
+        r"format pt2 must give the network's scores to 1.0e-05, got a difference of 2.0e-05: a tolerance above 2.0e-05"
+    )
+    with pytest.raises(ValueError, match=said):
         export(model, tmp_path / "model.pt2", format="pt2", images=images)
     assert not list(tmp_path.iterdir())
+    done = export(model, tmp_path / "model.pt2", format="pt2", images=images, tolerance=1e-4)
+    assert 1e-5 < done.error < 3e-5 and done.path.is_file()
+    with pytest.raises(ValueError, match="tolerance must be positive, got nan"):
+        export(model, tmp_path / "other.pt2", format="pt2", images=images, tolerance=float("nan"))
+
+
+def test_large_scores_differ_by_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits of 100 have a hundred times the rounding of lengths."""
+
+    class Logits(nn.Module):
+        def forward(self, images: Tensor) -> ModelOutput:
+            return ModelOutput(100 * images.flatten(1)[:, :3])
+
+    images = torch.linspace(0, 1, 200).view(2, 1, 10, 10)
+    largest = float(Logits()(images).scores.max())
+    for times, is_written in ((0.9, True), (1.1, False)):
+        off = times * 1e-5 * largest
+        wrong = FORMATS["pt2"]._replace(read=lambda content, path, off=off: content.model(content.images) + off)
+        monkeypatch.setitem(module.FORMATS, "pt2", wrong)
+        file = tmp_path / f"{times}.pt2"
+        if is_written:
+            export(Logits(), file, format="pt2", images=images)
+        else:
+            with pytest.raises(ValueError, match="writes the file"):
+                export(Logits(), file, format="pt2", images=images)
+        assert file.exists() == is_written
+
+
+def test_a_run_is_exported_to_a_tolerance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = FORMATS["pt2"]._replace(read=lambda content, path: content.model(content.images) + 2e-5)
+    monkeypatch.setitem(module.FORMATS, "pt2", wrong)
+    command = ["export", "pretrained:mnist-small", "--format", "pt2", "--out", str(tmp_path / "model.pt2")]
+    assert main(command) == 2
+    assert "--tolerance above 2.0e-05 writes the file" in capsys.readouterr().err
+    assert main([*command, "--tolerance", "1e-4"]) == 0
 
 
 def test_what_cannot_be_written_is_said_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

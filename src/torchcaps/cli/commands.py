@@ -200,9 +200,11 @@ def export_command(parsed: argparse.Namespace) -> None:
         if parsed.int8:
             _export_int8(parsed, path)
             return
-        done = export(parsed.run, path, format=parsed.format, root=parsed.root, overwrite=parsed.force)
+        options = {"root": parsed.root, "overwrite": parsed.force, "tolerance": parsed.tolerance}
+        done = export(parsed.run, path, format=parsed.format, **options)
     except ValueError as error:
-        raise ValueError(str(error).replace("overwrite=True", "--force")) from error
+        said = str(error).replace("overwrite=True", "--force").replace("a tolerance", "--tolerance")
+        raise ValueError(said) from error
     compared = f"its scores of {done.n_images} images of {done.images_of}"
     print(f"wrote {done.path}; {compared} differ by at most {done.error:.1e} from the network's")
 

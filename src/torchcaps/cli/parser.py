@@ -114,6 +114,9 @@ def make_parser(prog: str = "torchcaps", further: Callable[[Adder], None] | None
         "--out", type=place, metavar="FILE", help="default: model.onnx and the like in the run's folder; NAME.onnx here"
     )
     made.add_argument("--force", action="store_true", help="replace a file that is there")
+    made.add_argument(
+        "--tolerance", type=float, default=1e-5, help="how far its scores may be from the network's (default: 1e-5)"
+    )
     made.add_argument("--data.root", dest="root", type=place, help=ROOT)
     made = command("playground", commands.playground_command, "runs/digits --beside runs/digits-cnn")
     made.add_argument(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps import __version__
-from torchcaps.checks import check_choice, check_shapes
+from torchcaps.checks import check_choice, check_positive, check_shapes
 from torchcaps.data import Dataset
 from torchcaps.models import Scores
 from torchcaps.training.batches import split
@@ -29,7 +29,7 @@ from torchcaps.training.files import write_atomically
 from torchcaps.training.run import Run, with_data_in
 from torchcaps.typed import typed
 
-#: The largest difference of a score from the network's own with which a file is written.
+#: The largest difference from the network's own scores with which a file is written, beside 1 or the largest of them.
 TOLERANCE = 1e-5
 #: Images that it is compared on.
 _COMPARED = 64
@@ -100,6 +100,7 @@ def export(
     classes: Sequence[str] = (),
     root: str | Path | None = None,
     overwrite: bool = False,
+    tolerance: float = TOLERANCE,
 ) -> Exported:
     """Write a network's scores as a program, or its weights; compare them with the network's before that.
 
@@ -118,13 +119,15 @@ def export(
         classes: names of the scores; of a run its own.
         root: of a run's data, where they lie elsewhere by now, or of those of the library's weights.
         overwrite: replace a file that is there.
+        tolerance: the largest difference from the network's scores, where these are within ±1. Of larger ones, as
+            logits may be, it is the difference over the largest. Networks that amplify rounding need more.
 
     Returns:
         What was written, and how far its scores are from the network's.
 
     Raises:
         ValueError: an unknown format, another ending, a file that is there, a package that is not, no scores, no
-            images of a network, or scores that differ by more than 1e-5. Nothing is written then.
+            images of a network, or scores that differ by more. Nothing is written then.
 
     Example:
         >>> import tempfile, torch
@@ -136,6 +139,7 @@ def export(
         (4, True)
     """
     check_choice("format", format, FORMATS)
+    check_positive("tolerance", tolerance)
     form, path = FORMATS[format], Path(path).expanduser()
     check_place(path, format, overwrite)
     check_packages(f"format {format}", form.packages)
@@ -160,8 +164,12 @@ def export(
         form.write(content, made)
         found = form.read(content, made)
         error = (found - wanted).abs().max().item()
-        if not error <= TOLERANCE:  # NaN too
-            raise ValueError(f"format {format} must give the network's scores to {TOLERANCE}, got a difference {error}")
+        largest = max(1.0, wanted.abs().max().item())
+        if not error <= tolerance * largest:  # NaN too
+            raise ValueError(
+                f"format {format} must give the network's scores to {tolerance * largest:.1e}, got a difference of "
+                f"{error:.1e}: a tolerance above {error / largest:.1e} writes the file"
+            )
         for suffix in form.suffixes:
             write_atomically(path.with_suffix(suffix), functools.partial(shutil.copyfile, made.with_suffix(suffix)))
     return Exported(path, error, len(images), images_of)

@@ -93,7 +93,7 @@ def export_int8(
     threshold = 0.0 if logits and not config.data.task.segments else THRESHOLD
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "float32.onnx", Path(folder) / "int8.onnx"
-        export(run, before, format="onnx", root=root)
+        export(run, before, format="onnx", root=root, tolerance=1e-2)  # 8 bits change scores by more
         _quantize(before, after, some("val", _CALIBRATED))
         found = compare_files(after, before, some("val" if config.trial else "test", _COMPARED), threshold)
         sizes = after.stat().st_size, before.stat().st_size
