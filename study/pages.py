@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from study import records
 from study.gpu_pages import gpu_in_short, gpu_routing, gpu_steps, milliseconds
 from study.peers_page import peers
-from study.routings_page import authors, costs, routings
+from study.routings_page import authors, costs, routings, verdicts
 from study.tables import TABLES
 from study.tables.kept import read_results
 from study.tables.summary import Summary, summarise
@@ -61,6 +61,7 @@ def pages() -> dict[Path, str]:
         },
         ROOT / "docs" / "results" / "routings.md": {
             "routings": routings(),
+            "verdicts": verdicts(),
             "costs": costs(),
             "authors": authors(),
         },

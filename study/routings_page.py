@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from study import records
@@ -33,6 +33,48 @@ def routings() -> list[str]:
             lines += [f"## {compared.title}", "", *_table(data, found, measures), ""]
     asked = 3 * len(DATA) * len(ROUTINGS)
     return [f"{done} of {asked} trainings are done.", "", *lines][:-1]
+
+
+def verdicts() -> list[str]:
+    """Return which errors differ: by more than both standard deviations together, as the protocol has it."""
+    runs, rows = read_results(records.RESULTS), []
+    for data, compared in DATA.items():
+        for key, title in _errors(data).items():
+            found = {
+                label.partition(" (")[0]: [100 * result[key] for result in runs.get(name_of(data, routing), [])]
+                for routing, label in ROUTINGS.items()
+            }
+            if all(len(values) > 1 for values in found.values()):
+                what = compared.title + (f", {title} viewpoints" if data == "azimuth" else "")
+                rows.append((what, *verdict(found, next(iter(found)))))
+    header = ("data", "lowest error", "does not differ from it", "lower than even couplings", "higher than these")
+    return markdown_table(header, rows)
+
+
+def verdict(found: Mapping[str, Sequence[float]], control: str) -> tuple[str, ...]:
+    """Tell the lowest mean, what does not differ from it, and what is lower and what higher than the control.
+
+    Args:
+        found: by name, the errors of two seeds or more, in per cent.
+        control: a name among them.
+    """
+    means = {name: statistics.mean(values) for name, values in found.items()}
+    names = sorted(means, key=means.__getitem__)
+    best = names[0]
+
+    def differs(one: str, other: str) -> bool:
+        apart = statistics.stdev(found[one]) + statistics.stdev(found[other])
+        return abs(means[one] - means[other]) > apart
+
+    def written(wanted: Callable[[str], bool]) -> str:
+        return ", ".join(filter(wanted, names)) or "none"
+
+    return (
+        f"{best}, {means[best]:.2f} %",
+        written(lambda name: name != best and not differs(name, best)),
+        written(lambda name: differs(name, control) and means[name] < means[control]),
+        written(lambda name: differs(name, control) and means[name] > means[control]),
+    )
 
 
 def costs() -> list[str]:
@@ -72,7 +114,7 @@ def authors() -> list[str]:
 
 
 def _table(data: str, found: dict[str, list[dict[str, Any]]], measures: dict[str, Any]) -> list[str]:
-    errors = {"test_error": "familiar", "novel_error": "novel"} if data == "azimuth" else {"test_error": "test error"}
+    errors = _errors(data)
     header = ("routing", "seeds", "rate", *errors.values(), *(title for title, _ in MEASURED.values()), "parameters")
     rows = []
     for routing, results in found.items():
@@ -89,6 +131,11 @@ def _table(data: str, found: dict[str, list[dict[str, Any]]], measures: dict[str
             )
         )
     return markdown_table(header, rows)
+
+
+def _errors(data: str) -> dict[str, str]:
+    """Name the errors of a data set's runs, and how their columns are called."""
+    return {"test_error": "familiar", "novel_error": "novel"} if data == "azimuth" else {"test_error": "test error"}
 
 
 def mean(values: Iterable[float | None], *, share: bool) -> str:

@@ -14,6 +14,7 @@ from study.comparison import Place, compare
 from study.measures.profile import entropy
 from study.recipes import RECIPES, recipe
 from study.recipes import comparison as rows
+from study.routings_page import verdict
 from study.tables import TABLES
 from torchcaps.layers.routings import ROUTINGS
 from torchcaps.training.tasks import Classification
@@ -122,3 +123,11 @@ def test_entropy_of_couplings() -> None:
     assert entropy(half).tolist() == pytest.approx([0.5])  # type: ignore[union-attr]  # log 2 over log 4
     assert entropy(half.transpose(1, 2)).tolist() == pytest.approx([0.5])  # type: ignore[union-attr]  # over children
     assert entropy(torch.ones(1, 3, 4)) is None
+
+
+def test_verdicts_are_by_both_deviations_together() -> None:
+    """The means of b and c are 1.21 apart. Their deviations are 1 and 0 together; then 0.71 apart, and 1.71 together."""
+    found = {"control": [2.0, 2.0], "a": [5.0, 5.0], "b": [1.0, 1.0 + 2**0.5], "c": [0.5, 0.5]}
+    assert verdict(found, "control") == ("c, 0.50 %", "none", "c", "a")
+    found["c"] = [0.5, 1.5]
+    assert verdict(found, "control") == ("c, 1.00 %", "b", "c", "a")
