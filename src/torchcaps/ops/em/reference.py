@@ -9,10 +9,10 @@ import math
 from contextlib import nullcontext
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.ops.em.settings import EMSettings
+from torchcaps.ops.log_sigmoid import log_sigmoid
 from torchcaps.ops.votes import Fields, matrix_votes
 from torchcaps.types import Capsules
 
@@ -97,7 +97,7 @@ def _e_step(votes: Tensor, mu: Tensor, variance: Tensor, logit: Tensor, fields: 
     """Share each child among the parents that compete for it: R_ij ``[B, P, N, J]``."""
     distance = ((votes - mu[:, :, None]).square() / variance[:, :, None]).sum(dim=-1)  # [B, P, N, J]
     log_p = -(distance + (2 * math.pi * variance).log().sum(dim=-1)[:, :, None]) / 2
-    log_ap = F.logsigmoid(logit)[:, :, None] + log_p
+    log_ap = log_sigmoid(logit)[:, :, None] + log_p
     if given.compete == "positions":
         return (log_ap - fields.logsumexp(log_ap)).exp()
     return (log_ap - fields.logsumexp(log_ap.logsumexp(dim=-1, keepdim=True))).exp()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from torchcaps.ops.log_sigmoid import log_sigmoid
 from torchcaps.ops.variational_bayes.moments import Shares, moments
 
 
@@ -61,6 +61,6 @@ def route(
         mean = around + shift - off
         used_squares = spread + 2 * eps * around * off + (mass[:, None] - eps) * off * off
         variance = used_squares / mass[:, None] + eps
-        own = F.logsigmoid(score) - variance.log().sum(dim=1) / 2
+        own = log_sigmoid(score) - variance.log().sum(dim=1) / 2
         shares = Shares(*(x[:, None] for x in (around - off, 1 / variance, own)))
     return mean.transpose(1, 2), score, coupling[:, 0, 0] if return_coupling else coupling

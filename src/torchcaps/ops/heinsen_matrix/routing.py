@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import (
@@ -18,6 +17,7 @@ from torchcaps.checks import (
 from torchcaps.ops.backends.dispatch import which_backend
 from torchcaps.ops.em.checks import check_activation
 from torchcaps.ops.heinsen_matrix import compiled
+from torchcaps.ops.log_sigmoid import log_sigmoid
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.units import have_large_votes, in_units, per_square_unit
 from torchcaps.types import Capsules
@@ -155,7 +155,7 @@ def route(
     for _ in range(n_iters - 1):
         mean, variance, logit = known
         distance = ((v - mean[:, None]).square() / variance[:, None]).sum(dim=3) / 2  # [B, I, J]
-        own = F.logsigmoid(logit) - (variance.log() / 2 + unit[:, 0].log()).sum(dim=2)
+        own = log_sigmoid(logit) - (variance.log() / 2 + unit[:, 0].log()).sum(dim=2)
         r = (own[:, None] - distance).softmax(dim=2)
         known = _explain(v, unit, r, f, beta_use, beta_ign, eps)
     mean, variance, logit = known

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torchcaps.checks import check_at_least, check_flag, check_floating, check_mask, check_shapes, check_sized
+from torchcaps.ops.log_sigmoid import log_sigmoid
 from torchcaps.ops.precision import at_least_float32, without_autocast
 from torchcaps.ops.units import layer_norm
 from torchcaps.types import Capsules
@@ -126,7 +126,7 @@ def _route(x: Tensor, p: dict[str, Tensor], n_iters: int, mask: Tensor | None) -
         upper = o.clamp(-_SCORE, _SCORE) if plain else layer_norm(o)
         predicted = upper @ p["prediction_weight"] * p["prediction_factor"] + p["prediction_bias"]  # [B, J, d_in]
         near = torch.einsum("bid,bjd->bij", x, predicted)
-        r = F.logsigmoid(near * p["similarity_weight"] + p["similarity_bias"]).softmax(dim=2)
+        r = log_sigmoid(near * p["similarity_weight"] + p["similarity_bias"]).softmax(dim=2)
         o, total = _gather_votes(scaled, f, r, p)
     return (o, o[..., 0], r) if plain else (layer_norm(o), total, r)
 
