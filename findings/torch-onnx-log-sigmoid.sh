@@ -6,7 +6,7 @@
 # Seen: torch.onnx.export(dynamo=True) writes log(sigmoid(x)) for the first two and log(exp(a) + exp(b)) for the third.
 # logsigmoid(-95) becomes -inf, the loss of a right answer inf instead of 0, and logaddexp(0, 100) inf instead of 100.
 # log_softmax, logsumexp and softplus are right. Shares of capsules that are all unlikely became NaN by it: so write
-# -softplus(-x, threshold=40) for logsigmoid(x) (ops/log_sigmoid.py).
+# -softplus(-x, threshold=40) for logsigmoid(x) in what is exported (ops/log_sigmoid.py).
 set -euo pipefail
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT

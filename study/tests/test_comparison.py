@@ -126,7 +126,7 @@ def test_entropy_of_couplings() -> None:
 
 
 def test_verdicts_are_by_both_deviations_together() -> None:
-    """The means of b and c are 1.21 apart. Their deviations are 1 and 0 together; then 0.71 apart, and 1.71 together."""
+    """The means of b and c lie 1.21 apart, and their deviations are 1 together; then 0.71 and 1.71."""
     found = {"control": [2.0, 2.0], "a": [5.0, 5.0], "b": [1.0, 1.0 + 2**0.5], "c": [0.5, 0.5]}
     assert verdict(found, "control") == ("c, 0.50 %", "none", "c", "a")
     found["c"] = [0.5, 1.5]
