@@ -39,16 +39,26 @@ def verdicts() -> list[str]:
     """Return which errors differ: by more than both standard deviations together, as the protocol has it."""
     runs, rows = read_results(records.RESULTS), []
     for data, compared in DATA.items():
+        kept = {label.partition(" (")[0]: runs.get(name_of(data, routing), []) for routing, label in ROUTINGS.items()}
         for key, title in _errors(data).items():
-            found = {
-                label.partition(" (")[0]: [100 * result[key] for result in runs.get(name_of(data, routing), [])]
-                for routing, label in ROUTINGS.items()
-            }
-            if all(len(values) > 1 for values in found.values()):
-                what = compared.title + (f", {title} viewpoints" if data == "azimuth" else "")
-                rows.append((what, *verdict(found, next(iter(found)))))
-    header = ("data", "lowest error", "does not differ from it", "lower than even couplings", "higher than these")
+            found = {name: [100 * result[key] for result in results] for name, results in kept.items()}
+            if not all(len(values) > 1 for values in found.values()):
+                continue
+            what = compared.title + (f", {title} viewpoints" if data == "azimuth" else "")
+            stuck = {name: sum(map(_is_at_chance, results)) for name, results in kept.items()}
+            learned = {name: values for name, values in found.items() if not stuck[name]}
+            failed = (f"{name}, {n} of {len(kept[name])}" for name, n in stuck.items() if n)
+            rows.append((what, *verdict(learned, next(iter(found))), ", ".join(failed) or "none"))
+    header = (
+        "data", "lowest error", "does not differ from it", "lower than even couplings", "higher than these",
+        "learned nothing",
+    )  # fmt: skip
     return markdown_table(header, rows)
+
+
+def _is_at_chance(result: Mapping[str, Any]) -> bool:
+    """Tell whether a network that was trained says hardly more than one class of as many images each."""
+    return result["test_error_balanced"] > 0.95 * (1 - 1 / len(result["test_recall"]))
 
 
 def verdict(found: Mapping[str, Sequence[float]], control: str) -> tuple[str, ...]:
