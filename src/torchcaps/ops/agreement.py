@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
-from torchcaps.ops.backends.native import SUFFIXES, load, why_not
-from torchcaps.ops.backends.tracing import is_plain, of_many_outputs
+from torchcaps.ops.backends.native import SUFFIXES, load, takes
+from torchcaps.ops.backends.tracing import of_many_outputs
 from torchcaps.ops.precision import without_autocast
 from torchcaps.ops.units import LARGE
 
@@ -70,17 +70,10 @@ def by_agreement(u: Tensor, weight: Tensor, prior: Tensor | None, rule: Rule) ->
 
 
 def _is_compiled(u: Tensor, weight: Tensor, prior: Tensor | None) -> bool:
-    if not is_plain():  # before any size is asked for, which a program that is exported would then insist on
-        return False
-    tensors = u, weight, *(() if prior is None else (prior,))
-    if any(x.device.type != "cpu" or x.dtype not in SUFFIXES or x.numel() == 0 for x in tensors):
-        return False
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+    if not takes(_LIBRARY, u, weight, *(() if prior is None else (prior,))):
         return False
     largest = [float(x.detach().abs().amax()) for x in (u, weight)]
-    if not largest[0] * largest[1] * u.shape[2] <= LARGE:  # votes may be large, or no numbers
-        return False
-    return why_not(_LIBRARY) is None
+    return largest[0] * largest[1] * u.shape[2] <= LARGE  # else votes may be large, or no numbers
 
 
 class _ByAgreement(Function):

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
 from torchcaps.ops.backends import large_pages
 from torchcaps.ops.backends.processor import amd_family
-from torchcaps.ops.backends.tracing import constant_when_compiled, is_plain, of_many_outputs
+from torchcaps.ops.backends.tracing import constant_when_compiled, have_tangents, is_plain, of_many_outputs
 from torchcaps.ops.precision import autocasts, without_autocast
 
 #: Multiplications in a product from which on oneDNN takes less time, though it is called from Python. And those for
@@ -91,7 +91,7 @@ def _is_ours(a: Tensor, b: Tensor) -> bool:
         return False
     if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2] or a.numel() == 0:
         return False
-    if of_many_outputs(a, b) or any(forward_ad.unpack_dual(x).tangent is not None for x in (a, b)):
+    if of_many_outputs(a, b) or have_tangents(a, b):
         return False
     return _is_for_onednn(a, b) or large_pages.is_large((*a.shape[:-1], b.shape[-1]), a.dtype)
 

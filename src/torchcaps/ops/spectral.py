@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
-from torchcaps.ops.backends.tracing import in_functorch, of_many_outputs
+from torchcaps.ops.backends.tracing import have_tangents, in_functorch, of_many_outputs
 from torchcaps.ops.fourier_tiles import Tiling, Transform, transforms
 from torchcaps.ops.precision import without_autocast
 from torchcaps.ops.product import add_product, product, put_product
@@ -165,7 +165,7 @@ def spectral_conv2d(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0
         for part, some in zip(y.split(n), x.split(n), strict=True):  # not put together: parts would lie between others
             part.copy_(spectral_conv2d(some, weight, stride, padding))
         return y
-    if in_functorch() or any(forward_ad.unpack_dual(each).tangent is not None for each in (x, weight)):
+    if in_functorch() or have_tangents(x, weight):
         return _at_once(x, weight, cut)
     made = _InParts.apply(x, weight, cut)
     assert isinstance(made, Tensor)

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
-from torchcaps.ops.backends.tracing import is_plain, of_many_outputs
+from torchcaps.ops.backends.tracing import have_tangents, is_plain, of_many_outputs
 
 #: Numbers of weighted poses for all upper capsules at once from which each on its own takes less time.
 _MANY = 2**20
@@ -42,7 +42,7 @@ def _is_ours(share: Tensor, u: Tensor, weight: Tensor) -> bool:
         return False
     if share.device.type != "cpu" or u.numel() * share.shape[2] < _MANY or weight.numel() == 0:
         return False
-    return all(forward_ad.unpack_dual(x).tangent is None for x in (share, u, weight))
+    return not have_tangents(share, u, weight)
 
 
 class _InTurn(Function):

@@ -3,17 +3,13 @@
 #include <vector>
 
 #include "agreement.cpp"
+#include "numbers.h"
 
 template <class T, class Agree>
 bool run(const int64_t (&s)[4], bool over_lower, bool prior, int64_t threads, Agree agree) {
-  const auto numbers = [](int64_t count) {
-    std::vector<T> x(count);
-    for (int64_t k = 0; k < count; ++k) x[k] = static_cast<T>(k * 7919 % 1009) / 500 - 1;
-    return x;
-  };
   const int64_t I = s[0], J = s[1], E = s[2], B = 16 * s[3];
-  auto votes = numbers(I * J * E * B), shift = numbers(I * J), shares = numbers(I * J * B), sums = numbers(J * E * B);
-  auto d_shares = numbers(I * J * B);
+  auto votes = numbers<T>(I * J * E * B), shift = numbers<T>(I * J), shares = numbers<T>(I * J * B), sums = numbers<T>(J * E * B);
+  auto d_shares = numbers<T>(I * J * B);
   const auto call = [&](T* slopes) {
     return agree(I, J, E, B, over_lower, 1e-3, threads, votes.data(), prior ? shift.data() : nullptr, shares.data(),
                  sums.data(), slopes);

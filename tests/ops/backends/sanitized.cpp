@@ -3,17 +3,13 @@
 #include <vector>
 
 #include "few_places.cpp"
+#include "numbers.h"
 
 template <class T, class Convolve>
 bool run(const int64_t (&s)[7], int64_t lanes, bool bias, int64_t threads, Convolve convolve) {
-  const auto numbers = [](int64_t count) {
-    std::vector<T> x(count);
-    for (int64_t k = 0; k < count; ++k) x[k] = static_cast<T>(k * 7919 % 1009) / 500 - 1;
-    return x;
-  };
   const int64_t B = s[0], H = s[1], W = s[2], C = s[3], N = s[4] * lanes, side = s[5], stride = s[6];
   const int64_t out_h = (H - side) / stride + 1, out_w = (W - side) / stride + 1;
-  auto x = numbers(B * H * W * C), weight = numbers(side * side * C * N), b = numbers(N), y = numbers(B * out_h * out_w * N);
+  auto x = numbers<T>(B * H * W * C), weight = numbers<T>(side * side * C * N), b = numbers<T>(N), y = numbers<T>(B * out_h * out_w * N);
   const int32_t failed = convolve(B, H, W, C, N, side, side, stride, out_h, out_w, threads, x.data(), weight.data(),
                                   bias ? b.data() : nullptr, y.data());
   for (T number : y) {

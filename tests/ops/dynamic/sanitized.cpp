@@ -2,18 +2,14 @@
 #include <cstdio>
 
 #include "dynamic.cpp"
+#include "../backends/numbers.h"
 
 template <class T, class Forward, class Backward>
 bool run(int64_t B, int64_t I, int64_t J, int64_t d_in, int64_t d_out, int64_t n, int extras, int64_t threads,
          Forward forward, Backward backward) {
-  const auto numbers = [](int64_t count) {
-    std::vector<T> x(count);
-    for (int64_t k = 0; k < count; ++k) x[k] = static_cast<T>(k * 7919 % 1009) / 500 - 1;
-    return x;
-  };
-  auto u = numbers(B * I * d_in), weight = numbers(I * J * d_in * d_out), bias = numbers(J * d_out);
-  auto b0 = numbers(I * J), states = numbers(n * B * J * d_out), pose = numbers(B * J * d_out);
-  auto activation = numbers(B * J), coupling = numbers(B * I * J);
+  auto u = numbers<T>(B * I * d_in), weight = numbers<T>(I * J * d_in * d_out), bias = numbers<T>(J * d_out);
+  auto b0 = numbers<T>(I * J), states = numbers<T>(n * B * J * d_out), pose = numbers<T>(B * J * d_out);
+  auto activation = numbers<T>(B * J), coupling = numbers<T>(B * I * J);
   auto du = u, d_weight = weight, d_bias = bias, d_b0 = b0;
   T *b = extras ? bias.data() : nullptr, *p = extras ? b0.data() : nullptr;
   T *c = extras ? coupling.data() : nullptr, *dp = extras ? d_b0.data() : nullptr;

@@ -3,17 +3,13 @@
 #include <vector>
 
 #include SOURCE
+#include "../backends/numbers.h"
 
 template <class T, class Forward, class Backward>
 bool run(const torchcaps::Extents& n, bool with_bias, Forward forward, Backward backward) {
-  const auto numbers = [](int64_t count) {
-    std::vector<T> x(count);
-    for (int64_t k = 0; k < count; ++k) x[k] = static_cast<T>(k * 7919 % 1009) / 500 - 1;
-    return x;
-  };
   const int64_t all = n.J * n.d_out;
-  auto votes = numbers(n.B * n.types * all * n.P), bias = numbers(all), pose = numbers(n.B * all * n.P);
-  auto activation = numbers(n.B * n.J * n.P), d_votes = votes, d_bias = bias, d_pose = pose, d_activation = activation;
+  auto votes = numbers<T>(n.B * n.types * all * n.P), bias = numbers<T>(all), pose = numbers<T>(n.B * all * n.P);
+  auto activation = numbers<T>(n.B * n.J * n.P), d_votes = votes, d_bias = bias, d_pose = pose, d_activation = activation;
   T* b = with_bias ? bias.data() : nullptr;
   int32_t failed = forward(&n, votes.data(), b, pose.data(), activation.data());
   failed |= backward(&n, votes.data(), b, d_pose.data(), d_activation.data(), d_votes.data(), d_bias.data());

@@ -3,23 +3,19 @@
 #include <vector>
 
 #include SOURCE
+#include "../backends/numbers.h"
 
 template <class T, class Forward, class Backward>
 bool run(torchcaps::Sizes n, bool extras, Forward forward, Backward backward) {
-  const auto numbers = [](int64_t count) {
-    std::vector<T> x(count);
-    for (int64_t k = 0; k < count; ++k) x[k] = static_cast<T>(k * 7919 % 1009) / 500 - 1;
-    return x;
-  };
   const int64_t B = n.B, C = n.C, HW = n.H * n.W, kernel = n.Kh * n.Kw, J = n.J, n_iters = n.n_iters;
   const int64_t places = ((n.H - n.Kh) / n.sh + 1) * ((n.W - n.Kw) / n.sw + 1);
   const torchcaps::Settings settings = {0.1, 0.01, 1e-7, 1, 1, 1, 1};
   const std::vector<double> lambda(n_iters, 0.3);
-  auto pose = numbers(B * C * HW * 16), act = numbers(B * C * HW), weight = numbers(C * kernel * J * NUMBERS);
+  auto pose = numbers<T>(B * C * HW * 16), act = numbers<T>(B * C * HW), weight = numbers<T>(C * kernel * J * NUMBERS);
   for (T& a : act) a = a < 0 ? -a / 2 : a / 2;
-  auto beta_u = numbers(J), beta_a = numbers(J), offset = numbers(C * kernel * 16);
-  auto mu = numbers(B * places * J * 16), a = numbers(B * places * J), coupling = numbers(B * places * C * kernel * J);
-  auto saved = numbers(B * places * (n_iters * 34 + 16) * J);
+  auto beta_u = numbers<T>(J), beta_a = numbers<T>(J), offset = numbers<T>(C * kernel * 16);
+  auto mu = numbers<T>(B * places * J * 16), a = numbers<T>(B * places * J), coupling = numbers<T>(B * places * C * kernel * J);
+  auto saved = numbers<T>(B * places * (n_iters * 34 + 16) * J);
   auto d_pose = pose, d_act = act, d_weight = weight, d_u = beta_u, d_a = beta_a;
   T *o = extras ? offset.data() : nullptr, *r = extras ? coupling.data() : nullptr;
   int32_t failed = forward(&n, &settings, lambda.data(), pose.data(), act.data(), weight.data(), beta_u.data(), beta_a.data(), o,

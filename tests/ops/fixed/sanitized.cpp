@@ -3,16 +3,12 @@
 #include <vector>
 
 #include "elementwise.cpp"
+#include "../backends/numbers.h"
 
 template <class T, class Multiply>
 bool run(const int64_t (&s)[4], bool transposed, int64_t threads, Multiply multiply) {
-  const auto numbers = [](int64_t count) {
-    std::vector<T> x(count);
-    for (int64_t k = 0; k < count; ++k) x[k] = static_cast<T>(k * 7919 % 1009) / 500 - 1;
-    return x;
-  };
   const int64_t M = s[0], N = s[1], K = s[2], D = s[3];
-  const auto a = numbers(M * K * D), b = numbers(K * N * D);
+  const auto a = numbers<T>(M * K * D), b = numbers<T>(K * N * D);
   std::vector<T> y(M * N * D, static_cast<T>(1e9));
   const int32_t failed = transposed ? multiply(M, N, K, D, threads, 1, M, 1, K, N, 1, a.data(), b.data(), y.data())
                                     : multiply(M, N, K, D, threads, K, 1, N, 1, 1, M, a.data(), b.data(), y.data());

@@ -3,20 +3,16 @@
 #include <vector>
 
 #include SOURCE
+#include "../backends/numbers.h"
 
 template <class T, class Forward, class Backward>
 bool run(const torchcaps::Sizes& n, bool extras, bool first, bool linear, Forward forward, Backward backward) {
-  const auto numbers = [](int64_t count) {
-    std::vector<T> x(count);
-    for (int64_t k = 0; k < count; ++k) x[k] = static_cast<T>(k * 7919 % 1009) / 500 - 1;
-    return x;
-  };
   const int64_t B = n.B, C = n.C, HW = n.H * n.W, kernel = n.Kh * n.Kw, J = n.J;
   const int64_t places = ((n.H - n.Kh) / n.sh + 1) * ((n.W - n.Kw) / n.sw + 1);
-  auto pose = numbers(B * C * HW * 16), act = numbers(B * C * HW), weight = numbers(C * kernel * J * NUMBERS);
+  auto pose = numbers<T>(B * C * HW * 16), act = numbers<T>(B * C * HW), weight = numbers<T>(C * kernel * J * NUMBERS);
   for (T& a : act) a = a < 0 ? -a / 2 : a / 2;
-  auto offset = numbers(C * kernel * 16), coupling = numbers(B * places * C * kernel * J);
-  auto mean = numbers(B * places * J * 16), precision = mean, constant = numbers(B * places * J);
+  auto offset = numbers<T>(C * kernel * 16), coupling = numbers<T>(B * places * C * kernel * J);
+  auto mean = numbers<T>(B * places * J * 16), precision = mean, constant = numbers<T>(B * places * J);
   for (T& p : precision) p = p < 0 ? -p : p;
   auto new_mean = mean, spread = mean, mass = constant;
   auto d_pose = pose, d_act = act, d_weight = weight, d_mean = mean, d_precision = mean, d_constant = constant;

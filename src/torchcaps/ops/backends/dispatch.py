@@ -6,13 +6,12 @@ import logging
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
 from torchcaps.checks import check_choice, check_tensor
 from torchcaps.ops.backends import native, triton, trust
 from torchcaps.ops.backends.errors import Unavailable
-from torchcaps.ops.backends.tracing import constant_when_compiled, in_functorch
+from torchcaps.ops.backends.tracing import constant_when_compiled, have_tangents, in_functorch
 
 _BACKENDS = {"cpu": native, "triton": triton}
 #: "reference" is the paper's procedure in plain PyTorch; "auto" takes what ``_FASTEST`` says, where it can be had.
@@ -124,7 +123,7 @@ def _is_transformed(tensors: tuple[Tensor, ...]) -> bool:
         return True
     if torch.compiler.is_compiling():
         return False
-    return any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+    return have_tangents(*tensors)
 
 
 @constant_when_compiled

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from torchcaps.ops.backends.tracing import have_tangents
 
 Found = TypeVar("Found")
 
@@ -41,7 +42,7 @@ def refuse_forward_derivative(*tensors: Tensor | None) -> None:
     Raises:
         NotImplementedError: a tensor has a tangent.
     """
-    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+    if have_tangents(*tensors):
         raise NotImplementedError("compiled routing has no forward derivative: take backend='reference' for one")
 
 

@@ -10,11 +10,12 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from torchcaps.ops.backends.build import build
 from torchcaps.ops.backends.errors import Unavailable, found, missing
 from torchcaps.ops.backends.shipped import shipped
-from torchcaps.ops.backends.tracing import constant_when_compiled
+from torchcaps.ops.backends.tracing import constant_when_compiled, have_tangents, is_plain
 
 #: The dtypes that are compiled, and what their functions end in.
 SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
@@ -38,6 +39,15 @@ def load(name: str) -> ctypes.CDLL:
 def why_not(name: str) -> str | None:
     """Return the reason why ``<name>.cpp`` cannot be used here; None where it can."""
     return missing(_attempt(name))
+
+
+def takes(name: str, *tensors: Tensor) -> bool:
+    """Tell whether ``<name>.cpp`` can compute with tensors as they are, of code that runs as it stands."""
+    if not is_plain():  # before any size is asked for, which a program that is exported would then insist on
+        return False
+    if any(x.device.type != "cpu" or x.dtype not in SUFFIXES or x.numel() == 0 for x in tensors):
+        return False
+    return not have_tangents(*tensors) and why_not(name) is None
 
 
 def wrong_devices(name: str, kinds: set[str], n_devices: int) -> str | None:

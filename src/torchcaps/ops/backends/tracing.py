@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._C import _len_torch_dispatch_stack
 from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
+from torch.autograd import forward_ad
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -33,6 +34,11 @@ def in_functorch() -> bool:
 def of_many_outputs(*gradients: Tensor) -> bool:
     """Tell whether gradients of many outputs come at once, by autograd's ``is_grads_batched``."""
     return any(map(is_legacy_batchedtensor, gradients))
+
+
+def have_tangents(*tensors: Tensor | None) -> bool:
+    """Tell whether a forward derivative is asked for, by a tensor that carries a tangent."""
+    return any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
 @constant_when_compiled

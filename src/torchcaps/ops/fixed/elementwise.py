@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
 from torchcaps.checks import check_floating, check_shapes
-from torchcaps.ops.backends.native import SUFFIXES, load, why_not
-from torchcaps.ops.backends.tracing import is_plain, of_many_outputs
+from torchcaps.ops.backends.native import SUFFIXES, load, takes
+from torchcaps.ops.backends.tracing import of_many_outputs
 from torchcaps.ops.precision import at_least_float32, without_autocast
 
 _LIBRARY = "elementwise"
@@ -56,22 +56,12 @@ def _product(a: Tensor, b: Tensor, of_a: str, of_b: str, of_y: str) -> Tensor:
     if m not in of_a:
         a, b, of_a, of_b = b, a, of_b, of_a
     (k,) = set(of_a) - set(of_y)
-    if not _is_compiled(a, b):
+    if not takes(_LIBRARY, a, b) or of_many_outputs(a, b):
         by_number = (x.permute(*map(of.index, axes)) for x, of, axes in ((a, of_a, f"d{m}{k}"), (b, of_b, f"d{k}{n}")))
         return torch.matmul(*by_number).permute(1, 2, 0)
     made = _Product.apply(a, b, of_a, of_b, of_y, k)
     assert isinstance(made, Tensor)
     return made
-
-
-def _is_compiled(a: Tensor, b: Tensor) -> bool:
-    if not is_plain():  # before any size is asked for, which a program that is exported would then insist on
-        return False
-    if any(x.device.type != "cpu" or x.dtype not in SUFFIXES or x.numel() == 0 or of_many_outputs(x) for x in (a, b)):
-        return False
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in (a, b)):
-        return False
-    return why_not(_LIBRARY) is None
 
 
 class _Product(Function):
